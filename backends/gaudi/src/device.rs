@@ -52,7 +52,7 @@ pub struct GaudiDevice {
     ipc: Ipc,
     dma: Arc<Dma>,
     queues: Arc<Queues>,
-    /// Who runs host executables, if the card is software.
+    /// Runs host executables, if the card is emulated.
     programs: Option<Arc<dyn CardPrograms>>,
     threads: Vec<JoinHandle<()>>,
     // Closed behind everything that uses it.
@@ -157,7 +157,7 @@ impl GaudiDevice {
     }
 }
 
-/// What a generation is called in a module's device patterns.
+/// The name of a generation in a module's device patterns.
 fn name(generation: Generation) -> &'static str {
     match generation {
         Generation::Gaudi1 => "gaudi1",
@@ -172,7 +172,7 @@ pub struct Executable {
     pub(crate) code: DeviceCode,
 }
 
-/// What an executable has for its functions.
+/// The functions of an executable.
 pub(crate) enum DeviceCode {
     /// Packets of a compiler, and the device memory that they use.
     Container(ContainerCode),
@@ -402,7 +402,7 @@ impl Device for GaudiDevice {
 
 impl Drop for GaudiDevice {
     fn drop(&mut self) {
-        // What is in flight ends first: a card that is closed in the middle of its work is reset.
+        // Jobs in flight end first: the kernel resets a card that is closed in the middle of its work.
         self.dma.finish();
         self.queues.stop();
         let me = std::thread::current().id();

@@ -16,7 +16,7 @@ pub struct Info {
     pub node: String,
     /// Whether it is software.
     pub emulated: bool,
-    /// What it is.
+    /// Its generation.
     pub generation: Generation,
     /// Its name on the card.
     pub card: String,

@@ -69,7 +69,7 @@ struct Flight {
     begin: u64,
     end: Option<u64>,
     observer: Option<Arc<dyn Observer>>,
-    /// What the card works on.
+    /// The memory that the card works on.
     _held: Vec<Memory>,
     _commands: Commands<GaudiDevice>,
 }
@@ -279,7 +279,7 @@ impl Queues {
         Ok(())
     }
 
-    /// What comes next on a queue waits for a point of another, and for what the other waits for itself.
+    /// Has the next packets of a queue wait for a point of another, and for the waits of that one.
     fn inherit(&self, state: &mut QueuesState, number: usize, wait: Awaited) -> Result<(), Stop> {
         let other = state.queue(wait.queue);
         if other.completed >= wait.epoch {

@@ -78,7 +78,7 @@ impl MappedRange {
         [head, long, end, end + (length - end) / 4 * 4]
     }
 
-    /// Where an access begins; `EFAULT` if not all of it is inside.
+    /// The address of an access; `EFAULT` if not all of it is inside.
     fn at(&self, offset: u64, length: usize) -> Result<*mut u8, Errno> {
         self.0.part(offset, length as u64).map(|part| part.address()).ok_or(Errno::FAULT)
     }

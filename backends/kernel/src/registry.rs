@@ -142,7 +142,7 @@ impl<K, T> Registry<K, T> {
 
     /// Finds something, given up or not.
     pub fn find(&self, wanted: impl Fn(&T) -> bool) -> Option<Arc<T>> {
-        // What is looked at may be its last reference, and what that ends may come here: not under the lock.
+        // Not under the lock: dropping the last reference of a thing may call the registry.
         let things: Vec<_> =
             self.state.lock().entries.iter().filter_map(|entry| entry.made.as_ref()?.upgrade()).collect();
         things.into_iter().find(|thing| wanted(thing))

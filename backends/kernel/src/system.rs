@@ -66,7 +66,7 @@ pub trait System: Send + Sync + 'static {
         None
     }
 
-    /// Who has a file open, for people. `None` if that cannot be found out.
+    /// The process that has a file open, for people. `None` if that cannot be found out.
     fn holder(&self, path: &Path) -> Option<String>;
 }
 

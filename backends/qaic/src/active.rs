@@ -34,7 +34,7 @@ pub(crate) struct Start {
     pub(crate) in_flight: Option<usize>,
 }
 
-/// What a device has of a network, given back in the opposite order when this is dropped.
+/// A device's objects of a network, freed in the opposite order when this is dropped.
 struct Loaded {
     device: Arc<Device>,
     constants: Option<ConstantsId>,

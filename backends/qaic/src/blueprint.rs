@@ -18,7 +18,7 @@ pub(crate) struct Blueprint {
     pub(crate) plan: Plan,
     /// The emulated card whose host program it calls. A compiler's network calls none.
     pub(crate) programs: Option<Arc<dyn CardPrograms>>,
-    /// What the buffer of each group holds; `None` for a group without bytes.
+    /// The content of the buffer of each group; `None` for a group without bytes.
     pub(crate) roles: Vec<Option<BufferRole>>,
     /// How many bindings it takes.
     pub(crate) bindings: u16,

@@ -22,7 +22,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What IREE calls the containers of the vendor's compiler.
+/// IREE's name of the format of the vendor's compiler.
 pub const FORMAT: &str = "qaic-qpc";
 
 /// The least that a network is made for.
@@ -40,7 +40,7 @@ enum ExecutableKind {
 pub struct Executable {
     number: u64,
     kind: ExecutableKind,
-    /// Who may still run networks of it.
+    /// The queues that may still run networks of it.
     queue: Weak<Queues>,
 }
 
@@ -129,7 +129,7 @@ impl Executable {
         }
     }
 
-    /// What a run does with a binding.
+    /// The access of a run to a binding.
     pub(crate) fn access(&self, binding: usize) -> Access {
         match &self.kind {
             ExecutableKind::Network(blueprint) => blueprint.access(binding),
@@ -197,7 +197,7 @@ fn capacity(length: u64) -> u64 {
     if length <= COARSE {
         length.max(LEAST).next_power_of_two()
     } else {
-        // What is beyond every size is refused when the network is made.
+        // A size beyond every limit is refused when the network is made.
         length.checked_next_multiple_of(COARSE).unwrap_or(u64::MAX)
     }
 }

@@ -8,7 +8,7 @@
 
 use hal_backend::HostPart;
 
-/// What is done to some bytes.
+/// An access to some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     pub(crate) reads: bool,
@@ -42,14 +42,15 @@ impl Reach {
     }
 }
 
-/// Where a command is in its queue: the number of its job there, and how many barriers of the job are in front of it.
+/// The place of a command in its queue: the number of its job there, and how many barriers of the job are in front of
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Phase {
     pub(crate) job: u64,
     pub(crate) barriers: usize,
 }
 
-/// What the runs in flight of a queue use.
+/// The bytes that the runs in flight of a queue use.
 #[derive(Debug, Default)]
 pub(crate) struct Hazards(Vec<(u64, Phase, Reach)>);
 

@@ -53,7 +53,7 @@ pub(crate) struct Target {
     pub(crate) blueprint: Arc<Blueprint>,
 }
 
-/// Where the bytes of a group are in a run.
+/// The location of a group's bytes in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GroupLocation {
     /// In the run's own object.
@@ -68,7 +68,7 @@ enum GroupLocation {
 pub(crate) struct RunBuffers {
     /// The run's own objects by group, where one was needed so far.
     objects: Vec<Option<Bound>>,
-    /// Where each group's bytes are.
+    /// The location of each group's bytes.
     places: Vec<GroupLocation>,
     /// The bytes that the network works on.
     pub(crate) bindings: Vec<Binding>,

@@ -139,7 +139,7 @@ impl Qaic {
     }
 }
 
-/// What the parameters of a URI say.
+/// The parameters of a URI.
 struct Opening {
     patience: Duration,
     control: Option<Duration>,

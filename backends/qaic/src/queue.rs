@@ -222,7 +222,7 @@ impl Queues {
         Ok(())
     }
 
-    /// What has not begun fails, and what runs is given up.
+    /// Fails the jobs that have not begun, and gives up running work.
     pub(crate) fn abort(&self, why: &Failure) {
         let mut state = self.state.lock();
         state.aborted.get_or_insert_with(|| why.clone());
@@ -289,7 +289,7 @@ impl Queues {
         if let Some(observer) = &observer {
             observer.job(begin, clock(), outcome.as_ref().map(drop));
         }
-        // What the job held is free before its completion is known.
+        // The job's memory is free before its completion is reported.
         drop((job, observer));
         let reports = self.reports();
         reports.ended(queue, epoch, outcome);

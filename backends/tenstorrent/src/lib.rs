@@ -137,7 +137,7 @@ const PARAMETERS: &[Parameter] = &[
 const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32, \
                       tenstorrent-htt1";
 
-/// What the parameters of a URI say.
+/// The parameters of a URI.
 #[derive(Debug, PartialEq, Eq)]
 struct Opening {
     patience: Duration,

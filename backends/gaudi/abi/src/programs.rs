@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the driver asks of an emulated card to run host programs: commands that call one.
+//! The interface between the driver and an emulated card for host programs: commands that call one.
 //!
 //! No hardware understands such commands. Their bytes are the emulator's own, and the driver passes them on.
 
@@ -30,7 +30,7 @@ pub struct ProgramCall<'a> {
 
 /// An emulated card that runs host programs.
 pub trait CardPrograms: Send + Sync {
-    /// Who keeps the programs.
+    /// The keeper of the programs.
     fn host(&self) -> &dyn HostPrograms;
 
     /// Appends the commands that make a compute queue run a call. Nothing is appended on failure.

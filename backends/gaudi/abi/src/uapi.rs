@@ -78,7 +78,7 @@ const _: () = {
 hal_kernel::layouts! {
     /// A question: where the answer goes, and which.
     InfoIn = "hl_info_args" "", 24 {
-        /// Where the answer is written.
+        /// The address of the answer.
         return_pointer: u64 = 0,
         /// How many bytes may be written there.
         return_size: u32 = 8,
@@ -90,7 +90,7 @@ hal_kernel::layouts! {
         pad: u32 = 20,
     }
 
-    /// What the hardware is.
+    /// The description of the hardware.
     HwIpInfo = "hl_info_hw_ip_info" "", 304 {
         sram_base_address: u64 = 0,
         dram_base_address: u64 = 8,
@@ -139,7 +139,7 @@ hal_kernel::layouts! {
         ctx_dram_mem: u64 = 8,
     }
 
-    /// What state the device is in, one of [`status`].
+    /// The state of the device, one of [`status`].
     DeviceStatus = "hl_info_device_status" "", 8 {
         status: u32 = 0,
         pad: u32 = 4,
@@ -159,7 +159,7 @@ hal_kernel::layouts! {
         reserved: u32 = 12,
     }
 
-    /// Who has the device open.
+    /// The user of the device.
     OpenStats = "hl_open_stats_info" "", 24 {
         open_counter: u64 = 0,
         last_open_period_ms: u64 = 8,
@@ -216,7 +216,7 @@ hal_kernel::layouts! {
     /// A submission.
     CsIn = "hl_cs_in" "", 48 {
         chunks_restore: u64 = 0,
-        /// Where the chunks are.
+        /// The address of the chunks.
         chunks_execute: u64 = 8,
         seq: u64 = 16,
         num_chunks_restore: u32 = 24,
@@ -229,7 +229,7 @@ hal_kernel::layouts! {
         pad: u32 = 44,
     }
 
-    /// What became of a submission.
+    /// The outcome of a submission.
     CsOut = "hl_cs_out" "", 24 {
         seq: u64 = 0,
         status: u32 = 8,
@@ -339,7 +339,7 @@ hal_kernel::layouts! {
         num_of_elements: u32 = 36,
     }
 
-    /// What a memory operation gives: an address, a handle, or a descriptor in the lower half.
+    /// The result of a memory operation: an address, a handle, or a descriptor in the lower half.
     MemOut = "hl_mem_out" "", 16 {
         handle: u64 = 0,
         reserved: u64 = 8,
@@ -483,7 +483,7 @@ pub mod mem {
     pub const FORCE_HINT: u32 = 8;
 }
 
-/// What kind of thing a handle that can be mapped is.
+/// The kinds of handles that can be mapped.
 pub mod handle {
     /// A command buffer.
     pub const COMMAND_BUFFER: u64 = 1 << 60;

@@ -7,7 +7,7 @@ use super::failure;
 use hal_backend::Failure;
 use hal_backend::container::{Name, ParseError};
 
-/// What one dispatch knows.
+/// The arguments of one dispatch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Call<'a> {
     /// The size of a workgroup, for entries that leave it open.
@@ -22,7 +22,7 @@ pub struct Call<'a> {
     pub constants: &'a [u32],
     /// Each binding's device address and length; at least as many as the entry takes.
     pub bindings: &'a [(u64, u64)],
-    /// Where each data segment of the container was placed.
+    /// The device address of each data segment of the container.
     pub data: &'a [u64],
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is refused of a container that could be read: packets, patches, indices and sizes.
+//! Checks of a container that could be read: packets, patches, indices and sizes.
 
 use super::container::{Container, DataSegment, Entry, Patch, PatchKind, Step};
 use super::walk::{Packet, packets};
@@ -33,7 +33,7 @@ fn segment(segment: &DataSegment) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// What one entry is checked against.
+/// The limits for one entry.
 struct Check<'a> {
     entry: &'a Entry,
     data: &'a [DataSegment],

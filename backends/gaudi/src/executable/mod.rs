@@ -51,7 +51,7 @@
 //!   (bytes 4 to 8 of each packet), every field that says how long a packet is, and the first word of `LOAD_AND_EXE`.
 //! - Indices are those of declared bindings, constants and segments. What a kind does not use is zero.
 //!
-//! What `LOAD_AND_EXE`, `CP_DMA` and `CB_LIST` fetch when they run is not looked at.
+//! The checks do not cover what `LOAD_AND_EXE`, `CP_DMA` and `CB_LIST` fetch when they run.
 //!
 //! A wrong file, version or generation is [`Incompatible`](hal_backend::Code::Incompatible), what the card forbids
 //! [`PermissionDenied`](hal_backend::Code::PermissionDenied), and everything else
@@ -103,7 +103,7 @@ mod walk;
 pub use call::Call;
 pub use container::{Axis, Container, DataSegment, Entry, Patch, PatchKind, Step};
 
-/// What IREE calls these executables.
+/// IREE's name of this format.
 pub const FORMAT: &str = "gaudi-hgx1";
 
 /// The FlatBuffer's file identifier: bytes 4 to 8.

@@ -12,21 +12,21 @@ const OTHER_FETCHER: u32 = 1;
 /// A packet of a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Packet {
-    /// What it does: bits 24 to 28 of its control word.
+    /// Its operation: bits 24 to 28 of its control word.
     pub(super) operation: u32,
-    /// Where it begins.
+    /// The offset of its beginning.
     pub(super) offset: usize,
     /// How long it is: a multiple of eight.
     pub(super) length: usize,
 }
 
 impl Packet {
-    /// Where it ends.
+    /// The offset of its end.
     pub(super) fn end(&self) -> usize {
         self.offset.saturating_add(self.length)
     }
 
-    /// What it is called.
+    /// Its name.
     pub(super) fn name(&self) -> &'static str {
         name(self.operation).unwrap_or("an unknown packet")
     }

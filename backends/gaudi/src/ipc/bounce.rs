@@ -47,12 +47,12 @@ impl BouncedBuffer {
         Ok(Self { connection, staging: Memory::whole(region) })
     }
 
-    /// Where this card finds the shared memory.
+    /// The shared memory's address on this card.
     pub(super) fn staging(&self) -> u64 {
         self.staging.address()
     }
 
-    /// What it goes over.
+    /// The connection to the exporter.
     pub(super) fn connection(&self) -> &Connection {
         &self.connection
     }

@@ -5,7 +5,7 @@
 use super::handle::Handle;
 use std::sync::Arc;
 
-/// What an import is found by: what the descriptor is of, and which part.
+/// The key of an import: the identity of the descriptor's file, and the part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     device: u64,

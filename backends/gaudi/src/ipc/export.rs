@@ -26,10 +26,10 @@ pub(super) const PAGE: u64 = 4096;
 /// The buffers that this process has exported so far.
 static BUFFERS: AtomicU64 = AtomicU64::new(1);
 
-/// What this process exports, by number.
+/// The exports of this process, by number.
 static EXPORTS: LazyLock<Mutex<HashMap<u64, Weak<Exported>>>> = LazyLock::new(Mutex::default);
 
-/// What a handle is of, if this process exports it.
+/// The export that a handle names, if this process exports it.
 pub(super) fn exported_here(handle: &Handle) -> Option<Arc<Exported>> {
     let exports = (handle.exporter == *PROCESS).then(|| EXPORTS.lock())?;
     exports.get(&handle.buffer)?.upgrade()
@@ -59,7 +59,7 @@ pub(super) struct Exported {
 }
 
 impl Exported {
-    /// Where some of it is on its card. Nothing, if that is not inside.
+    /// The address of a part on its card. `None` if the part is not inside.
     pub(super) fn address(&self, offset: u64, length: u64) -> Option<u64> {
         let end = offset.checked_add(length)?;
         (end <= self.length).then(|| self.memory.address() + self.offset + offset)
@@ -85,7 +85,7 @@ impl fmt::Debug for Export {
 }
 
 impl Export {
-    /// What it is.
+    /// Its handle.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a shared buffer is, in bytes that another process understands.
+//! The description of a shared buffer, in bytes that another process understands.
 
 use super::proof::Secret;
 use crate::generation::Generation;
@@ -44,9 +44,9 @@ pub struct Handle {
     pub exporter: u64,
     /// Its process id, for people.
     pub process: u32,
-    /// What the process id is of.
+    /// The namespace of the process id.
     pub namespace: u64,
-    /// What the exporter's card is.
+    /// The exporter's card.
     pub generation: Generation,
     /// The buffer's number.
     pub buffer: u64,
@@ -64,7 +64,7 @@ pub struct Handle {
     pub card: String,
     /// The name of the exporter's service.
     pub service: String,
-    /// What lets its owner read and write the buffer through that service.
+    /// The secret with which its owner reads and writes the buffer through that service.
     pub secret: Secret,
 }
 

@@ -97,7 +97,7 @@ fn end(memory: &Mutex<Result<Arc<Memory>, Failure>>, lost: Failure) {
 
 impl DmabufHolder for Mapping {
     fn release(&self, why: &str) {
-        // What is bounced holds nothing of the card.
+        // A bounced import holds nothing of the card.
         if let Mapping::Mapped { memory, .. } = self {
             let message = format!("the card that exported the memory is lost, and the bytes with it: {why}");
             end(memory, Failure::new(Code::Unavailable, message));
@@ -227,7 +227,7 @@ impl Import {
         self.mapping.lost()
     }
 
-    /// Where this card finds it: while it is mapped, which it is until the exporting card is lost.
+    /// Its address on this card: while it is mapped, which it is until the exporting card is lost.
     pub fn address(&self) -> Option<u64> {
         match &*self.mapping {
             Mapping::Mapped { memory, .. } => memory.lock().as_ref().ok().map(|memory| memory.address()),

@@ -12,7 +12,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt;
 use std::hash::Hasher;
 
-/// What only those know who were given a buffer's handle.
+/// The secret of a buffer, which only the owners of its handle know.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret([u64; 2]);
 
@@ -29,7 +29,7 @@ pub(super) enum Side {
     Importer = 2,
 }
 
-/// What one connection is about.
+/// The identity of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Talk {
     /// The buffer.

@@ -194,7 +194,7 @@ pub(super) fn lose(buffer: u64, why: &str) {
 
 /// Ends a session's connection; its thread goes when it sees that.
 fn hang_up(session: &Session) {
-    // What is not connected any more has ended already.
+    // A socket without a connection has ended already.
     let _ = shutdown(&session.connection, Shutdown::Both);
 }
 
@@ -204,7 +204,7 @@ pub(super) fn address(name: &str) -> Result<SocketAddrUnix, Failure> {
         .map_err(|errno| failed(&format!("the service {name:?} has no address"), errno))
 }
 
-/// Who is at the other end.
+/// The process at the other end.
 pub(super) fn peer_of(connection: &OwnedFd) -> Result<UCred, Failure> {
     socket_peercred(connection).map_err(|errno| failed("the other side is unknown", errno))
 }

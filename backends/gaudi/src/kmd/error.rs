@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the kernel's answers mean, and what to do about them.
+//! The meaning of the kernel's answers, with advice.
 
 use super::Errno;
 use super::uapi::{event, status};
@@ -10,7 +10,7 @@ use hal_kernel::card_file::{OpenError, Reason, Retry};
 /// The name that the kernel's driver gives itself.
 pub(super) const DRIVER: &str = "habanalabs";
 
-/// What a failed call means, and what to do.
+/// The failure of a call, with advice.
 pub(super) fn failure(name: &str, what: &str, errno: Errno) -> Failure {
     let (code, advice) = match errno {
         Errno::NOMEM => {
@@ -28,7 +28,7 @@ pub(super) fn failure(name: &str, what: &str, errno: Errno) -> Failure {
     Failure::new(code, format!("{name}: {what}: {advice} ({errno}, errno {})", errno.raw_os_error()))
 }
 
-/// What the bits of the driver's events mean.
+/// The names of the bits of the driver's events.
 const EVENTS: [(u64, &str); 6] = [
     (event::UNDEFINED_OPCODE, "a command that it does not know"),
     (event::CS_TIMEOUT, "a submission that did not end in time"),
@@ -38,15 +38,15 @@ const EVENTS: [(u64, &str); 6] = [
     (event::DEVICE_RESET, "a reset"),
 ];
 
-/// What the driver says went wrong, for people.
+/// The names of the driver's events, for people.
 pub(super) fn event_names(events: u64) -> impl Iterator<Item = &'static str> {
     EVENTS.iter().filter(move |(bit, _)| events & bit != 0).map(|&(_, name)| name)
 }
 
-/// What a card is called that can be used.
+/// The name of the state of a usable card.
 pub(crate) const OPERATIONAL: &str = "operational";
 
-/// What a state of the driver's is called, for people.
+/// The name of a state, for people.
 pub(super) fn state_name(state: u32) -> &'static str {
     match state {
         status::OPERATIONAL => OPERATIONAL,
@@ -59,7 +59,7 @@ pub(super) fn state_name(state: u32) -> &'static str {
     }
 }
 
-/// What to do about a state in which a card is not used.
+/// Advice for a state in which a card is not used.
 pub(super) fn state_advice(state: u32) -> &'static str {
     match state {
         status::MALFUNCTION => "load it again, and see the kernel's log for what broke it",

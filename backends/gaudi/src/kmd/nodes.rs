@@ -27,7 +27,7 @@ pub fn cards(system: &dyn System) -> Result<Vec<ListedCard>, Failure> {
     CARDS.list(system, describe)
 }
 
-/// What a listed device is; `None` for other makers' accelerators, which are listed in the same folder.
+/// The description of a listed device; `None` for other makers' accelerators, which are listed in the same folder.
 fn describe(attributes: &Attributes<'_>) -> Option<Description> {
     // Kernels before 6.7 have the driver's attributes beside the device's folder, and no such folder.
     let text = |name: &str| attributes.text(&format!("device/{name}")).or_else(|| attributes.text(name));

@@ -63,7 +63,7 @@ impl Model {
         Self::ALL.into_iter().find(|model| model.device() == device)
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Model::Aic080 => "Cloud AI 80",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the driver asks of an emulated card to run host programs: networks that call one.
+//! The interface between the driver and an emulated card for host programs: networks that call one.
 //!
 //! No device understands such networks. Their images and the bytes of calls and outcomes are the emulator's own, and
 //! the driver passes them on.
@@ -22,7 +22,7 @@ pub struct ProgramNetwork {
     pub constants: u16,
 }
 
-/// What a buffer of a [`ProgramNetwork`] holds.
+/// The content of a buffer of a [`ProgramNetwork`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferRole {
     /// The call, as [`CardPrograms::write_call`] writes it.
@@ -48,7 +48,7 @@ pub struct ProgramCall<'a> {
 
 /// An emulated card that runs host programs.
 pub trait CardPrograms: Send + Sync {
-    /// Who keeps the programs.
+    /// The keeper of the programs.
     fn host(&self) -> &dyn HostPrograms;
 
     /// The network of a function that takes so many constants, for bindings of at most these sizes.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is found out about devices without opening one.
+//! The attributes of devices, which are read without opening one.
 //!
 //! A device has a folder in the class of accelerators, in which `device` is its place on the PCI bus. The file
 //! `uevent` there says which driver has it, what it is and where. Linux 6.19 and newer also have a state for each DMA
@@ -9,7 +9,7 @@
 /// The class of accelerators: a folder for each, `accelN`.
 pub const CLASS: &str = "/sys/class/accel";
 
-/// Where accelerators are opened, as `accelN`.
+/// The folder of the nodes `accelN`.
 pub const NODES: &str = "/dev/accel";
 
 /// The folder of the driver's settings.

@@ -96,7 +96,7 @@ impl Card {
         }
     }
 
-    /// What to call it in messages: the path that it was opened by.
+    /// Its name in messages: the path that it was opened by.
     pub fn name(&self) -> &str {
         self.file.name()
     }

@@ -27,7 +27,7 @@ const KERNEL_TIMEOUT: Duration = Duration::from_secs(60);
 struct ControlRequest {
     what: &'static str,
     message: Message,
-    /// What DMA transfers in the message read. It stays until the kernel has let go of it.
+    /// The memory that DMA transfers of the message read, until the kernel has released it.
     memory: Vec<Arc<[u8]>>,
     reply: SyncSender<Result<Reply, Error>>,
 }

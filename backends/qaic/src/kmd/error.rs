@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What may go wrong between a client and a device.
+//! The errors between a client and a device.
 //!
 //! The kernel's numbers mean different things for different calls; here each meaning has a name.
 
@@ -73,7 +73,7 @@ pub enum Error {
     /// The channel's ring has no room now.
     #[error("the channel's ring is full")]
     Full,
-    /// What is to be queued never fits into the channel's ring.
+    /// The objects of one run never fit into the channel's ring.
     #[error("the channel's ring is too small for the network's buffers; give elements= more")]
     Ring,
     /// A buffer object is queued.
@@ -95,7 +95,7 @@ pub enum Error {
     },
 }
 
-/// What a call is for, in messages.
+/// The purpose of a call, in messages.
 fn purpose(call: Call) -> &'static str {
     match call {
         Call::Manage => "a message to the device",

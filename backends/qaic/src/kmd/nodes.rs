@@ -38,7 +38,7 @@ pub fn cards(system: &dyn System) -> Result<Vec<ListedCard>, Failure> {
     CARDS.list(system, describe)
 }
 
-/// What a listed device is; `None` for other makers' accelerators, which are listed in the same folder.
+/// The description of a listed device; `None` for other makers' accelerators, which are listed in the same folder.
 fn describe(attributes: &Attributes<'_>) -> Option<Description> {
     let (vendor, device) = attributes.pci_id()?;
     let has_driver = attributes.uevent(sysfs::key::DRIVER).is_none_or(|driver| driver == DRIVER);

@@ -23,7 +23,7 @@ impl Ioctl for CardFile {
     }
 }
 
-/// What card it is.
+/// The identity of the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// On a PCI bus, [`uapi::VENDOR`].
@@ -97,7 +97,7 @@ pub struct Pinned {
     pub noc_address: Option<u64>,
 }
 
-/// Who has a lock.
+/// The holder of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
     /// No file.
@@ -155,7 +155,7 @@ pub enum Target {
     },
 }
 
-/// Where a window points.
+/// The target of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Which tiles.
@@ -241,7 +241,7 @@ impl<F: Ioctl> Calls<F> {
         call(&self.file, request, argument, about)
     }
 
-    /// What card it is.
+    /// The identity of the card.
     pub fn device(&self) -> Result<DeviceInfo, CallError> {
         let mut argument = uapi::GetDeviceInfo {
             in_output_size_bytes: output_size::<uapi::GetDeviceInfo>(4),
@@ -259,7 +259,7 @@ impl<F: Ioctl> Calls<F> {
         })
     }
 
-    /// What can be mapped.
+    /// The regions that can be mapped.
     pub fn mappings(&self) -> Result<Vec<Mapping>, CallError> {
         /// Three regions, twice each, and room for what may come.
         const ROOM: usize = 8;
@@ -380,7 +380,7 @@ impl<F: Ioctl> Calls<F> {
         Ok(self.lock(index, uapi::lock::RELEASE, "give back")? == 1)
     }
 
-    /// Who has a lock.
+    /// The holder of a lock.
     pub fn holder(&self, index: u8) -> Result<Lock, CallError> {
         let value = self.lock(index, uapi::lock::TEST, "look at")?;
         Ok(match value & 3 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Where the kernel shows cards, and what of a card's file can be mapped.
+//! The paths of cards, and the offsets of a card's file that can be mapped.
 
 use std::path::Path;
 

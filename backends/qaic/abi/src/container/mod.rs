@@ -8,7 +8,7 @@
 //! DMA requests that make one inference. [`plan`] divides that list into buffer objects and gives each the slices
 //! that the kernel wants, once the device has said where the network's memory begins.
 //!
-//! What is read may be anything: every reader here checks all of it, follows no offset unchecked, and keeps nothing
+//! The bytes may be anything: every reader here checks all of it, follows no offset unchecked, and keeps nothing
 //! of the bytes but what it returns. Layouts are those of the vendor's user-space library (`QAicQpc.h`,
 //! `AICMetadata.h`, `AicMetadataFlat.fbs`, `QImageParser.cpp`).
 

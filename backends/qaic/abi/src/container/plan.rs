@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is queued to make one inference: buffer objects, their slices, and where the slices go on the device.
+//! The work of one inference: buffer objects, their slices, and the places of the slices on the device.
 //!
 //! The metadata's requests become the slices of buffer objects, in their order: requests that follow each other and
 //! are of the same buffer share an object, and one that transfers nothing has an object of its own. All objects of an
@@ -13,7 +13,7 @@ use crate::uapi::{FROM_DEVICE, PAGE, REACH, Semaphore, SliceEntry, TO_DEVICE};
 /// How far multicast groups are from each other in a device's addresses.
 const GROUP: u64 = 0x80_0000;
 
-/// Where a device has put an activated network.
+/// The place of an activated network on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bases {
     /// What places in DDR are counted from.
@@ -44,7 +44,7 @@ pub struct Group {
     pub requests: Vec<Request>,
 }
 
-/// What one inference queues.
+/// The objects of one inference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The buffers, by number. Between them may be some that no request is for.
@@ -148,7 +148,7 @@ fn slice(request: &Request, bases: Bases, offset: u64) -> Result<SliceEntry, Par
         let group = bases.multicast.checked_add(u64::from(number) * GROUP)?;
         group.checked_add(offset)
     };
-    // What transfers nothing has no place on the device.
+    // A buffer without transfers has no place on the device.
     let address = match request.space {
         _ if request.size == 0 => Some(0),
         Space::Ddr => bases.ddr.checked_add(request.device_offset),

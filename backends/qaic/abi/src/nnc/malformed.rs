@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is wrong with a message.
+//! The errors of a message.
 
 use thiserror::Error;
 

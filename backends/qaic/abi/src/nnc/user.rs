@@ -17,7 +17,7 @@ use crate::uapi::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What a program asks for.
+/// A request of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask<'a> {
     /// A command for the device. A multiple of eight bytes.
@@ -47,7 +47,7 @@ pub enum Ask<'a> {
     Status,
 }
 
-/// What a program is answered.
+/// An answer to a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
     /// A command of the device.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a device says of how a command went.
+//! The status of a command.
 
 use std::fmt;
 
@@ -57,7 +57,7 @@ impl Status {
         )
     }
 
-    /// What it means, for people.
+    /// Its meaning, for people.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::SUCCESS => "success",
