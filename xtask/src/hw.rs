@@ -170,7 +170,7 @@ const TRANSFERS: [&str; 6] = [
     "bytes_written_to_a_card_are_read_back",
     "bytes_move_within_the_device_and_are_filled",
     "any_number_may_be_on_their_way",
-    "request_that_is_let_go_of_still_runs",
+    "dropped_request_still_runs",
     "senseless_transfers_are_refused_before_anything_happens",
     "five_gibibytes_are_split_and_arrive",
 ];

@@ -230,15 +230,16 @@ fn check_function(card: &dyn CardPrograms, function: &Function) -> Result<(), Fa
         return Ok(());
     }
     let message = format!(
-        "function {:?}: {bindings} bindings and {constants} constants need a packet of {length} bytes, and {MAX_TEMPLATE} is \
+        "function {:?}: {bindings} bindings and {constants} constants need a packet of {length} bytes, and \
+         {MAX_TEMPLATE} is \
          the most",
         function.name
     );
     Err(Failure::new(Code::InvalidArgument, message))
 }
 
-/// A host program whose failures are noted on its card: an engine that fails has its card reset, and the kernel driver does not
-/// say why.
+/// A host program whose failures are noted on its card: an engine that fails has its card reset, and the kernel
+/// driver does not say why.
 struct NotingProgram {
     program: Arc<dyn HostProgram>,
     card: Weak<Card>,

@@ -2,14 +2,15 @@
 
 //! Asynchronous transfers: submitted at once, polled by any thread.
 //!
-//! A [`Dma`] moves bytes between host memory and a card, or within the card, beside the HAL's queues or without them. A
-//! [`Request`] is one transfer. Submitting never waits: what finds no room in the kernel's queues is kept, in order, and
-//! goes when there is room. Any number may be on their way. Polling a request looks for what has ended, submits what can
-//! be, and says how this one is; it never waits either. Any thread may submit, poll and free, the same request even.
+//! A [`Dma`] moves bytes between host memory and a card, or within the card, beside the HAL's queues or without them.
+//! A [`Request`] is one transfer. Submitting never waits: what finds no room in the kernel's queues is kept, in
+//! order, and goes when there is room. Any number may be on their way. Polling a request looks for what has ended,
+//! submits what can be, and says how this one is; it never waits either. Any thread may submit, poll and free, the
+//! same request even.
 //!
-//! Host memory is made known to the card for the time of its transfer, and must stay what it is until then: a caller that
-//! passes an address promises that. Transfers that go the same way are done one after the other, in the order in which they
-//! were asked for; others overtake each other.
+//! Host memory is made known to the card for the time of its transfer, and must stay what it is until then: a caller
+//! that passes an address promises that. Transfers that go the same way are done one after the other, in the order in
+//! which they were asked for; others overtake each other.
 //!
 //! Only the kernel's own submissions and waits are used. No request of it is made up.
 
@@ -26,7 +27,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long a wait looks at a time.
+/// The length of one wait before the next poll.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// Transfers of one card.
@@ -53,7 +54,7 @@ struct Lines {
 
 /// One transfer that has not ended.
 struct Transfer {
-    /// What is not submitted yet.
+    /// The packets that are not submitted yet.
     commands: VecDeque<Vec<u8>>,
     submissions: VecDeque<InFlight>,
     failure: Option<Failure>,
@@ -61,7 +62,7 @@ struct Transfer {
     _held: Vec<Memory>,
 }
 
-/// A transfer that was asked for. Dropping it lets go of it, not of the transfer, which runs to its end.
+/// A transfer. Dropping this does not end the transfer, which runs to its end.
 pub struct Request {
     shared: Arc<DmaState>,
     outcome: Arc<OnceLock<Result<(), Failure>>>,
@@ -226,7 +227,7 @@ impl Drop for Dma {
     }
 }
 
-/// Where transfers of a lane stand.
+/// The transfers of a lane.
 fn line(lane: Lane) -> usize {
     match lane {
         Lane::HostToDevice => 0,
@@ -244,7 +245,7 @@ impl DmaState {
         }
         let region = Region::host(&self.card, range.clone()).map_err(|errno| {
             if let Some(loss) = self.submitter.loss() {
-                // There may never be another request to the card, and it has to be let go of.
+                // The card has to be closed now: there may never be another request to it.
                 let mut lines = self.lines.lock();
                 lines.lost.get_or_insert(loss);
                 self.collect_ended(&mut lines);
@@ -285,7 +286,7 @@ impl DmaState {
         self.submit(&mut lines);
         self.collect_ended(&mut lines);
         drop(lines);
-        // What could not even begin was refused.
+        // A transfer that could not begin was refused.
         match outcome.get() {
             Some(Err(failure)) => Err(failure.clone()),
             _ => Ok(Request { shared: self.clone(), outcome }),
@@ -318,7 +319,7 @@ impl DmaState {
         }
     }
 
-    /// Takes what has ended out of the lines, oldest first, and says how it went.
+    /// Takes ended transfers out of the queues, oldest first, with their outcomes.
     fn collect_ended(&self, lines: &mut Lines) {
         let Lines { lines, lost } = lines;
         for line in lines.iter_mut() {
@@ -340,7 +341,7 @@ impl DmaState {
                     break;
                 }
                 if let Some(transfer) = line.pop_front() {
-                    // What it held is free before its end can be seen.
+                    // Its memory is free before its end can be seen.
                     let Transfer { failure, outcome, _held, .. } = transfer;
                     drop(_held);
                     let _ = outcome.set(failure.map_or(Ok(()), Err));
@@ -348,7 +349,7 @@ impl DmaState {
             }
         }
         let Some(failure) = lost else { return };
-        // Nothing of the card's works any more; it must be let go of before what it was working on.
+        // The card is lost: it is closed before the memory that it worked on is freed.
         self.submitter.close();
         self.card.lose(failure);
         for transfer in lines.iter_mut().flat_map(|line| line.drain(..)) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the generations differ in, as capabilities.
+//! The differences of the generations, as capabilities.
 //!
 //! Nothing else asks which card it is: it asks whether the kernel copies command buffers, whether device memory is
 //! virtual, which queue moves bytes in which direction.
 
 pub use hal_gaudi_abi::generation::{Generation, VENDOR};
 
-/// Which way work goes. Each way of a HAL queue is a hardware queue.
+/// A lane: one of a HAL queue's hardware queues, by the direction of its transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// Transfers from the host to the device.
@@ -25,14 +25,14 @@ impl Lane {
     pub const ALL: [Lane; 4] = [Lane::HostToDevice, Lane::DeviceToHost, Lane::DeviceToDevice, Lane::Compute];
 }
 
-/// What this backend asks of a generation, and decides for it.
+/// The capabilities of a generation, and this backend's choices for it.
 pub trait Capabilities {
     /// Whether a chunk names a command buffer of the kernel, which the kernel checks and copies when it is
     /// submitted. Otherwise it names a device address, and what is there must stay until the submission has ended.
     fn copies_command_buffers(self) -> bool;
 
-    /// Whether device memory is taken and mapped in pages. Otherwise all of it has addresses from the beginning, and taking
-    /// some is a matter of accounting.
+    /// Whether device memory is taken and mapped in pages. Otherwise all of it has addresses from the beginning, and
+    /// taking some is a matter of accounting.
     fn has_virtual_memory(self) -> bool;
 
     /// Whether one wait can be for the first of several submissions.
@@ -45,19 +45,20 @@ pub trait Capabilities {
     /// outcome of.
     fn in_flight(self) -> usize;
 
-    /// How many HAL queues there are: as many as have hardware queues of their own for what goes to the host and comes from it.
+    /// How many HAL queues there are: as many as have hardware queues of their own for what goes to the host and
+    /// comes from it.
     ///
-    /// A hardware queue is a stream of an engine. On the first generation all eight streams of the two engines that reach the
-    /// host take work. On the second the kernel takes it for three alone: the first two of the one, and the first of the
-    /// other (`gaudi2_is_queue_enabled`; Linux 6.1 to 7.3).
+    /// A hardware queue is a stream of an engine. On the first generation all eight streams of the two engines that
+    /// reach the host take work. On the second the kernel takes it for three alone: the first two of the one, and the
+    /// first of the other (`gaudi2_is_queue_enabled`; Linux 6.1 to 7.3).
     fn queues(self) -> usize;
 
     /// The hardware queue for a lane of a HAL queue.
     ///
     /// As the vendor's own software divides them: the first transfer engine goes down, the second up, and others stay
-    /// within the device. Only external queues take work by themselves on the first generation, so that there what stays
-    /// within the device goes with what comes up, and computing with what goes down. The second HAL queue of the second
-    /// generation has one hardware queue for both ways.
+    /// within the device. Only external queues take work by themselves on the first generation, so that there what
+    /// stays within the device goes with what comes up, and computing with what goes down. The second HAL queue of
+    /// the second generation has one hardware queue for both ways.
     fn hardware_queue(self, lane: Lane, queue: usize) -> u32;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What an open card says of itself, for people and for reports.
+//! An open card's description of itself, for people and for reports.
 
 use crate::device::GaudiDevice;
 use crate::generation::{Capabilities, Generation};
@@ -9,10 +9,10 @@ use crate::kmd::uapi::{Abi, DramUsage, OpenStats, PageSizes, ResetCount, info};
 use hal_backend::Failure;
 use std::fmt;
 
-/// What is known of an open card.
+/// The description of an open card.
 #[derive(Clone, Debug)]
 pub struct Info {
-    /// What it was opened by.
+    /// The path that it was opened by.
     pub node: String,
     /// Whether it is software.
     pub emulated: bool,

@@ -2,11 +2,11 @@
 
 //! Intel Gaudi and Gaudi 2, through the habanalabs kernel driver's own interface.
 //!
-//! `gaudi://` drives a card through the requests of the upstream kernel driver: command submissions, signals and waits,
-//! memory. Nothing of the vendor's user-space software is needed. `gaudi://emulated` drives an emulator of that
-//! kernel driver and its cards, which runs IREE's host executables behind the same submissions; every path of this
-//! crate goes through the same bytes on both. What no emulator can show is said in `docs/gaudi.md`: nothing here has been
-//! proved on silicon yet.
+//! `gaudi://` drives a card through the requests of the upstream kernel driver: command submissions, signals and
+//! waits, memory. Nothing of the vendor's user-space software is needed. `gaudi://emulated` drives an emulator of
+//! that kernel driver and its cards, which runs IREE's host executables behind the same submissions; every path of
+//! this crate goes through the same bytes on both. What no emulator can show is said in `docs/gaudi.md`: nothing here
+//! has been proved on silicon yet.
 //!
 //! # Devices
 //!
@@ -19,19 +19,12 @@
 //! | `gaudi://fd/N` | the card that the program itself has opened as descriptor N, and closes |
 //! | `gaudi://emulated`, `gaudi://emulated/N` | an emulated card; never taken unless it is named |
 //!
-//! What `gaudi://` stands for can be said otherwise by the environment: `HAL_GAUDI_DEFAULT` is then the path.
+//! The variable `HAL_GAUDI_DEFAULT` of the environment sets another path for `gaudi://`.
 //!
 //! A card is open once in a process: devices that are opened for the same card share it, each with queues of its own.
 //!
-//! # Parameters
-//!
-//! | parameter | default | what it does |
-//! |---|---|---|
-//! | `open_timeout=SECONDS` | 130 | how long to wait for a card that is being reset |
-//! | `timeout=SECONDS` | the kernel's | how long a submission may take before the kernel resets the card |
-//! | `in_flight=N` | what the kernel takes | how many submissions may be in flight |
-//!
-//! The sharing of memory between cards and processes has [settings of its own](ipc), and an emulated card those of its emulator.
+//! [`Gaudi::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/gaudi.md` has their
+//! table. An emulated card takes those of its [emulation](hal_kernel::Emulation::PARAMETERS) as well.
 //!
 //! # Where things are
 //!
@@ -67,11 +60,11 @@ pub use info::Info;
 
 use device::Settings;
 use dma::CardTransfers;
-use hal_backend::{DeviceInfo, Driver, Failure, Parameters};
+use hal_backend::{DeviceInfo, Driver, Failure, Parameter, Parameters};
 use hal_gaudi_abi::programs::CardPrograms;
 use hal_kernel::cards::{CardHandle, NamedCard};
 use hal_kernel::{Emulation, Linux, NoEmulation, System};
-use kmd::{CARDS, Card, cards};
+use kmd::{CARDS, cards};
 use open_card::OpenCard;
 use std::fmt;
 use std::marker::PhantomData;
@@ -89,15 +82,63 @@ impl<E> fmt::Debug for Gaudi<E> {
     }
 }
 
-/// How many seconds a card that is being reset is waited for. The kernel gives the firmware 25 to 85 s to come up, and 10 s and
-/// 30 s for what it loads then.
+/// The parameters of every card.
+const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        name: "open_timeout",
+        values: "SECONDS",
+        default: "130",
+        effect: "how long to wait for a card that is being reset",
+    },
+    Parameter {
+        name: "timeout",
+        values: "SECONDS",
+        default: "the kernel's: 30; 600 on Gaudi",
+        effect: "how long a submission may take; then the kernel resets the card",
+    },
+    Parameter {
+        name: "in_flight",
+        values: "N",
+        default: "63; 1024 on Gaudi",
+        effect: "how many submissions may be in flight",
+    },
+    Parameter {
+        name: "dmabuf",
+        values: "on|off",
+        default: "on",
+        effect: "whether memory is [shared](#memory-for-others) at all",
+    },
+    Parameter {
+        name: "mapped_dmabuf",
+        values: "on|off",
+        default: "on",
+        effect: "whether a part of an allocation can be exported, if the card can",
+    },
+    Parameter { name: "dmabuf_cache", values: "N", default: "64", effect: "how many imports are kept" },
+    Parameter {
+        name: "max_devices",
+        values: "N",
+        default: "8",
+        effect: "between how many cards there may be channels",
+    },
+    Parameter {
+        name: "peer_timeout",
+        values: "SECONDS",
+        default: "30",
+        effect: "how long an exporter may take to answer, if bytes go through the host",
+    },
+];
+
+/// How many seconds a card that is being reset is waited for. The kernel gives the firmware 25 to 85 s to come up,
+/// and 10 s and 30 s for what it loads then.
 const OPEN_TIMEOUT: u64 = 130;
 
-/// What an emulated card is called, as the first word of a path.
+/// The first word of an emulated card's path.
 const EMULATED: &str = "emulated";
 
 impl<E: Emulation<dyn CardPrograms>> Gaudi<E> {
-    /// Opens the file of a card, for programs that make requests of their own. The caller closes it by [`System::close`].
+    /// Opens the file of a card, for programs that make requests of their own. The caller closes it by
+    /// [`System::close`].
     pub fn open_file(uri: &str) -> Result<(OwnedFd, Arc<dyn System>), Failure> {
         let (path, mut parameters) = Parameters::of_uri(Self::NAME, uri);
         let patience = patience(&mut parameters)?;
@@ -107,7 +148,7 @@ impl<E: Emulation<dyn CardPrograms>> Gaudi<E> {
             CardHandle::Node(node) => node.clone(),
             CardHandle::Descriptor(number) => format!("/proc/self/fd/{number}").into(),
         };
-        Ok((Card::open_file(&*card.system, &node, patience)?, card.system))
+        Ok((CARDS.open_file(&*card.system, &node, patience)?, card.system))
     }
 
     /// Transfers on the card behind a descriptor that the program has opened, and the card's memory.
@@ -131,6 +172,7 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Gaudi<E> {
 
     const NAME: &'static str = CARDS.driver;
     const FULL_NAME: &'static str = "Intel Gaudi (habanalabs kernel driver, or an emulator of it)";
+    const PARAMETERS: &'static [Parameter] = PARAMETERS;
 
     fn create() -> Self {
         Self(PhantomData)
@@ -156,13 +198,12 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Gaudi<E> {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        let common = "- queues: 2, and 4 on the first generation, in order, waiting for each other on the card\n- parameters: open_timeout, timeout, \
-                      in_flight, dmabuf, mapped_dmabuf, dmabuf_cache, max_devices, peer_timeout";
-        if info.path == EMULATED {
+        let queues = "2, and 4 on the first generation, in order, waiting for each other on the card";
+        if CARDS.is_emulated(info) {
             return format!(
-                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 2 unless cards= says otherwise, as \
-                 {EMULATED}/0, {EMULATED}/1\n- executables: {} and IREE's host executables\n{common}, and the emulator's: cards, \
-                 generation, dram, register, abi, workers, schedule, seed, speed, machine, fault",
+                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 2 unless cards= says \
+                 otherwise, as {EMULATED}/0, {EMULATED}/1\n- executables: {} and IREE's host executables\n- queues: \
+                 {queues}",
                 info.name,
                 executable::FORMAT
             );
@@ -170,10 +211,16 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Gaudi<E> {
         let card = cards(&Linux).ok().and_then(|cards| CARDS.find(&cards, &info.path).ok());
         let state = card.map_or_else(|| "gone".to_owned(), |card| card.state);
         format!(
-            "# {}\n- evidence: none on silicon yet; the emulator's tests\n- state: {state}\n- executables: {}\n{common}",
+            "# {}\n- evidence: none on silicon yet; the emulator's tests\n- state: {state}\n- executables: {}\n- \
+             queues: \
+             {queues}",
             info.name,
             executable::FORMAT
         )
+    }
+
+    fn parameters(&self, info: &DeviceInfo) -> Vec<Parameter> {
+        CARDS.parameters::<E, _>(info, PARAMETERS)
     }
 }
 
@@ -208,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_is_for_what_was_not_done() {
+    fn advice_differs_from_the_request() {
         let cases: &[(&str, &[&str])] = &[
             ("gaudi://emulated/2", &["gaudi://emulated/2", "has 2 cards", "cards=3"]),
             ("gaudi://emulated/1?cards=1", &["has 1 card,", "cards=2"]),
@@ -222,27 +269,10 @@ mod tests {
 
     /// A parameter, often one that there is, with a value that is often one that it takes.
     fn pair() -> impl Strategy<Value = String> {
-        let keys = [
-            "cards",
-            "generation",
-            "dram",
-            "register",
-            "abi",
-            "hz",
-            "workers",
-            "schedule",
-            "seed",
-            "speed",
-            "machine",
-            "fault",
-            "timeout",
-            "in_flight",
-            "dmabuf",
-            "mapped_dmabuf",
-            "dmabuf_cache",
-            "max_devices",
-            "peer_timeout",
-        ];
+        // `fuzz_uris_of_any_kind_open_or_are_refused` gives `open_timeout` itself.
+        let emulated = <emulator_gaudi::Emulated as Emulation<_>>::PARAMETERS;
+        let names = PARAMETERS.iter().chain(emulated).map(|parameter| parameter.name);
+        let keys: Vec<&str> = names.filter(|name| *name != "open_timeout").collect();
         let values = [
             "0",
             "1",
@@ -254,7 +284,6 @@ mod tests {
             "2gib",
             "on",
             "off",
-            "yes",
             "gaudi1",
             "gaudi2",
             "old",
@@ -269,8 +298,7 @@ mod tests {
             "=",
             "%00",
         ];
-        let key =
-            prop_oneof![8 => prop::sample::select(keys.to_vec()).prop_map(str::to_owned), 1 => "[a-z_]{0,9}"];
+        let key = prop_oneof![8 => prop::sample::select(keys).prop_map(str::to_owned), 1 => "[a-z_]{0,9}"];
         let value =
             prop_oneof![8 => prop::sample::select(values.to_vec()).prop_map(str::to_owned), 1 => ".{0,9}"];
         (key, value, any::<bool>())
@@ -283,7 +311,11 @@ mod tests {
         /// Nothing here names a card that the machine may have.
         #[test]
         fn fuzz_uris_of_any_kind_open_or_are_refused(
-            path in prop_oneof![4 => Just("emulated".to_owned()), 1 => "emulated/[0-9a-z]{0,3}", 1 => "[a-z:/.%]{1,12}"],
+            path in prop_oneof![
+                4 => Just("emulated".to_owned()),
+                1 => "emulated/[0-9a-z]{0,3}",
+                1 => "[a-z:/.%]{1,12}",
+            ],
             pairs in prop::collection::vec(pair(), 0..4),
         ) {
             let uri = format!("gaudi://{path}?open_timeout=0&{}", pairs.join("&"));

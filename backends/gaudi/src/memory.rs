@@ -2,13 +2,13 @@
 
 //! Memory of a card: large pieces from the kernel, divided here.
 //!
-//! The kernel hands out device memory in pages (768 MiB on Gaudi 2) and pins host memory call by call, which is far too
-//! coarse and far too slow for buffers. So both kinds are taken in [`Region`]s, each one mapping of the kernel, and a
-//! heap gives out ranges of them. A [`Memory`] is such a range. It goes back to its heap when it is dropped, and a
-//! region without ranges goes back to the kernel, but for one that is kept for the next.
+//! The kernel allocates device memory in pages (768 MiB on Gaudi 2) and pins host memory call by call: too coarse and
+//! too slow for buffers. So a heap takes [`Region`]s of both kinds, each one mapping of the kernel, and allocates
+//! ranges of them. A [`Memory`] is such a range. Dropping it returns it to its heap. The heap frees a region without
+//! ranges, but keeps one for the next allocation.
 //!
-//! A heap's lock is held while ranges are looked up, never during a call of the kernel: two threads that both find no room
-//! may both take a region, and the second one serves later.
+//! A heap's lock is held to find a range, never during a call to the kernel. Two threads that both find no room may
+//! both take a region; the second one serves later.
 
 use crate::generation::Capabilities;
 use crate::kmd::{Card, Errno};
@@ -19,18 +19,17 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What every range is aligned to: of host memory, so that small ones do not cost much, and of device memory, whose whole
-/// pages can be shared.
+/// The alignment of every range: small for host memory, and a whole page for device memory, which can then be shared.
 const HOST_ALIGNMENT: u64 = 256;
 pub(crate) const DEVICE_ALIGNMENT: u64 = 4096;
 
-/// How large pages of the host are.
+/// The size of the host's pages.
 pub(crate) const HOST_PAGE: u64 = 4096;
 
-/// The least that is pinned at once.
+/// The smallest size that is pinned at once.
 const HOST_REGION: u64 = 8 << 20;
 
-/// What a region is of, and so how it goes back.
+/// The kind of a region, which decides how it is freed.
 enum Source {
     /// Device memory behind this handle, mapped.
     Mapped { handle: u64 },
@@ -65,7 +64,7 @@ impl Region {
                 Ok(Self { card: card.clone(), address, length, source: Source::Mapped { handle } })
             }
             Err(errno) => {
-                // What is wrong with the mapping is what the caller wants to know.
+                // The caller gets the error of the mapping.
                 let _ = card.free(handle);
                 Err(errno)
             }
@@ -83,7 +82,7 @@ impl Region {
         Self { card: card.clone(), address, length, source: Source::Foreign }
     }
 
-    /// Where the device finds it.
+    /// Its device address.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -103,8 +102,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // A card that is being reset or gone has forgotten all its mappings. Memory that others still have as a dma-buf is
-        // kept by the kernel, which takes it back when the card is closed.
+        // A card that is being reset or gone has forgotten all its mappings. Memory that others still have as a
+        // dma-buf is kept by the kernel, which takes it back when the card is closed.
         match self.source {
             Source::Mapped { handle } => {
                 let _ = self.card.unmap(self.address);
@@ -140,7 +139,7 @@ impl Free {
         Some(start)
     }
 
-    /// Gives a range back.
+    /// Frees a range.
     fn give(&mut self, mut start: u64, mut length: u64) {
         if let Some(more) = self.ranges.remove(&(start + length)) {
             length += more;
@@ -167,7 +166,7 @@ struct Divided {
 
 /// Which memory a heap is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum HeapKind {
     /// The card's own, in pages of this size.
     Device { page: u64 },
     /// The host's, pinned.
@@ -177,7 +176,7 @@ pub(crate) enum Kind {
 /// Memory of one kind.
 pub(crate) struct Heap {
     card: Arc<Card>,
-    kind: Kind,
+    kind: HeapKind,
     regions: Mutex<Vec<Divided>>,
     taken: AtomicU64,
 }
@@ -186,10 +185,10 @@ impl Heap {
     /// Device memory of a card that has pages, taken as it is needed.
     pub(crate) fn device(card: &Arc<Card>) -> Arc<Self> {
         let hardware = card.hardware();
-        let kind = Kind::Device { page: hardware.dram_page_size.max(HOST_PAGE) };
+        let kind = HeapKind::Device { page: hardware.dram_page_size.max(HOST_PAGE) };
         let mut regions = Vec::new();
         if !card.generation().has_virtual_memory() {
-            // There is nothing to take: every address of it is valid, and all of it is this context's.
+            // Nothing has to be allocated: every address is valid, and all of the memory is this context's.
             let (address, length) =
                 (hardware.dram_base_address, hardware.dram_size & !(DEVICE_ALIGNMENT - 1));
             let region = Region { card: card.clone(), address, length, source: Source::Physical };
@@ -202,21 +201,21 @@ impl Heap {
     pub(crate) fn host(card: &Arc<Card>) -> Arc<Self> {
         Arc::new(Self {
             card: card.clone(),
-            kind: Kind::Host,
+            kind: HeapKind::Host,
             regions: Mutex::default(),
             taken: AtomicU64::new(0),
         })
     }
 
-    /// What its ranges are aligned to.
+    /// The alignment of its ranges.
     pub(crate) fn alignment(&self) -> u64 {
         match self.kind {
-            Kind::Device { .. } => DEVICE_ALIGNMENT,
-            Kind::Host => HOST_ALIGNMENT,
+            HeapKind::Device { .. } => DEVICE_ALIGNMENT,
+            HeapKind::Host => HOST_ALIGNMENT,
         }
     }
 
-    /// How many bytes are given out.
+    /// The bytes of all allocated ranges.
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
@@ -261,12 +260,12 @@ impl Heap {
             })
         };
         match self.kind {
-            Kind::Device { page } if self.card.generation().has_virtual_memory() => {
+            HeapKind::Device { page } if self.card.generation().has_virtual_memory() => {
                 let size = whole(page)?;
                 Region::device(&self.card, size).map_err(|errno| self.exhausted(length, errno))
             }
-            Kind::Device { .. } => Err(self.exhausted(length, Errno::NOMEM)),
-            Kind::Host => {
+            HeapKind::Device { .. } => Err(self.exhausted(length, Errno::NOMEM)),
+            HeapKind::Host => {
                 let size = whole(HOST_PAGE)?.max(HOST_REGION);
                 let page = usize::try_from(HOST_PAGE).unwrap_or(1);
                 let range = HostRange::allocate(size, page)?;
@@ -316,14 +315,14 @@ impl Heap {
         gone
     }
 
-    /// Gives every unused region back to the kernel.
+    /// Frees every unused region.
     pub(crate) fn trim(&self) {
         let gone = self.remove_unused(&mut self.regions.lock(), 0);
         drop(gone);
     }
 }
 
-/// Where a range goes back to.
+/// The owner of a range.
 struct Home {
     heap: Weak<Heap>,
     rounded: u64,
@@ -350,7 +349,7 @@ impl Memory {
         Self { home: None, region: Arc::new(region), start: 0, length }
     }
 
-    /// Where the card finds it.
+    /// Its device address.
     pub fn address(&self) -> u64 {
         self.region.address + self.start
     }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Cards that this process has open.
+//! The cards that this process has open, each once.
 //!
-//! The kernel lets one file at a time use a card. A process that opens a device twice, as programs do without a thought,
-//! would be told that the card is busy, by itself. So a call that opens a card that this process has open already gets the
-//! same one: its memory, and its limits. Devices keep queues of their own.
+//! The kernel lets one file at a time use a card. A process that opens a device twice, as programs do without a
+//! thought, would be refused because it has the card itself. So a call that opens a card that this process has open
+//! already gets the same one: its memory, and its limits. Devices keep queues of their own.
 
-use crate::kmd::{Card, System, borrow};
+use crate::kmd::{CARDS, Card, System};
 use crate::memory::Heap;
-use hal_backend::{Code, Failure};
+use hal_backend::Failure;
 use hal_gaudi_abi::programs::CardPrograms;
-use hal_kernel::CardKey;
-use hal_kernel::cards::{CardHandle, NamedCard};
+use hal_kernel::cards::{CardHandle, NamedCard, descriptor};
 use hal_kernel::registry::Registry;
+use hal_kernel::{CardFile, CardKey};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) struct OpenCard {
 static OPEN: Registry<CardKey, OpenCard> = Registry::new();
 
 impl OpenCard {
-    /// What there is once for a card.
+    /// An open card with its heaps.
     pub(crate) fn of(card: Arc<Card>) -> Self {
         let (device, host) = (Heap::device(&card), Heap::host(&card));
         Self { card, device, host, in_flight: Arc::default() }
@@ -43,10 +43,7 @@ impl OpenCard {
         match &card.handle {
             CardHandle::Node(node) => Self::open_node(card.system.clone(), card.key()?, node, patience),
             CardHandle::Descriptor(number) => {
-                let file = borrow(*number).ok_or_else(|| {
-                    Failure::new(Code::InvalidArgument, format!("descriptor {number} is not open"))
-                })?;
-                Self::adopt(card.system.clone(), file, format!("descriptor {number}"))
+                Self::adopt(card.system.clone(), descriptor(*number)?, format!("descriptor {number}"))
             }
         }
     }
@@ -61,7 +58,8 @@ impl OpenCard {
         let end = Instant::now() + patience;
         let open = OPEN.open(key, Some(end), |registration| {
             let left = end.saturating_duration_since(Instant::now());
-            Card::open_at(Some(registration), system, path, left).map(Self::of)
+            let file = CardFile::open(&CARDS, system, path, left)?;
+            Card::start(Some(registration), file).map(Self::of)
         })?;
         if let Some(file) = open.card.key() {
             OPEN.name(&open, file);
@@ -79,7 +77,7 @@ impl OpenCard {
         OPEN.open(key, None, |registration| {
             // The file is open already: there is no other close to wait for.
             registration.free();
-            Card::adopt_at(Some(registration), system, file, name).map(Self::of)
+            Card::start(Some(registration), CardFile::adopt(system, file, name)?).map(Self::of)
         })
     }
 }
@@ -89,7 +87,7 @@ mod tests {
     use super::*;
     use crate::dma::{Dma, Request};
     use crate::generation::Generation;
-    use crate::kmd::{Bell, Ending, Errno, Holder, Progress};
+    use crate::kmd::{DmabufHolder, Errno, EventFd, LossCause, Progress};
     use emulator_gaudi::{Emulator, Options};
     use hal_backend::{Code, HostRange};
     use parking_lot::Mutex;
@@ -103,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn card_that_is_open_is_given_to_who_opens_it() {
+    fn second_open_of_a_card_gets_the_same_one() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let one = open(&emulator, Duration::ZERO).unwrap();
         assert!(Arc::ptr_eq(&one, &open(&emulator, Duration::ZERO).unwrap()));
     }
 
-    /// That it was found out by a request is enough, before its users have let go of it.
+    /// A request that finds the loss is enough; its users need not have released the card.
     #[test]
     fn card_that_is_known_to_be_lost_is_not_given_out() {
         let emulator = Emulator::new(Options::default()).unwrap();
@@ -117,7 +115,7 @@ mod tests {
         emulator.pull_out(0);
         let heap = lost.host.allocate(4096).unwrap_err();
         assert!(heap.message().contains("gone"), "{heap}");
-        assert!(lost.card.is_open(), "it is let go of too early");
+        assert!(lost.card.is_open(), "it is closed too early");
         let refused =
             open(&emulator, Duration::from_millis(10)).map(|_| "a lost card was given out").unwrap_err();
         assert_eq!(refused.code(), Code::Unavailable, "{refused}");
@@ -127,7 +125,7 @@ mod tests {
 
     /// Without a device, whose threads would do it.
     #[test]
-    fn card_that_is_found_lost_by_a_transfer_is_let_go_of() {
+    fn card_that_a_transfer_finds_lost_is_closed() {
         for generation in [Generation::Gaudi1, Generation::Gaudi2] {
             let transfers: [Transfer; 2] = [
                 |dma| dma.host_to_device(&HostRange::allocate(4096, 64)?, 1 << 40),
@@ -154,9 +152,9 @@ mod tests {
         got: Mutex<Option<Result<bool, Code>>>,
     }
 
-    impl Holder for Opener {
-        fn let_go(&self, _: &str) {
-            // A second close does not report that it is closed.
+    impl DmabufHolder for Opener {
+        fn release(&self, _: &str) {
+            // A second close does not report that the card is closed.
             self.card.close();
             let (begin, patience) = (Instant::now(), Duration::from_millis(300));
             let opened = open(&self.emulator, patience);
@@ -169,7 +167,7 @@ mod tests {
 
     /// Those who have its memory may take their time, and its file is there until they have.
     #[test]
-    fn card_that_is_being_let_go_of_is_not_given_out() {
+    fn card_that_is_being_closed_is_not_given_out() {
         let ends: [fn(&Card); 2] =
             [Card::close, |card| card.lose(&Failure::new(Code::Unavailable, "it was on fire"))];
         for (number, end) in ends.into_iter().enumerate() {
@@ -180,7 +178,7 @@ mod tests {
                 card: shared.card.clone(),
                 got: Mutex::default(),
             });
-            let holder: Arc<dyn Holder> = opener.clone();
+            let holder: Arc<dyn DmabufHolder> = opener.clone();
             shared.card.is_held_by(Arc::downgrade(&holder));
             end(&shared.card);
             assert_eq!(*opener.got.lock(), Some(Err(Code::Unavailable)), "{number}");
@@ -188,7 +186,7 @@ mod tests {
         }
     }
 
-    /// A program that has lost its card gets another, and is not told that the process itself has it.
+    /// A program that has lost its card can open it again at once.
     #[test]
     fn threads_that_open_lose_and_close_a_card_at_once_all_get_one() {
         for generation in [Generation::Gaudi1, Generation::Gaudi2] {
@@ -238,7 +236,7 @@ mod tests {
         assert!(Arc::ptr_eq(&shared, &adopted));
     }
 
-    /// Holders of the file do not have to wait until it is closed: the program may never do that.
+    /// DmabufHolders of the file do not have to wait until it is closed: the program may never do that.
     #[test]
     fn card_of_the_programs_that_is_lost_is_asked_again_at_once() {
         let emulator = Emulator::new(Options::default()).unwrap();
@@ -248,7 +246,7 @@ mod tests {
         assert!(Arc::ptr_eq(&lost, &adopt(&file).unwrap()));
         emulator.pull_out(0);
         lost.host.allocate(4096).unwrap_err();
-        assert!(lost.card.is_open(), "it is let go of too early");
+        assert!(lost.card.is_open(), "it is closed too early");
         let (sender, receiver) = std::sync::mpsc::channel();
         let emulator = emulator.clone();
         std::thread::spawn(move || {
@@ -262,7 +260,8 @@ mod tests {
 
     type Question = fn(&OpenCard);
 
-    /// Whatever request finds it, and whether or not its caller reports it. Failures of submissions and waits are judged by their callers.
+    /// Whatever request finds it, and whether or not its caller reports it. Failures of submissions and waits are
+    /// judged by their callers.
     #[test]
     fn card_that_any_request_finds_gone_is_not_given_out() {
         let questions: [(&str, bool, Question); 4] = [
@@ -280,32 +279,32 @@ mod tests {
             let lost = open(&emulator, Duration::ZERO).unwrap();
             emulator.pull_out(0);
             ask(&lost);
-            assert_eq!(lost.card.ending().is_some(), says_why, "{what}");
+            assert_eq!(lost.card.loss_cause().is_some(), says_why, "{what}");
             assert!(open(&emulator, Duration::from_millis(10)).is_err(), "{what}: a lost card was given out");
         }
     }
 
     /// The first reason is the one, for all users of the card, and wakes those that sleep.
     #[test]
-    fn card_that_is_lost_says_why_to_all_who_wait_for_its_end() {
+    fn lost_card_reports_the_first_cause_to_all_waiters() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let shared = open(&emulator, Duration::ZERO).unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
         let card = shared.card.clone();
-        std::thread::spawn(move || sender.send(card.wait_for_end(&Bell::new().unwrap())));
+        std::thread::spawn(move || sender.send(card.wait_for_loss(&EventFd::new().unwrap())));
         shared.card.lose(&Failure::new(Code::Unavailable, "it was on fire"));
         shared.card.lose(&Failure::new(Code::Unavailable, "it was wet"));
         let heard = receiver.recv_timeout(Duration::from_secs(20)).expect("it was not woken");
-        assert!(matches!(heard, Some(Ending::Lost(why)) if why.message() == "it was on fire"));
+        assert!(matches!(heard, Some(LossCause::Lost(why)) if why.message() == "it was on fire"));
     }
 
     #[test]
-    fn card_whose_driver_tells_of_a_reset_is_not_given_out() {
+    fn card_whose_driver_reports_a_reset_is_not_given_out() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let shared = open(&emulator, Duration::ZERO).unwrap();
         emulator.report_error(0);
-        assert!(matches!(shared.card.wait_for_end(&Bell::new().unwrap()), Some(Ending::Notified)));
-        assert!(shared.card.is_open(), "it is let go of too early");
+        assert!(matches!(shared.card.wait_for_loss(&EventFd::new().unwrap()), Some(LossCause::Notified)));
+        assert!(shared.card.is_open(), "it is closed too early");
         assert!(open(&emulator, Duration::from_millis(10)).is_err(), "a lost card was given out");
     }
 
@@ -326,6 +325,6 @@ mod tests {
             assert!(Instant::now() < end, "it is not reset");
         };
         assert_eq!(refused, Errno::BUSY);
-        assert!(matches!(shared.card.ending(), Some(Ending::Refused(Errno::BUSY))));
+        assert!(matches!(shared.card.loss_cause(), Some(LossCause::Refused(Errno::BUSY))));
     }
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a job becomes: packets, on the lanes that they belong to.
+//! The plan of a job: its packets, lane by lane.
 //!
-//! A job's commands are turned into packets once, before anything of it is submitted, so that whatever is wrong with
-//! it is found while nothing has begun. Neighbours on the same lane share a submission; where the lane changes, a new
-//! [`Step`] begins, and the queue orders it behind the one before. Packets of one lane run in order, one after the other as
-//! far as a program can tell that puts barriers where the job has them.
+//! A plan turns all commands of a job into packets before anything is submitted, so an error is found while nothing
+//! has begun. Consecutive commands on one lane share a submission. When the lane changes, new [`LanePackets`] begin,
+//! and the queue orders them behind the ones before. The packets of one lane run in order.
 
 use crate::device::{ContainerCode, DeviceCode, Executable, GaudiDevice, ProgramCode};
 use crate::executable::Call;
@@ -19,12 +18,12 @@ use hal_gaudi_abi::programs::ProgramCall;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// How much of a pattern that the card does not know is written by the host.
+/// The bytes that the host writes of a pattern that the card has no packet for.
 const PATTERN_BLOCK: u64 = 4096;
 
 /// Some packets for one lane.
 #[derive(Debug)]
-pub(crate) struct Step {
+pub(crate) struct LanePackets {
     pub(crate) lane: Lane,
     pub(crate) commands: Vec<u8>,
     /// The command of the job that it ends, if the job is observed.
@@ -34,19 +33,19 @@ pub(crate) struct Step {
 /// A job, ready to be submitted.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    pub(crate) steps: Vec<Step>,
-    /// What lives for the job alone: staged bytes, host memory that the card has to find.
+    pub(crate) steps: Vec<LanePackets>,
+    /// Memory that lives as long as the job: staged bytes, and host memory that is mapped for it.
     pub(crate) held: Vec<Memory>,
 }
 
-/// Where plans get what they need.
+/// Makes plans.
 pub(crate) struct Planner {
     pub(crate) card: Arc<Card>,
     pub(crate) host: Arc<Heap>,
     pub(crate) device: Arc<Heap>,
 }
 
-/// Bytes as the card finds them.
+/// A range of device addresses.
 #[derive(Clone, Copy)]
 struct Found {
     address: u64,
@@ -64,7 +63,7 @@ impl Found {
     }
 }
 
-/// Which way bytes go.
+/// The direction of a transfer.
 fn way(source: Found, target: Found) -> Lane {
     match (source.host, target.host) {
         (true, false) => Lane::HostToDevice,
@@ -77,7 +76,7 @@ fn way(source: Found, target: Found) -> Lane {
 struct Draft<'a> {
     planner: &'a Planner,
     plan: Plan,
-    /// Whether what comes next has to wait for what came before.
+    /// True if the next command has to wait for the ones before.
     ordered: bool,
 }
 
@@ -93,7 +92,9 @@ impl Planner {
                 draft.ordered = true;
             }
             draft.command(command)?;
-            if watched && let Some(step) = draft.plan.steps.get_mut(before..).and_then(<[Step]>::last_mut) {
+            if watched
+                && let Some(step) = draft.plan.steps.get_mut(before..).and_then(<[LanePackets]>::last_mut)
+            {
                 step.ends = Some(number);
             }
         }
@@ -104,7 +105,7 @@ impl Planner {
         self.card.generation()
     }
 
-    /// Host memory that the card finds, with these bytes in it.
+    /// Pinned host memory with these bytes.
     pub(crate) fn stage(&self, bytes: &HostRange) -> Result<Memory, Failure> {
         let memory = self.host.allocate(bytes.length())?;
         let copied = memory.host_view().is_some_and(|view| view.copy_from(bytes));
@@ -136,7 +137,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Where the card finds some bytes. Host memory that it does not know is mapped for the job.
+    /// The device address of some bytes. Host memory without one is mapped for the job.
     fn find(&mut self, span: &Span<GaudiDevice>) -> Result<Found, Failure> {
         let length = span.length;
         match &span.place {
@@ -163,10 +164,11 @@ impl Draft<'_> {
         }
     }
 
-    /// What is wrong with something of another card's: its addresses mean something else here.
+    /// The refusal of another card's memory: its addresses mean something else here.
     fn elsewhere(&self, what: &str) -> Failure {
         let message = format!(
-            "a command names {what} of another card than {}, whose addresses mean something else here; make it with this \
+            "a command names {what} of another card than {}, whose addresses mean something else here; make it with \
+             this \
              card's device",
             self.planner.card.name()
         );
@@ -179,7 +181,7 @@ impl Draft<'_> {
             step.lane == lane && step.ends.is_none() && step.commands.len() + more <= LARGEST
         });
         if !fits {
-            self.plan.steps.push(Step { lane, commands: Vec::new(), ends: None });
+            self.plan.steps.push(LanePackets { lane, commands: Vec::new(), ends: None });
         }
         let last = self.plan.steps.len() - 1;
         #[expect(clippy::indexing_slicing, reason = "there is at least one step now")]
@@ -208,7 +210,7 @@ impl Draft<'_> {
         }
     }
 
-    /// A copy whose ends may overlap: then by way of memory of its own, as no order within a packet is promised.
+    /// A copy whose source and target may overlap. It is staged then, as no order within a packet is promised.
     fn copy_any(&mut self, source: Found, target: Found) -> Result<(), Failure> {
         let length = source.length.min(target.length);
         let (source, target) = (source.at(0, length), target.at(0, length));
@@ -257,7 +259,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Fills with what the card has no packet for: the beginning comes from the host, and is then copied over and over.
+    /// Fills with a pattern that the card has no packet for: the host writes the beginning, and the card repeats it.
     fn fill_by_copies(&mut self, target: Found, pattern: &[u8]) -> Result<(), Failure> {
         let period = pattern.len() as u64;
         let block = (PATTERN_BLOCK / period * period).min(target.length);

@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The HAL queues of a card: jobs in, submissions out; and [what has ended](completion).
+//! The HAL queues of a card: jobs in, submissions out, and their [completion].
 //!
 //! # A HAL queue is several hardware queues
 //!
-//! Each direction of a transfer, and computing, has a hardware queue of its own for every HAL queue: a *lane*. A hardware
-//! queue is in order by itself. Where a job goes on in another lane, the old lane signals and the new one waits, by
-//! submissions of the kernel's own kind for that, and the host sleeps. A wait for another HAL queue is the same: its
-//! lane signals behind the point, and ours waits. A queue's signal comes behind everything that the queue has by then,
-//! which may be a little more than what is waited for, and never something that waits for us: what is submitted only waits
-//! for what was submitted before.
+//! Each direction of a transfer, and computing, has a hardware queue of its own for every HAL queue: a *lane*. A
+//! hardware queue is in order by itself. When a job changes its lane, the old lane signals and the new one waits, by
+//! the kernel's own submissions for that, and the host sleeps. A wait for another HAL queue is the same: the other
+//! queue's lane signals behind the point, and this queue's lane waits. A signal comes behind everything that its queue
+//! has by then. That may be a little more than the wait needs, and is never a job that waits for this one: a
+//! submission only waits for earlier ones.
 //!
-//! A driver that refuses signals is asked once: from then on a step waits on the host until what it is behind has ended. The
-//! results are the same, and queues do not overlap any more where they depend on each other.
+//! A driver that refuses signals is asked once. From then on a step waits on the host until the step before it has
+//! ended. The results are the same, but queues that depend on each other do not overlap.
 //!
 //! # Limits
 //!
-//! The kernel takes a limited number of submissions. A job that finds no room stays at the end of its queue, perhaps half
-//! submitted, and goes on when something has ended; the queue takes no other job until then.
+//! The kernel takes a limited number of submissions. A job without room stays at the end of its queue, perhaps half
+//! submitted, until a submission has ended; the queue takes no other job until then.
 //!
 //! # Locks
 //!
-//! One lock for all queues, held during the submissions of the kernel, which do not wait; not while waiting, nor while the
-//! engine or a waiter is told.
+//! One lock guards all queues. It is held during submissions to the kernel, which do not wait, and never during a wait
+//! or while the engine or an observer is notified.
 
 mod completion;
 
 use crate::device::GaudiDevice;
 use crate::generation::{Capabilities, Generation, Lane};
-use crate::kmd::{Bell, clock};
+use crate::kmd::{EventFd, clock};
 use crate::memory::Memory;
-use crate::plan::{Planner, Step};
+use crate::plan::{LanePackets, Planner};
 use crate::submit::{InFlight, Refused, Submitter};
 use hal_backend::{Commands, Failure, Job, Observer, QueueId, Rejected, Reporter};
 use parking_lot::{Condvar, Mutex};
@@ -52,9 +52,9 @@ struct Awaited {
 struct Flight {
     id: QueueId,
     epoch: u64,
-    /// What is not submitted yet.
-    steps: VecDeque<Step>,
-    /// What is, in order; the last one ends last.
+    /// The steps that are not submitted yet.
+    steps: VecDeque<LanePackets>,
+    /// The submissions, in order; the last one ends last.
     submissions: SmallVec<[InFlight; 2]>,
     /// Which of them end commands that are observed.
     marks: Vec<(usize, usize)>,
@@ -111,7 +111,7 @@ impl Queue {
     }
 }
 
-struct State {
+struct QueuesState {
     queues: Vec<Queue>,
     /// For each hardware queue that has signalled behind everything it has: the signal.
     signals: Vec<(u32, u64)>,
@@ -120,7 +120,7 @@ struct State {
     stopping: bool,
 }
 
-impl State {
+impl QueuesState {
     fn queue(&self, number: usize) -> &Queue {
         #[expect(clippy::indexing_slicing, reason = "the engine names queues that the card has")]
         &self.queues[number]
@@ -137,11 +137,11 @@ pub(crate) struct Queues {
     generation: Generation,
     planner: Planner,
     submitter: Arc<Submitter>,
-    state: Mutex<State>,
+    state: Mutex<QueuesState>,
     work: Condvar,
     pub(crate) reporter: Reporter,
     /// Ends the wait for word of errors.
-    shutdown: Bell,
+    shutdown: EventFd,
 }
 
 /// Why a submission was not made now.
@@ -164,10 +164,10 @@ impl From<Refused> for Stop {
 
 impl Queues {
     pub(crate) fn new(planner: Planner, submitter: Arc<Submitter>) -> Result<Arc<Self>, Failure> {
-        let no_bell = |errno| planner.card.failure("word of its errors", errno);
-        let shutdown = Bell::new().map_err(no_bell)?;
+        let no_eventfd = |errno| planner.card.failure("word of its errors", errno);
+        let shutdown = EventFd::new().map_err(no_eventfd)?;
         let generation = planner.card.generation();
-        let state = State {
+        let state = QueuesState {
             queues: (0..generation.queues()).map(|_| Queue::default()).collect(),
             signals: Vec::new(),
             aborted: None,
@@ -232,7 +232,8 @@ impl Queues {
             Ok(()) | Err(Stop::Later) => {}
             Err(Stop::Failed(failure)) => fail_last(&mut state, number, failure),
             Err(Stop::Lost(failure)) => {
-                // The first thread to notice records the loss. The job stays where it is until nothing touches its memory.
+                // The first thread to notice records the loss. The job stays where it is until nothing touches its
+                // memory.
                 state.lost.get_or_insert_with(|| failure.clone());
                 drop(state);
                 self.work.notify_all();
@@ -245,7 +246,7 @@ impl Queues {
     }
 
     /// Submits what can be of the job at the end of a queue.
-    fn advance(&self, state: &mut State, number: usize) -> Result<(), Stop> {
+    fn advance(&self, state: &mut QueuesState, number: usize) -> Result<(), Stop> {
         let flight = state.queue_mut(number).newest();
         debug_assert!(!flight.submitted, "a job is submitted once");
         let epoch = flight.epoch;
@@ -279,7 +280,7 @@ impl Queues {
     }
 
     /// What comes next on a queue waits for a point of another, and for what the other waits for itself.
-    fn inherit(&self, state: &mut State, number: usize, wait: Awaited) -> Result<(), Stop> {
+    fn inherit(&self, state: &mut QueuesState, number: usize, wait: Awaited) -> Result<(), Stop> {
         let other = state.queue(wait.queue);
         if other.completed >= wait.epoch {
             return Ok(());
@@ -297,7 +298,7 @@ impl Queues {
     }
 
     /// Submits one step, behind what its queue did in another lane and what it waits for.
-    fn step(&self, state: &mut State, number: usize, step: &Step) -> Result<(), Stop> {
+    fn step(&self, state: &mut QueuesState, number: usize, step: &LanePackets) -> Result<(), Stop> {
         let target = self.generation.hardware_queue(step.lane, number);
         let queue = state.queue(number);
         let busy = queue.flights.iter().any(|flight| !flight.submissions.is_empty());
@@ -350,7 +351,7 @@ impl Queues {
     }
 
     /// Submits whatever had to wait and can go now.
-    fn advance_all(&self, state: &mut State) {
+    fn advance_all(&self, state: &mut QueuesState) {
         let mut again = true;
         while again && state.lost.is_none() {
             again = false;
@@ -391,12 +392,12 @@ impl Queues {
     pub(crate) fn stop(&self) {
         self.state.lock().stopping = true;
         self.work.notify_all();
-        self.shutdown.ring();
+        self.shutdown.signal();
     }
 }
 
 /// The job at the end of a queue cannot be submitted, or not wholly: what is left of it is dropped.
-fn fail_last(state: &mut State, number: usize, failure: Failure) {
+fn fail_last(state: &mut QueuesState, number: usize, failure: Failure) {
     let queue = state.queue_mut(number);
     let flight = queue.newest();
     flight.steps.clear();

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Submissions: commands go to a hardware queue, and are watched until they have ended.
+//! Submissions: commands on a hardware queue, polled until they have ended.
 //!
-//! Everything that a card is asked to do goes through a [`Submitter`], and those of one card count together, so that the
-//! kernel's limits are kept in one place. The kernel takes a limited number of submissions (64 on Gaudi 2), and remembers the outcome of no more than that:
-//! an older one is "gone", its errors with it. A [`InFlight`] therefore counts as in flight until its outcome has been
-//! *seen* ([`Submitter::poll`]) and it is dropped, and no more are made than the kernel remembers. No error is lost.
+//! All work of a card goes through a [`Submitter`]. The submitters of one card share a count, which keeps the kernel's
+//! limits. The kernel takes a limited number of submissions (64 on Gaudi 2) and remembers as many outcomes: an older
+//! one is "gone", with its error. So an [`InFlight`] counts until its outcome has been *seen* ([`Submitter::poll`]) and
+//! it is dropped, and no more are made than the kernel remembers. No error is lost.
 //!
-//! Where the card reads commands from memory, that memory must stay until the submission has ended: it belongs to the
-//! submission. Where the kernel copies them, one buffer serves every submission.
+//! If the card reads commands from memory, the submission owns that memory until it has ended. If the kernel copies
+//! them, one buffer serves every submission.
 
 use crate::generation::Capabilities;
 use crate::kmd::uapi::{cb, event};
-use crate::kmd::{Card, Ending, Errno, OPERATIONAL, Progress};
+use crate::kmd::{Card, Errno, LossCause, OPERATIONAL, Progress};
 use crate::memory::{Heap, Memory};
 use crate::open_card::OpenCard;
 use hal_backend::{Code, Failure, HostRange, Origin};
@@ -33,7 +33,7 @@ const _: () = assert!(LARGEST <= cb::MAX_SIZE as usize);
 /// Why a submission was not made.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// There is no room now.
+    /// The queues are full now.
     Full,
     /// It cannot be made at all.
     Failed(Failure),
@@ -65,9 +65,9 @@ struct KernelBuffer {
 pub(crate) struct InFlight {
     sequence: u64,
     queue: u32,
-    /// What the card reads.
+    /// The commands, if the card reads them from memory.
     _commands: Option<Memory>,
-    _place: Place,
+    _permit: Permit,
 }
 
 impl fmt::Debug for InFlight {
@@ -86,16 +86,16 @@ impl InFlight {
     }
 }
 
-/// A place among the submissions in flight: it counts until it is dropped, with a submission in it or without.
-struct Place(Arc<AtomicUsize>);
+/// The right to one submission in flight. It counts until it is dropped.
+struct Permit(Arc<AtomicUsize>);
 
-impl Place {
+impl Permit {
     fn fill(self, sequence: u64, queue: u32, commands: Option<Memory>) -> InFlight {
-        InFlight { sequence, queue, _commands: commands, _place: self }
+        InFlight { sequence, queue, _commands: commands, _permit: self }
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -125,10 +125,10 @@ impl Submitter {
         self.limit
     }
 
-    fn place(&self) -> Result<Place, Refused> {
+    fn place(&self) -> Result<Permit, Refused> {
         let free = |count| (count < self.limit).then_some(count + 1);
         match self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, free) {
-            Ok(_) => Ok(Place(self.in_flight.clone())),
+            Ok(_) => Ok(Permit(self.in_flight.clone())),
             Err(_) => Err(Refused::Full),
         }
     }
@@ -142,7 +142,7 @@ impl Submitter {
         }
     }
 
-    /// Why the card is of no use any more.
+    /// Why the card is lost.
     fn lost(&self, errno: Errno) -> Failure {
         // A card that is about to be reset is operational until then, and refuses waits.
         if errno == Errno::BUSY && self.card.take_events() & event::DEVICE_RESET != 0 {
@@ -205,7 +205,8 @@ impl Submitter {
         let sequence = self.card.signal(queue, self.timeout).map_err(|errno| {
             let refused = self.refused("a signal was refused", errno);
             match refused {
-                // It is tried once, and the host keeps the order from then on: what was refused can go when it is its turn.
+                // It is tried once, and the host keeps the order from then on: what was refused can go when it is its
+                // turn.
                 Refused::Failed(_) => {
                     self.signals.store(false, Ordering::Relaxed);
                     Refused::Full
@@ -231,7 +232,7 @@ impl Submitter {
         }
     }
 
-    /// Looks how far a submission is, and waits for it at most so long.
+    /// Polls a submission, waiting up to `timeout` for its end.
     pub(crate) fn poll(&self, sequence: u64, timeout: Duration) -> Progress {
         self.card.wait(sequence, timeout)
     }
@@ -254,7 +255,7 @@ impl Submitter {
         sequences.first().map_or(Progress::Busy, |&first| self.card.wait(first, timeout))
     }
 
-    /// What it means that a submission has not ended well; nothing, if it has, or has not ended.
+    /// The failure of a submission; `None` if it has ended well, or not yet.
     pub(crate) fn failure(&self, queue: u32, sequence: u64, progress: &Progress) -> Option<Failure> {
         let name = self.card.name();
         match progress {
@@ -268,7 +269,8 @@ impl Submitter {
             }
             Progress::Aborted => {
                 let message = format!(
-                    "{name}: submission {sequence} on hardware queue {queue} was ended by a reset of the card ({}); its \
+                    "{name}: submission {sequence} on hardware queue {queue} was ended by a reset of the card ({}); \
+                     its \
                      memory is lost, open it again",
                     self.card.events()
                 );
@@ -291,21 +293,21 @@ impl Submitter {
         Failure::with_origin(Code::Aborted, Origin::Device, message)
     }
 
-    /// Why the card is of no use any more, if a request was refused for that.
+    /// Why the card is lost, if that is known.
     pub(crate) fn loss(&self) -> Option<Failure> {
-        self.card.ending().map(|ending| self.ended(ending))
+        self.card.loss_cause().map(|cause| self.ended(cause))
     }
 
-    /// Why the card is of no use any more.
-    pub(crate) fn ended(&self, ending: Ending) -> Failure {
-        match ending {
-            Ending::Notified => self.reset_failure(),
-            Ending::Refused(errno) => self.lost(errno),
-            Ending::Lost(failure) => failure,
+    /// Why the card is lost.
+    pub(crate) fn ended(&self, cause: LossCause) -> Failure {
+        match cause {
+            LossCause::Notified => self.reset_failure(),
+            LossCause::Refused(errno) => self.lost(errno),
+            LossCause::Lost(failure) => failure,
         }
     }
 
-    /// Why the card is of no use any more, when its driver has said so.
+    /// Why the card is lost, if its driver has reported it.
     fn reset_failure(&self) -> Failure {
         if self.card.take_events() & event::CS_TIMEOUT != 0 {
             return self.too_late("a submission");
@@ -318,7 +320,7 @@ impl Submitter {
         Failure::with_origin(Code::Aborted, Origin::Device, message)
     }
 
-    /// Gives back what the kernel keeps for it.
+    /// Frees the kernel's objects for it.
     pub(crate) fn close(&self) {
         for buffer in self.buffers.lock().drain(..) {
             // The mapping holds the file of the card, so it goes first.
@@ -334,8 +336,8 @@ impl Drop for Submitter {
     }
 }
 
-/// The state of a card that refuses work, for people. Its driver refuses waits before it says that a reset is to come, and may be done
-/// with the reset when it is asked.
+/// The state of a card that refuses work, for people. Its driver refuses waits before it says that a reset is to
+/// come, and may be done with the reset when it is asked.
 fn refusing(state: &'static str, errno: Errno) -> &'static str {
     if errno == Errno::BUSY && state == OPERATIONAL { "taken by a reset" } else { state }
 }
@@ -351,7 +353,7 @@ mod tests {
     #[test]
     fn place_is_counted_until_it_is_dropped_and_leaves_nothing() {
         let in_flight = Arc::new(AtomicUsize::new(2));
-        let (empty, full) = (Place(in_flight.clone()), Place(in_flight.clone()).fill(1, 0, None));
+        let (empty, full) = (Permit(in_flight.clone()), Permit(in_flight.clone()).fill(1, 0, None));
         assert_eq!(in_flight.load(Ordering::Relaxed), 2);
         drop(empty);
         assert_eq!(in_flight.load(Ordering::Relaxed), 1);
@@ -367,15 +369,15 @@ mod tests {
         assert_eq!(refusing(OPERATIONAL, Errno::NODEV), OPERATIONAL);
     }
 
-    /// What the driver tells of it it tells once, and here to another user of the same file.
+    /// The driver reports an event once, and here to another user of the same file.
     #[test]
     fn card_that_refuses_waits_before_it_is_reset_is_said_to_be_taken_by_that() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let file = emulator.open(Path::new("/dev/accel/accel0")).unwrap();
         let adopt = |name: &str| Card::adopt(emulator.clone(), file.as_fd(), name.to_owned()).unwrap();
-        let (told, other) = (adopt("one"), adopt("two"));
+        let (notified, other) = (adopt("one"), adopt("two"));
         emulator.report_error(0);
-        assert_ne!(told.take_events() & event::DEVICE_RESET, 0);
+        assert_ne!(notified.take_events() & event::DEVICE_RESET, 0);
         let shared = OpenCard::of(other);
         let failure = Submitter::new(&shared, None, None).lost(Errno::BUSY);
         assert!(failure.message().contains("two is taken by a reset"), "{failure}");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Containers that do not fit what they run are refused when they are loaded, with what is wrong and what to do; and what goes
-//! wrong only when a program runs is told by its own words, not by the reset that it led to.
+//! Containers that do not fit what they run are refused when they are loaded, with what is wrong and what to do; and
+//! a failure of a running program is reported with its own message, not only as the reset that follows.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 mod support;
@@ -60,7 +60,8 @@ fn load(device: &GaudiDevice, format: &str, data: &[u8]) -> Result<Loaded<Execut
     device.load(&LoadRequest { format, data, constants: &[] }, &Loader)
 }
 
-/// The packet that calls a host program is the emulator's own: a container that names a program by its number is refused.
+/// The packet that calls a host program is the emulator's own: a container that names a program by its number is
+/// refused.
 #[test]
 fn container_with_the_emulators_own_packet_is_refused_when_it_is_loaded() {
     for (name, generation) in [("gaudi1", Generation::Gaudi1), ("gaudi2", Generation::Gaudi2)] {
@@ -70,7 +71,7 @@ fn container_with_the_emulators_own_packet_is_refused_when_it_is_loaded() {
         let other = load(&device, "host", &[]).unwrap();
         let mut template = vec![0; dispatch::FIXED];
         for (at, value) in [
-            (dispatch::LENGTH, dispatch::FIXED as u32),
+            (dispatch::LENGTH, u32::try_from(dispatch::FIXED).unwrap()),
             (dispatch::CONTROL, DISPATCH << 24),
             (dispatch::PROGRAM, 1),
         ] {
@@ -90,7 +91,7 @@ fn container_with_the_emulators_own_packet_is_refused_when_it_is_loaded() {
 }
 
 #[test]
-fn failure_of_a_program_is_told_with_the_reset_that_it_led_to() {
+fn failure_of_a_program_is_reported_with_its_reset() {
     for name in ["gaudi1", "gaudi2"] {
         let bench = Testbench::new(Arc::new(open(&machine(&format!("generation={name}")))));
         let executable = Arc::new(load(bench.device(), "host", &[]).unwrap().executable);

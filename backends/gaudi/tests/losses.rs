@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A card that is pulled out, whatever a program asks of it next: everybody hears of it.
+//! A card that is pulled out, whatever a program asks of it next: every user is notified.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 mod support;
@@ -59,8 +59,8 @@ const REQUESTS: [(&str, Request); 6] = [
     }),
 ];
 
-/// The second card of a machine, and the first, whose driver reports its errors; or, if it was `adopted`, reports them to another
-/// user of the same file, so that only requests can find out.
+/// The second card of a machine, and the first, whose driver reports its errors; or, if it was `adopted`, reports
+/// them to another user of the same file, so that only requests can find out.
 fn cards(uri: &str, adopted: bool) -> (GaudiDevice, GaudiDevice, Option<(OwnedFd, Arc<Card>)>) {
     let two = open(&uri.replace("emulated?", "emulated/1?"));
     if !adopted {
@@ -68,12 +68,12 @@ fn cards(uri: &str, adopted: bool) -> (GaudiDevice, GaudiDevice, Option<(OwnedFd
     }
     let emulator = emulator(uri);
     let file = emulator.open(Path::new("/dev/accel/accel0")).unwrap();
-    let told = Card::adopt(emulator, file.as_fd(), "told".to_owned()).unwrap();
-    (open(&format!("fd/{}", file.as_raw_fd())), two, Some((file, told)))
+    let notified = Card::adopt(emulator, file.as_fd(), "notified".to_owned()).unwrap();
+    (open(&format!("fd/{}", file.as_raw_fd())), two, Some((file, notified)))
 }
 
 #[test]
-fn card_that_is_pulled_out_is_told_of_whatever_is_asked_of_it_next() {
+fn pulled_out_card_is_reported_by_any_next_request() {
     for (register, adopted) in [("on", false), ("off", false), ("on", true), ("off", true)] {
         for (what, request) in REQUESTS {
             let uri = machine(&format!("register={register}&workers=1"));
@@ -86,7 +86,7 @@ fn card_that_is_pulled_out_is_told_of_whatever_is_asked_of_it_next() {
             let failure =
                 request(&one, &two).err().unwrap_or_else(|| panic!("{what} of a card that is gone"));
             assert!(failure.message().contains("gone"), "{what}: {failure}");
-            assert!(eventually(|| import.lost().is_some()), "importers do not hear of it from {what}");
+            assert!(eventually(|| import.lost().is_some()), "importers are not notified of it from {what}");
             assert!(import.lost().unwrap().message().contains("is gone"), "{what}: {:?}", import.lost());
             assert!(eventually(|| !one.card().is_open()), "{what}");
             assert!(two.card().is_open(), "{what}");

@@ -85,11 +85,11 @@ fn part_is_exported_where_the_card_can_and_the_settings_allow() {
         let expected = bytes(&pattern(LENGTH, 3));
         assert!(contents(two.ipc(), target.address(), 4096) == expected[8192..12288], "{uri}");
     }
-    let whole = open(&machine("generation=gaudi2&mapped_dmabuf=no"));
+    let whole = open(&machine("generation=gaudi2&mapped_dmabuf=off"));
     let memory = filled(whole.ipc(), LENGTH, 3);
     let refused = whole.ipc().export(&memory, 8192, 4096).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    assert!(refused.message().contains("mapped_dmabuf=no"), "{refused}");
+    assert!(refused.message().contains("mapped_dmabuf=off"), "{refused}");
     assert!(whole.ipc().export(&memory, 0, 4096).is_ok());
     // Older drivers look at the whole allocation, whatever the offset says.
     let older = open(&machine("generation=gaudi2&abi=old"));
@@ -101,7 +101,7 @@ fn part_is_exported_where_the_card_can_and_the_settings_allow() {
 
 /// A dma-buf keeps the file of its card open, wherever it is, and a reset waits for that file and kills for it.
 #[test]
-fn card_that_is_lost_is_let_go_of_by_all_who_share_its_memory() {
+fn lost_card_is_released_by_all_who_share_its_memory() {
     for (uri, _) in kinds() {
         let uri = format!("{uri}&speed=50");
         let (one, two) = (open(&uri), second(&uri));
@@ -142,13 +142,14 @@ fn range_that_cannot_be_shared_is_refused() {
     assert_eq!(code(100, 4096), Code::InvalidArgument);
     assert_eq!(code(LENGTH, 4096), Code::OutOfRange);
     assert_eq!(code(u64::MAX, 4096), Code::OutOfRange);
-    let off = open(&machine("dmabuf=no"));
+    let off = open(&machine("dmabuf=off"));
     let memory = filled(off.ipc(), 4096, 1);
     assert_eq!(off.ipc().export(&memory, 0, 4096).unwrap_err().code(), Code::FailedPrecondition);
     assert!(try_open(&machine("dmabuf=perhaps")).is_err());
 }
 
-/// Cards that cannot reach each other export all the same; that the mapping is refused sends the bytes through the host.
+/// Cards that cannot reach each other export all the same; that the mapping is refused sends the bytes through the
+/// host.
 #[test]
 fn memory_of_cards_that_cannot_reach_each_other_goes_through_the_host() {
     let uri = machine("register=on&fault=no-p2p");
@@ -229,7 +230,7 @@ fn process(role: &str, uri: &str) -> (Child, UnixStream) {
     (child, here)
 }
 
-/// The exporter: fills memory, sends it, and goes on until it is told to end.
+/// The exporter: fills memory, sends it, and goes on until it gets an end.
 #[test]
 fn exporter_in_a_process_of_its_own() {
     if std::env::var(ROLE).is_err() {
@@ -358,14 +359,15 @@ fn learns(import: &hal_gaudi::ipc::Import) -> (hal_backend::Failure, Duration) {
         if let Some(lost) = import.lost() {
             return (lost, begin.elapsed());
         }
-        assert!(begin.elapsed() < Duration::from_secs(20), "the importer is not told");
+        assert!(begin.elapsed() < Duration::from_secs(20), "the importer is not notified");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// The kernel tells only who has opened a card, and waits for everybody else: so the exporter tells them.
+/// The kernel notifies only the process that has opened a card, but waits for all users: so the exporter notifies
+/// these.
 #[test]
-fn importer_in_another_process_is_told_that_the_exporters_card_is_lost_and_why() {
+fn importer_in_another_process_gets_the_cause_of_the_exporters_loss() {
     for generation in ["gaudi1", "gaudi2"] {
         for (register, way) in [("&register=on", Way::Mapped), ("", Way::Bounced)] {
             let uri = machine(&format!("generation={generation}&speed=50{register}"));
@@ -415,7 +417,7 @@ fn runs(text: &str, digits: usize) -> std::collections::BTreeSet<&str> {
 
 /// Everybody can read the names that are listened at, and they are made before there is any secret.
 #[test]
-fn name_of_a_service_is_another_each_time_and_says_nothing_of_a_secret() {
+fn name_of_a_service_is_random_and_reveals_no_secret() {
     const PROCESSES: usize = 4;
     let mut names = std::collections::BTreeSet::new();
     let mut secrets = std::collections::BTreeSet::new();

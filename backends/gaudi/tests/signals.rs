@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the order within a queue stands on: one hardware queue signals, another waits. On emulated cards of both generations, or on
-//! the card that the environment names, which says so first of all.
+//! What the order within a queue stands on: one hardware queue signals, another waits. On emulated cards of both
+//! generations, or on the card that the environment names, which says so first of all.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
@@ -69,7 +69,8 @@ fn finish(device: &GaudiDevice, sequence: u64) {
 fn order(device: &GaudiDevice, first: u32, then: u32) {
     let card = device.card();
     let signal = card.signal(first, None).unwrap_or_else(|errno| {
-        panic!("queue {first} takes no signal ({errno}): the backend keeps the order on the host, which costs a wait at each change of lane")
+        panic!("queue {first} takes no signal ({errno}): the backend keeps the order on the host, which costs a wait \
+         at each change of lane")
     });
     card.wait_for_signal(then, signal, None).unwrap_or_else(|errno| {
         panic!("queue {then} does not wait for signal {signal} of queue {first}: {errno}")

@@ -72,7 +72,7 @@ fn any_number_may_be_on_their_way() {
 }
 
 #[test]
-fn request_that_is_let_go_of_still_runs() {
+fn dropped_request_still_runs() {
     let device = open(&both()[0]);
     let dma = device.dma();
     let memory = device.ipc().allocate(4096).unwrap();
@@ -177,10 +177,10 @@ fn reset_ends_every_transfer_with_its_cause_and_the_card_opens_again() {
     }
 }
 
-/// The firmware of a card that is not in use reports an error. The program is told, and lets go of the card before the
+/// The firmware of a card that is not in use reports an error. The program is notified, and closes the card before the
 /// kernel kills it.
 #[test]
-fn idle_card_with_an_error_is_let_go_of_in_time() {
+fn idle_card_with_an_error_is_closed_in_time() {
     for generation in ["gaudi1", "gaudi2"] {
         let uri = machine(&format!("generation={generation}&speed=50"));
         let _machine = open(&uri.replace("emulated?", "emulated/1?"));
@@ -208,9 +208,9 @@ fn idle_card_with_an_error_is_let_go_of_in_time() {
     }
 }
 
-/// Two devices of one card: one may go and the other stay, and both are told of an error.
+/// Two devices of one card: one may go and the other stay, and both are notified of an error.
 #[test]
-fn devices_that_share_a_card_are_all_told_of_its_errors() {
+fn devices_that_share_a_card_are_all_notified_of_its_errors() {
     for stays in [true, false] {
         let uri = machine("generation=gaudi2");
         let (one, two) = (open(&uri), open(&uri));

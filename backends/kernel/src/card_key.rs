@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a card is known by, however it was opened.
+//! The identity of a card, however it was opened.
 
 use crate::system::{System, identity};
 use hal_backend::{Code, Failure};
@@ -36,8 +36,8 @@ impl CardKey {
         }
     }
 
-    /// The key of a node of an emulated machine. No two machines that exist at the same time are at one address, and an open card
-    /// keeps its machine.
+    /// The key of a node of an emulated machine. No two machines that exist at the same time are at one address, and
+    /// an open card keeps its machine.
     pub fn emulated<S: System + ?Sized>(machine: &Arc<S>, path: &Path) -> Self {
         Self::Emulated(Arc::as_ptr(machine).addr(), path.to_owned())
     }

@@ -13,11 +13,12 @@
 //!
 //! A card that is named is that card or an error.
 
+use crate::card_file::OpenError;
 use crate::emulation::{EmulatedCard, Emulation};
 use crate::system::{Errno, System, borrow};
 use crate::{CardKey, Linux};
-use hal_backend::{Code, DeviceInfo, Failure, Parameters};
-use std::os::fd::RawFd;
+use hal_backend::{Code, DeviceInfo, Failure, Parameter, Parameters};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,14 +31,18 @@ pub struct CardClass {
     pub module: &'static str,
     /// The folder where the system lists them, such as `/sys/class/accel`.
     pub folder: &'static str,
-    /// What a listed name has before its number, such as `accel`.
+    /// The text before the number in a listed name, such as `accel`.
     pub prefix: &'static str,
-    /// What a node's path has before its number, such as `/dev/accel/accel`.
+    /// The text before the number in a node's path, such as `/dev/accel/accel`.
     pub node: &'static str,
     /// The variable that names the default card, such as `HAL_GAUDI_DEFAULT`.
     pub default: &'static str,
     /// The kinds of emulated cards: the first words of paths that name them.
     pub emulated: &'static [&'static str],
+    /// Whether a card is opened for one program alone, by [`System::open_exclusive`].
+    pub exclusive: bool,
+    /// The driver's own meanings of errors of an open. The rest has [common ones](crate::card_file::Reason).
+    pub open_errors: &'static [OpenError],
 }
 
 /// A card that is listed, not opened.
@@ -45,9 +50,9 @@ pub struct CardClass {
 pub struct ListedCard {
     /// Its number.
     pub number: u32,
-    /// Where it is on the bus, such as `0000:19:00.0`.
+    /// Its address on the bus, such as `0000:19:00.0`.
     pub address: String,
-    /// What it is, for people.
+    /// Its model, for people.
     pub model: String,
     /// Its state as the kernel reports it, for people.
     pub state: String,
@@ -55,12 +60,12 @@ pub struct ListedCard {
     pub node: PathBuf,
 }
 
-/// What a driver makes of a name in the folder of its class.
+/// A driver's description of a name in the folder of its class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// Where the card is on the bus.
+    /// The card's address on the bus.
     pub address: String,
-    /// What it is, for people.
+    /// Its model, for people.
     pub model: String,
     /// Its state, for people.
     pub state: String,
@@ -98,30 +103,29 @@ impl Attributes<'_> {
 pub struct NamedCard<P: ?Sized> {
     /// The system that it is opened on.
     pub system: Arc<dyn System>,
-    /// What to open, or what is open.
+    /// The node to open, or the open descriptor.
     pub handle: CardHandle,
-    /// Who runs host programs for it, if it is software.
+    /// Runs host programs for it, if it is emulated.
     pub programs: Option<Arc<P>>,
     /// How many threads of this process execute for it, if it is emulated here.
     pub workers: Option<usize>,
 }
 
 impl<P: ?Sized> NamedCard<P> {
-    /// What it is known by among the cards that this process has open.
+    /// Its key among the cards that this process has open.
     pub fn key(&self) -> Result<CardKey, Failure> {
         match &self.handle {
             CardHandle::Node(node) if self.workers.is_some() => Ok(CardKey::emulated(&self.system, node)),
             CardHandle::Node(node) => Ok(CardKey::of_node(node)),
-            CardHandle::Descriptor(number) => match borrow(*number) {
-                Some(file) => CardKey::of_file(file),
-                None => Err(closed(*number)),
-            },
+            CardHandle::Descriptor(number) => CardKey::of_file(descriptor(*number)?),
         }
     }
 }
 
-fn closed(number: RawFd) -> Failure {
-    Failure::new(Code::InvalidArgument, format!("descriptor {number} is not open"))
+/// A descriptor of this process by its number; [`borrow`] says who keeps it open.
+pub fn descriptor<'a>(number: RawFd) -> Result<BorrowedFd<'a>, Failure> {
+    borrow(number)
+        .ok_or_else(|| Failure::new(Code::InvalidArgument, format!("descriptor {number} is not open")))
 }
 
 /// How a card is reached.
@@ -179,7 +183,8 @@ impl CardClass {
                 cards.iter().map(|card| format!("{} ({})", card.number, card.address)).collect();
             let there = if there.is_empty() {
                 format!(
-                    "the kernel lists none in {folder}: no card, or its driver {module} is not loaded; without a card, ask \
+                    "the kernel lists none in {folder}: no card, or its driver {module} is not loaded; without a \
+                     card, ask \
                      for {driver}://emulated"
                 )
             } else {
@@ -220,6 +225,7 @@ impl CardClass {
             return self.adopt::<E, P>(number);
         }
         if let Some((kind, number)) = self.emulated(path)? {
+            parameters.declare(E::PARAMETERS);
             return E::find(kind, number, parameters).map(NamedCard::from);
         }
         let node = if path.starts_with('/') { path.into() } else { self.find(&list(&Linux)?, path)?.node };
@@ -243,6 +249,20 @@ impl CardClass {
     /// A card of the system that this runs on, which another process may emulate.
     fn of_system<E: Emulation<P>, P: ?Sized>(handle: CardHandle) -> Result<NamedCard<P>, Failure> {
         Ok(NamedCard { system: Arc::new(Linux), handle, programs: E::supervisor()?, workers: None })
+    }
+
+    /// The parameters of a listed device: the driver's, and the emulation's if the device is emulated.
+    pub fn parameters<E: Emulation<P>, P: ?Sized>(
+        &self,
+        info: &DeviceInfo,
+        own: &[Parameter],
+    ) -> Vec<Parameter> {
+        if self.is_emulated(info) { [own, E::PARAMETERS].concat() } else { own.to_vec() }
+    }
+
+    /// Whether a listed device is an emulated one.
+    pub fn is_emulated(&self, info: &DeviceInfo) -> bool {
+        matches!(self.emulated(&info.path), Ok(Some(_)))
     }
 
     /// The devices to enumerate: the cards that the system lists, then the emulated ones.
@@ -276,6 +296,8 @@ mod tests {
         node: "/dev/accel/accel",
         default: "HAL_DEVICE_DEFAULT",
         emulated: &["emulated", "simulated"],
+        exclusive: false,
+        open_errors: &[],
     };
 
     fn cards() -> Vec<ListedCard> {

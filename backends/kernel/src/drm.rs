@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! How an open file says which kernel driver it belongs to: the request that every DRM driver answers.
+//! The request that every DRM driver answers with its name.
 
 use crate::system::{Errno, System};
+use hal_backend::{Code, Failure};
 use std::os::fd::BorrowedFd;
 use zerocopy::IntoBytes;
 
@@ -13,7 +14,7 @@ pub const VERSION: u32 = 0xc040_6400;
 const LONGEST_NAME: usize = 32;
 
 crate::layouts! {
-    /// What [`VERSION`] fills. A length says how much room is behind its address, and comes back as the text's own.
+    /// The argument of [`VERSION`]. Each length is the room at its address, and comes back as the length of the text.
     Version = "drm_version", 64 {
         major: i32 = 0,
         minor: i32 = 4,
@@ -39,4 +40,36 @@ pub fn driver_name(system: &dyn System, file: BorrowedFd<'_>) -> Result<String, 
     let length = usize::try_from(version.name_length).unwrap_or(usize::MAX).min(name.len());
     let (name, _) = name.split_at(length);
     Ok(name.escape_ascii().to_string())
+}
+
+/// Why a file is not known to belong to a driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unidentified {
+    /// It belongs to another driver, of this name.
+    Other(String),
+    /// It did not say; with `ENOTTY` it belongs to no DRM driver.
+    Unanswered(Errno),
+}
+
+impl Unidentified {
+    /// The refusal of the file, by its name and that of the kernel module that it should belong to.
+    pub fn failure(&self, name: &str, module: &str) -> Failure {
+        let message = match self {
+            Self::Other(other) => format!(
+                "{name} belongs to the kernel driver {other:?}, not to {module}; the device list shows which node is \
+                 which"
+            ),
+            Self::Unanswered(errno) => format!("{name} is not a {module} device: {errno}"),
+        };
+        Failure::new(Code::InvalidArgument, message)
+    }
+}
+
+/// Checks that an open file belongs to the driver `module`.
+pub fn identify(system: &dyn System, file: BorrowedFd<'_>, module: &str) -> Result<(), Unidentified> {
+    match driver_name(system, file) {
+        Ok(name) if name == module => Ok(()),
+        Ok(name) => Err(Unidentified::Other(name)),
+        Err(errno) => Err(Unidentified::Unanswered(errno)),
+    }
 }

@@ -2,23 +2,26 @@
 
 //! How emulated cards are injected into a driver that does not know them.
 //!
-//! A driver is generic over [`Emulation`], and everything that it knows of emulated cards is this trait. The emulators'
-//! crates implement it; `hal-driver` puts the two together where its feature `emulated` is on. A build for real cards has
-//! [`NoEmulation`], which lists no emulated card and answers with how to get one.
+//! A driver is generic over [`Emulation`], and everything that it knows of emulated cards is this trait. The
+//! emulators' crates implement it; `hal-driver` puts the two together where its feature `emulated` is on. A build for
+//! real cards has [`NoEmulation`], which lists no emulated card and answers with how to get one.
 
 use crate::system::System;
-use hal_backend::{Code, DeviceInfo, Failure, HostProgram, Parameters};
+use hal_backend::{Code, DeviceInfo, Failure, HostProgram, Parameter, Parameters};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Emulated cards of one driver. `P` is what the driver asks of them to run host programs, if they do.
 pub trait Emulation<P: ?Sized>: Send + Sync + 'static {
+    /// The parameters that [`find`](Self::find) takes, beside the driver's own.
+    const PARAMETERS: &'static [Parameter];
+
     /// The emulated devices that a driver lists behind the system's.
     fn devices() -> Vec<DeviceInfo>;
 
-    /// Opens nothing yet: the machine with card `number` of a kind, such as `emulated`, that the parameters describe. A machine with
-    /// the same parameters is the same one. The caller takes what parameters it knows itself, before or afterwards.
+    /// Finds or creates the machine that the parameters describe, and returns its card `number` of a kind, such as
+    /// `emulated`. Opens no card. Equal parameters find the same machine.
     fn find(kind: &str, number: usize, parameters: &mut Parameters<'_>) -> Result<EmulatedCard<P>, Failure>;
 
     /// The emulated card that an open file is of, if it is of one in this process.
@@ -27,7 +30,7 @@ pub trait Emulation<P: ?Sized>: Send + Sync + 'static {
     /// Whether another process emulates the cards that the system lists.
     fn is_supervised() -> bool;
 
-    /// Who runs host programs for the cards that the system lists: the process that emulates them, if one does.
+    /// Runs host programs for the cards that the system lists, if another process emulates these.
     fn supervisor() -> Result<Option<Arc<P>>, Failure>;
 }
 
@@ -37,7 +40,7 @@ pub struct EmulatedCard<P: ?Sized> {
     pub system: Arc<dyn System>,
     /// The card's node in that machine.
     pub node: PathBuf,
-    /// Who runs host programs for the card, if it runs any.
+    /// Runs host programs for the card, if it runs any.
     pub programs: Option<Arc<P>>,
     /// How many threads of this process execute what the machine's cards are given.
     pub workers: usize,
@@ -51,7 +54,7 @@ pub trait HostPrograms: Send + Sync {
     /// Releases a program. Calls of it that are under way go on.
     fn unload(&self, number: u64);
 
-    /// How many threads run programs, which a loader of one is told.
+    /// The number of threads that run programs, for a program's loader.
     fn workers(&self) -> usize;
 }
 
@@ -60,6 +63,8 @@ pub trait HostPrograms: Send + Sync {
 pub struct NoEmulation;
 
 impl<P: ?Sized> Emulation<P> for NoEmulation {
+    const PARAMETERS: &'static [Parameter] = &[];
+
     fn devices() -> Vec<DeviceInfo> {
         Vec::new()
     }

@@ -2,17 +2,17 @@
 
 //! Structures of kernel interfaces, with every size and offset asserted when they are compiled.
 //!
-//! [`layouts!`] declares structures as a kernel's header does, with the size of each and the offset of each field written
-//! beside them. A number that the Rust compiler does not agree with is a compile error, so the numbers are what a reviewer
-//! compares with the header. For the tests of the crate that uses it the macro also makes a table, `LAYOUTS`, to be
-//! compared with what a C compiler prints from the same header.
+//! [`layouts!`] declares structures as a kernel's header does, with the size of each and the offset of each field
+//! written beside them. A number that the Rust compiler does not agree with is a compile error, so the numbers are
+//! what a reviewer compares with the header. For the tests of the crate that uses it the macro also makes a table,
+//! `LAYOUTS`, to be compared with what a C compiler prints from the same header.
 
 /// A structure as it was declared, for comparison with a C compiler's idea of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The structure's name in the kernel's header; empty if it is not there.
     pub kernel: &'static str,
-    /// What the names of its fields begin with there, where it stands for a member of a union.
+    /// The prefix of its fields' names there, if it is a member of a union.
     pub prefix: &'static str,
     /// How many bytes it has.
     pub size: usize,
@@ -25,7 +25,7 @@ pub struct Layout {
 pub struct Field {
     /// Its name in Rust.
     pub name: &'static str,
-    /// Where it begins.
+    /// Its offset in the structure.
     pub offset: usize,
     /// How many bytes it has.
     pub size: usize,
@@ -33,9 +33,9 @@ pub struct Field {
 
 /// Declares structures of plain bytes with every size and offset asserted.
 ///
-/// After a structure's own name stands its name in the kernel's header, then optionally what its fields' names begin with
-/// there, then its size; after each field its offset. The crate that uses the macro depends on `zerocopy`. It can be used once
-/// in a module: its tests find `LAYOUTS` there.
+/// After a structure's own name stands its name in the kernel's header, then optionally what its fields' names begin
+/// with there, then its size; after each field its offset. The crate that uses the macro depends on `zerocopy`. It
+/// can be used once in a module: its tests find `LAYOUTS` there.
 ///
 /// ```
 /// hal_kernel::layouts! {

@@ -57,8 +57,8 @@ pub fn map_shared(file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<Ho
     Ok(unsafe { HostRange::from_raw(start.cast(), length, Some(owner)) })
 }
 
-/// A piece of a device that is mapped into this process. Every access is one that the device sees, once and with the width that it
-/// has here: words of eight bytes where they are aligned, of four or one at the edges.
+/// A piece of a device that is mapped into this process. Every access is one that the device sees, once and with the
+/// width that it has here: words of eight bytes where they are aligned, of four or one at the edges.
 #[derive(Debug)]
 pub struct MappedRange(HostRange);
 
@@ -68,8 +68,8 @@ impl MappedRange {
         Self(range)
     }
 
-    /// Cuts an access into a head of bytes up to a multiple of four, a word of four up to one of eight, words of eight, a word of four
-    /// and a tail of bytes: the offsets between them.
+    /// Cuts an access into a head of bytes up to a multiple of four, a word of four up to one of eight, words of
+    /// eight, a word of four and a tail of bytes: the offsets between them.
     fn cuts(address: usize, length: usize) -> [usize; 4] {
         let head = address.next_multiple_of(4).saturating_sub(address).min(length);
         let long = address.next_multiple_of(8).saturating_sub(address);
@@ -108,8 +108,8 @@ unsafe fn copy_volatile<T: Copy>(from: *const T, to: *mut T, bytes: usize, devic
 unsafe fn copy_device(from: *const u8, to: *mut u8, length: usize, device_is_target: bool) {
     let device = if device_is_target { to.addr() } else { from.addr() };
     let [head, long, end, tail] = MappedRange::cuts(device, length);
-    // SAFETY: the cuts are in order and inside; behind the head the device's address is a multiple of four, behind the next cut, if
-    // there is a word of eight, of eight.
+    // SAFETY: the cuts are in order and inside; behind the head the device's address is a multiple of four, behind
+    // the next cut, if there is a word of eight, of eight.
     unsafe {
         let part = |at: usize| (from.add(at), to.add(at));
         let (source, target) = part(0);
@@ -160,8 +160,8 @@ impl System for Linux {
     }
 
     fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
-        // SAFETY: the argument is as large as the request says, which is where the caller took its size from; addresses in
-        // it are the caller's business, as the trait says.
+        // SAFETY: the argument is as large as the request says, which is where the caller took its size from;
+        // addresses in it are the caller's business, as the trait says.
         let result =
             unsafe { libc::ioctl(file.as_raw_fd(), libc::c_ulong::from(request), argument.as_mut_ptr()) };
         if result < 0 {

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a process has open, each once.
+//! The things that a process has open, each once.
 //!
-//! A card has one user at a time, and a program asks for the same one again without a thought, from several threads at once. A
-//! [`Registry`] has by its keys what is open: of threads that ask for one thing, one makes it, with no lock held, and the others get what
-//! it has made. A thread that asks for another key does not wait.
+//! A card has one user at a time, but a program may open it several times, from several threads at once. A
+//! [`Registry`] finds an open card by its keys. Of the threads that ask for one key, one opens the card, without the
+//! lock, and the others get the same. A thread that asks for another key does not wait.
 //!
-//! What is made gets a [`Registration`], for two things that do not come at once:
+//! An open card has a [`Registration`], which ends in two steps:
 //!
-//! - **It is given up**: no later request gets it, as of a card that is known to be lost, though others still have it.
-//! - **It is free**: another one can be opened. A card is not free before its file is closed, and until then a request for it sleeps.
+//! - **Given up**: no later request gets the card, because it is known to be lost. Its holders keep it.
+//! - **Free**: the card can be opened again, because its file is closed. A request for it sleeps until then.
 
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// What this process has open, by keys `K`: a static of each kind of thing.
+/// The open things of one kind, by keys `K`. A static.
 pub struct Registry<K, T> {
     state: Mutex<RegistryState<K, T>>,
-    /// Something was made, or could not be made, or is free.
+    /// Notified when something was made, could not be made, or is free.
     changed: Condvar,
 }
 
@@ -31,21 +31,21 @@ struct RegistryState<K, T> {
 struct RegistryEntry<K, T> {
     number: u64,
     keys: Vec<K>,
-    /// Nothing while it is being made.
+    /// `None` while it is being made.
     made: Option<Weak<T>>,
-    /// Whether it is for one holder alone.
+    /// True if later requests do not get it.
     given_up: bool,
-    /// Whether there can be no other one.
+    /// True until another one can be opened.
     held: bool,
 }
 
 impl<K, T> RegistryEntry<K, T> {
-    /// What others get, if it is there.
+    /// The thing, if a request can get it.
     fn get(&self) -> Option<Arc<T>> {
         self.made.as_ref().filter(|_| !self.given_up)?.upgrade()
     }
 
-    /// Whether a caller that wants it has to wait.
+    /// Whether a request has to wait.
     fn is_taken(&self) -> bool {
         self.held || self.made.is_none()
     }
@@ -60,7 +60,7 @@ impl<K, T> RegistryState<K, T> {
         self.entries.iter_mut().find(|entry| entry.number == number)
     }
 
-    /// Adds something, and forgets what has ended.
+    /// Adds an entry and removes those that are over.
     fn add(&mut self, keys: Vec<K>, made: Option<Weak<T>>) -> u64 {
         self.entries.retain(|entry| !entry.is_over());
         self.last += 1;
@@ -70,31 +70,30 @@ impl<K, T> RegistryState<K, T> {
     }
 }
 
-/// What has places, whatever is in them.
+/// A registry without its types.
 trait Registrations: Send + Sync {
     fn give_up(&self, number: u64);
     fn free(&self, number: u64);
 }
 
-/// The place of something that is open. As long as it is there, there can be no other one; without it, what is open is still given to
-/// others, unless it was given up.
+/// An entry of a registry. Until it is dropped or freed, no other thing can be opened under its keys.
 pub struct Registration {
     registry: &'static dyn Registrations,
     number: u64,
 }
 
 impl Registration {
-    /// What is here is for one holder alone.
+    /// Later requests do not get the thing.
     pub fn give_up(&self) {
         self.registry.give_up(self.number);
     }
 
-    /// Another one can be opened beside what is here, which others still get.
+    /// Another thing can be opened; later requests still get this one, unless it is given up.
     pub fn free(&self) {
         self.registry.free(self.number);
     }
 
-    /// What is here is for one holder alone, and another one can be opened.
+    /// Gives the thing up and frees its keys.
     pub fn release(&self) {
         self.give_up();
         self.free();
@@ -164,8 +163,8 @@ impl<K: PartialEq + Send, T: Send + Sync> Registry<K, T> {
         }
     }
 
-    /// What is open under a key, or is made now. A thread that has to wait, until another thread has made it or until it is free, does so up to a
-    /// moment; what cannot be opened beside what is there then says so itself.
+    /// What is open under a key, or is made now. A thread that has to wait, until another thread has made it or until
+    /// it is free, does so up to a moment; what cannot be opened beside what is there then says so itself.
     pub fn open<E>(
         &'static self,
         key: K,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a driver asks of an operating system, and nothing else.
+//! The operating system as a driver sees it.
 //!
-//! [`System`] is at the level of system calls: paths, descriptors, request numbers, bytes. Code above cannot tell
-//! [`Linux`](crate::Linux) from an emulator, but for what the device says of itself.
+//! [`System`] is at the level of system calls: paths, descriptors, request numbers, bytes. A driver cannot
+//! distinguish [`Linux`](crate::Linux) from an emulator, but by the device's description of itself.
 
 pub use rustix::io::Errno;
 
@@ -19,7 +19,8 @@ pub trait System: Send + Sync + 'static {
     /// Opens a file for reading and writing.
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno>;
 
-    /// Opens a file for itself alone (`O_EXCL`), where a driver knows what that means, without waiting for others (`O_NONBLOCK`).
+    /// Opens a file for itself alone (`O_EXCL`), where a driver knows what that means, without waiting for others
+    /// (`O_NONBLOCK`).
     fn open_exclusive(&self, path: &Path) -> Result<OwnedFd, Errno> {
         let _ = path;
         Err(Errno::OPNOTSUPP)
@@ -35,8 +36,8 @@ pub trait System: Send + Sync + 'static {
     /// Maps a piece of a file into this process, shared. It is unmapped when the last clone of the range is gone.
     fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno>;
 
-    /// Maps a piece of a file that is a device's own: registers, or a window into its memory. Unlike [`map`](System::map)ped memory, it
-    /// does something when it is touched.
+    /// Maps a piece of a file that is a device's own: registers, or a window into its memory. Unlike
+    /// [`map`](System::map)ped memory, it does something when it is touched.
     fn map_device(
         &self,
         file: BorrowedFd<'_>,
@@ -52,12 +53,14 @@ pub trait System: Send + Sync + 'static {
     /// The names of what is in a folder.
     fn list(&self, path: &Path) -> Result<Vec<String>, Errno>;
 
-    /// Why devices of this system do not answer any more, for people. `None` if it knows no more than the errors that it gave.
+    /// Why devices of this system do not answer any more, for people. `None` if it knows no more than the errors that
+    /// it gave.
     fn cause(&self) -> Option<String> {
         None
     }
 
-    /// Why a card will not finish what it was given, for people, such as a core that has stopped. Hardware does not say.
+    /// Why a card will not finish what it was given, for people, such as a core that has stopped. Hardware does not
+    /// say.
     fn stopped(&self, node: &Path) -> Option<String> {
         let _ = node;
         None
@@ -74,8 +77,8 @@ pub trait DeviceRange: Send + Sync + fmt::Debug {
 
     /// Reads from the device. Four bytes at a multiple of four are one access, which is how registers are read.
     ///
-    /// `EFAULT` if not all of it is inside; `ENODEV` where the kernel has taken the mapping back, as after a reset, which on Linux is a
-    /// signal instead.
+    /// `EFAULT` if not all of it is inside; `ENODEV` where the kernel has taken the mapping back, as after a reset,
+    /// which on Linux is a signal instead.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Errno>;
 
     /// Writes to the device; otherwise like [`read`](DeviceRange::read).
@@ -84,8 +87,8 @@ pub trait DeviceRange: Send + Sync + fmt::Debug {
 
 /// A descriptor of this process by its number, if it is open.
 ///
-/// The number came from outside, through a URI or a C call: the program that gave it promises that it stays open while it is
-/// used.
+/// The number came from outside, through a URI or a C call: the program that gave it promises that it stays open
+/// while it is used.
 pub fn borrow<'a>(number: i32) -> Option<BorrowedFd<'a>> {
     if number < 0 {
         return None;
@@ -102,7 +105,7 @@ pub fn clock() -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// The device and the inode of a file: what tells it from others, whatever its number.
+/// The device and the inode of a file, which identify it whatever its descriptor's number.
 pub fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
     let status = rustix::fs::fstat(file)?;
     Ok((status.st_dev, status.st_ino))

@@ -2,9 +2,9 @@
 
 //! Shows step by step what works with a card: `cargo run -p hal-qaic --example qaic_card -- qaic://0 [network.bin]`.
 //!
-//! Without a network it shows what the card says and that its driver gives memory; with a container of the vendor's compiler
-//! also that the network is read, loaded, activated, and given back. It is run by nothing here: what a network computes, a
-//! program that knows it shows.
+//! Without a network it shows what the card says and that its driver gives memory; with a container of the vendor's
+//! compiler also that the network is read, loaded, activated, and given back. It is run by nothing here: what a
+//! network computes, a program that knows it shows.
 
 use hal_backend::{Driver, Failure};
 use hal_qaic::QaicDevice;

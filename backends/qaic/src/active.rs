@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A network that runs, with what was made to get there.
+//! A network that runs, and the device's objects for it.
 //!
-//! Constants, network, activation: each step is undone when this is dropped, in the opposite order, as far as it was taken.
-//! A network whose channel the kernel has taken away is not deactivated again; what it was loaded from still is.
+//! A start loads constants, loads the network and activates it. A drop undoes the steps that were done, in the opposite
+//! order. It does not deactivate a network whose channel the kernel has taken away, but unloads it.
 //!
-//! Runs of it are queued behind each other, as many as its ring takes: each has a [slot](Slot), made when it is first needed
-//! and kept. Those of a network that works on much memory are few, since a slot has objects for most of it.
+//! As many runs are queued as the ring takes. Each has [buffers](RunBuffers), which are made when they are first needed
+//! and kept. A network that works on much memory has few of them.
 
 use crate::blueprint::Blueprint;
 use crate::kmd::{Activation, ConstantsId, Device, Error, NetworkId};
-use crate::launch::{Slot, Target};
-use crate::memory::{Channel, Spares};
+use crate::launch::{RunBuffers, Target};
+use crate::memory::{Channel, ObjectPool};
 use hal_qaic_abi::container::qpc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// How often a device is asked to stop a network that it refuses to stop.
 const DEACTIVATIONS: usize = 3;
 
-/// How much memory the slots of a network take, but for the first one.
+/// The most memory for the buffers of a network's runs, beyond the first.
 const SPARE: u64 = 64 << 20;
 
 /// How a network is started.
@@ -44,8 +44,8 @@ struct Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // What the device does not give back now it gives back when the file is closed. A device that does not answer is
-        // asked once, and not for each thing that it has: each time may take a minute.
+        // What the device does not give back now it gives back when the file is closed. A device that does not answer
+        // is asked once, and not for each thing that it has: each time may take a minute.
         self.deactivate();
         if let Some(network) = self.network.take().filter(|_| self.is_heard()) {
             let _ = self.device.unload_network(network);
@@ -57,7 +57,8 @@ impl Drop for Loaded {
 }
 
 impl Loaded {
-    /// Stops the network, if it runs. Whether it has stopped, and with it the kernel has ended every slice of its channel.
+    /// Stops the network, if it runs. Whether it has stopped, and with it the kernel has ended every slice of its
+    /// channel.
     fn deactivate(&mut self) -> bool {
         let Some(activation) = self.activation.take() else { return true };
         if !self.is_heard() {
@@ -80,8 +81,8 @@ pub(crate) struct Active {
     pub(crate) number: u64,
     pub(crate) target: Target,
     start: Start,
-    /// What runs that are over have left for the next ones.
-    slots: Vec<Slot>,
+    /// The buffers of runs that are over, for the next ones.
+    slots: Vec<RunBuffers>,
     /// How many runs may be in flight.
     limit: usize,
     in_flight: usize,
@@ -124,7 +125,7 @@ impl Active {
     }
 
     /// A slot for one more run; nothing, while as many are in flight as may be.
-    pub(crate) fn slot(&mut self) -> Option<Slot> {
+    pub(crate) fn slot(&mut self) -> Option<RunBuffers> {
         if self.in_flight >= self.limit {
             return None;
         }
@@ -132,8 +133,8 @@ impl Active {
         Some(self.slots.pop().unwrap_or_default())
     }
 
-    /// A run is over, or was not begun. Its slot has nothing of the program's any more.
-    pub(crate) fn give_back(&mut self, slot: Slot) {
+    /// Takes back the buffers of a run that is over or did not begin. They refer to no memory of the program.
+    pub(crate) fn give_back(&mut self, slot: RunBuffers) {
         self.slots.push(slot);
         self.in_flight -= 1;
     }
@@ -153,11 +154,11 @@ impl Active {
         self.in_flight == 0
     }
 
-    /// Whether the ring can take the objects of a run when it is empty: the kernel only says that it is full. Asked once
-    /// for each run, since the next one may be of buffers that are in more pieces.
-    pub(crate) fn can_fit(&mut self, slot: &Slot) -> Result<bool, Error> {
+    /// Whether the ring can take the objects of a run when it is empty: the kernel only says that it is full. Asked
+    /// once for each run, since the next one may be of buffers that are in more pieces.
+    pub(crate) fn can_fit(&mut self, slot: &RunBuffers) -> Result<bool, Error> {
         if !self.fits {
-            // One element always stays free, so that a full ring is told from an empty one.
+            // One element always stays free, to tell a full ring from an empty one.
             self.fits = slot.elements(&self.target)? < u64::from(self.start.elements);
         }
         Ok(self.fits)
@@ -174,13 +175,13 @@ impl Active {
     }
 
     /// Stops the network, of which nothing is in flight, and gives its objects to others.
-    pub(crate) fn stop(self, spares: &mut Spares) {
+    pub(crate) fn stop(self, object_pool: &mut ObjectPool) {
         let Self { slots, mut loaded, target, .. } = self;
         let stopped = loaded.deactivate();
         drop((loaded, target));
         // Those of a network that the device has not stopped are still sliced, and of no use to others.
         if stopped {
-            spares.keep(slots.into_iter().flat_map(Slot::into_objects));
+            object_pool.keep(slots.into_iter().flat_map(RunBuffers::into_objects));
         }
     }
 

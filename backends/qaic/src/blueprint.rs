@@ -28,8 +28,8 @@ pub(crate) struct Blueprint {
     pub(crate) waited: Vec<usize>,
 }
 
-/// The groups that are complete last. What comes out says that what went in was used; of several that come out, one with a
-/// fence has those before it behind itself.
+/// The groups that are complete last. What comes out says that what went in was used; of several that come out, one
+/// with a fence has those before it behind itself.
 fn waited(groups: &[Group]) -> Vec<usize> {
     let fenced = |group: &Group| {
         let mut commands = group.requests.iter().flat_map(|request| &request.semaphores);

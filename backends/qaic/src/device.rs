@@ -182,8 +182,8 @@ impl Drop for QaicDevice {
     fn drop(&mut self) {
         self.queues.stop();
         let me = std::thread::current().id();
-        // The last reference may be dropped from inside a completion, on one of the device's own threads. The other one may
-        // need this one to come to its end.
+        // The last reference may be dropped from inside a completion, on one of the device's own threads. The other
+        // one may need this one to come to its end.
         if self.threads.iter().any(|thread| thread.thread().id() == me) {
             return;
         }

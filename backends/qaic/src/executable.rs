@@ -3,11 +3,12 @@
 //! Executables: networks of the vendor's compiler, and IREE's host executables where the device is an emulator.
 //!
 //! A container of the vendor's compiler, known to IREE under the format string [`FORMAT`], is an executable with one
-//! function: its bindings are the network's buffers, by number, in the form that the network wants them. What the vendor's
-//! own runtime does to inputs and outputs on the host (quantisation, layouts) is the compiler's business here.
+//! function: its bindings are the network's buffers, by number, in the form that the network wants them. What the
+//! vendor's own runtime does to inputs and outputs on the host (quantisation, layouts) is the compiler's business
+//! here.
 //!
-//! A host executable stays with the emulated card. Each of its functions becomes a network for sizes that are large enough, when
-//! it is first called with such.
+//! A host executable stays with the emulated card. Each of its functions becomes a network for sizes that are large
+//! enough, when it is first called with such.
 
 use crate::blueprint::Blueprint;
 use crate::hazard::Access;
@@ -30,7 +31,7 @@ const LEAST: u64 = 4096;
 /// Up to here sizes are doubled, and from here on rounded to a multiple of this.
 const COARSE: u64 = 1 << 20;
 
-enum Kind {
+enum ExecutableKind {
     Network(Arc<Blueprint>),
     Program { number: u64, functions: Vec<Function>, programs: Arc<dyn CardPrograms> },
 }
@@ -38,7 +39,7 @@ enum Kind {
 /// A loaded executable.
 pub struct Executable {
     number: u64,
-    kind: Kind,
+    kind: ExecutableKind,
     /// Who may still run networks of it.
     queue: Weak<Queues>,
 }
@@ -54,7 +55,7 @@ impl Drop for Executable {
         if let Some(queue) = self.queue.upgrade() {
             queue.retire(self.number);
         }
-        if let Kind::Program { number, programs, .. } = &self.kind {
+        if let ExecutableKind::Program { number, programs, .. } = &self.kind {
             programs.host().unload(*number);
         }
     }
@@ -66,7 +67,7 @@ pub(crate) fn refused(fault: &ParseError) -> Failure {
 }
 
 impl Executable {
-    fn new(kind: Kind, queue: &Arc<Queues>) -> Self {
+    fn new(kind: ExecutableKind, queue: &Arc<Queues>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self { number: NEXT.fetch_add(1, Ordering::Relaxed), kind, queue: Arc::downgrade(queue) }
     }
@@ -82,7 +83,7 @@ impl Executable {
             None => Blueprint::read(bytes.into()),
         };
         let blueprint = blueprint.map_err(|error| refused(&error))?;
-        Ok(Self::new(Kind::Network(Arc::new(blueprint)), queue))
+        Ok(Self::new(ExecutableKind::Network(Arc::new(blueprint)), queue))
     }
 
     /// A host executable.
@@ -93,31 +94,31 @@ impl Executable {
     ) -> Self {
         let functions = program.functions().to_vec();
         let number = programs.host().load(program);
-        Self::new(Kind::Program { number, functions, programs: programs.clone() }, queue)
+        Self::new(ExecutableKind::Program { number, functions, programs: programs.clone() }, queue)
     }
 
     /// Its functions.
     pub(crate) fn functions(&self) -> Vec<Function> {
         match &self.kind {
-            Kind::Network(blueprint) => vec![Function {
+            ExecutableKind::Network(blueprint) => vec![Function {
                 name: blueprint.name.clone(),
                 bindings: blueprint.bindings,
                 constants: blueprint.constants,
                 workgroup_size: [1; 3],
             }],
-            Kind::Program { functions, .. } => functions.clone(),
+            ExecutableKind::Program { functions, .. } => functions.clone(),
         }
     }
 
     /// Whether a dispatch of it is one run of a network, whatever its workgroups are.
     pub(crate) fn is_network(&self) -> bool {
-        matches!(self.kind, Kind::Network(_))
+        matches!(self.kind, ExecutableKind::Network(_))
     }
 
     /// Fails for fewer bindings than a network has buffers. Programs of the host count theirs themselves.
     pub(crate) fn takes(&self, bindings: usize) -> Result<(), Failure> {
         match &self.kind {
-            Kind::Network(blueprint) if bindings < usize::from(blueprint.bindings) => {
+            ExecutableKind::Network(blueprint) if bindings < usize::from(blueprint.bindings) => {
                 let message = format!(
                     "network {:?} has {} bindings, and the dispatch {bindings}",
                     blueprint.name, blueprint.bindings
@@ -131,9 +132,9 @@ impl Executable {
     /// What a run does with a binding.
     pub(crate) fn access(&self, binding: usize) -> Access {
         match &self.kind {
-            Kind::Network(blueprint) => blueprint.access(binding),
+            ExecutableKind::Network(blueprint) => blueprint.access(binding),
             // The executable does not say which way they go.
-            Kind::Program { .. } => Access::BOTH,
+            ExecutableKind::Program { .. } => Access::BOTH,
         }
     }
 
@@ -158,8 +159,8 @@ impl Executable {
     fn blueprint(&self, key: &Key) -> Result<Arc<Blueprint>, Failure> {
         let constants = self.constants(key.function)?;
         match &self.kind {
-            Kind::Network(blueprint) => Ok(blueprint.clone()),
-            Kind::Program { number, programs, .. } => {
+            ExecutableKind::Network(blueprint) => Ok(blueprint.clone()),
+            ExecutableKind::Program { number, programs, .. } => {
                 let function = u32::try_from(key.function).unwrap_or(u32::MAX);
                 let network = programs.network(*number, function, constants, &key.capacities)?;
                 let blueprint = Blueprint::of_program(network, programs.clone());

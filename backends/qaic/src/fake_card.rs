@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A kernel and a device for tests, as honest as the tests of a queue need them: objects, slices, channels, two networks.
+//! A kernel and a device for tests, as honest as the tests of a queue need them: objects, slices, channels, two
+//! networks.
 //!
-//! It does everything at once, when it is queued, unless it is told to [hold](FakeCard::hold) what is queued, and checks of a
-//! request what the tests are about. The emulator is what shows the rules of the kernel.
+//! It does everything at once, when it is queued, unless a test has it [hold](FakeCard::hold) what is queued, and
+//! checks of a request what the tests are about. The emulator is what shows the rules of the kernel.
 
 use crate::kmd::{Errno, System};
 use emulator_qaic::programs::{Call as Dispatched, CallOutcome, OUTCOME, Program};
 use hal_backend::{HostCall, HostProgram, HostRange};
+use hal_kernel::drm;
 use hal_qaic_abi::nnc::command::{
     self, ActivateRequest, ActivateResponse, Command, DeactivateResponse, LoadConstantsResponse,
     LoadElfResponse, StatusResponse, UnloadConstantsResponse, UnloadElfResponse, kind,
@@ -15,8 +17,8 @@ use hal_qaic_abi::nnc::command::{
 use hal_qaic_abi::nnc::user::{Answer, Ask, Message, asks};
 use hal_qaic_abi::nnc::{COMMANDS, Version};
 use hal_qaic_abi::uapi::{
-    AttachSlice, Call, CreateBo, DetachSlice, DrmVersion, Execute, ExecuteEntry, GemClose, MESSAGE_MAX,
-    ManageMessage, MmapBo, PartialExecuteEntry, PerfStats, PerfStatsEntry, SliceEntry, TO_DEVICE, Wait,
+    AttachSlice, Call, CreateBo, DetachSlice, Execute, ExecuteEntry, GemClose, MESSAGE_MAX, ManageMessage,
+    MmapBo, PartialExecuteEntry, PerfStats, PerfStatsEntry, SliceEntry, TO_DEVICE, Wait,
 };
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -52,7 +54,7 @@ struct Channel {
 }
 
 #[derive(Default)]
-struct State {
+struct FakeCardState {
     objects: BTreeMap<u32, Object>,
     channels: BTreeMap<u32, Channel>,
     images: BTreeMap<u32, Arc<[u8]>>,
@@ -78,7 +80,7 @@ struct State {
 
 /// The kernel and the device.
 pub(crate) struct FakeCard {
-    state: Mutex<State>,
+    state: Mutex<FakeCardState>,
     /// How many channels the device has.
     channels: usize,
     /// How many elements each object takes.
@@ -200,7 +202,7 @@ unsafe fn entries<'a, T>(address: u64, count: u32) -> &'a mut [T] {
     unsafe { std::slice::from_raw_parts_mut(address as *mut T, count as usize) }
 }
 
-impl State {
+impl FakeCardState {
     /// The sub-system of every channel crashes: they are taken away, and their objects have no slices any more.
     fn crash(&mut self) {
         self.channels.clear();
@@ -437,10 +439,10 @@ impl System for FakeCard {
         }
         match call {
             Call::Version => {
-                let version: DrmVersion = take(argument);
+                let version: drm::Version = take(argument);
                 // SAFETY: the request says that there is room for 32 bytes.
                 unsafe { entries::<u8>(version.name, 4) }.copy_from_slice(b"qaic");
-                argument.copy_from_slice(DrmVersion { name_length: 4, ..version }.as_bytes());
+                argument.copy_from_slice(drm::Version { name_length: 4, ..version }.as_bytes());
                 Ok(())
             }
             Call::Manage => {
@@ -478,7 +480,8 @@ impl System for FakeCard {
             }
             Call::Execute => {
                 let execute: Execute = take(argument);
-                // SAFETY: `hdr.count` entries are at `data` until the system call returns, as the backend's `kmd` passes them.
+                // SAFETY: `hdr.count` entries are at `data` until the system call returns, as the backend's `kmd`
+                // passes them.
                 let queued = unsafe { entries::<ExecuteEntry>(execute.data, execute.hdr.count) };
                 let queued: Vec<_> = queued.iter().map(|entry| (entry.handle, u64::MAX)).collect();
                 state.execute(execute.hdr.dbc_id, &queued, self.elements())

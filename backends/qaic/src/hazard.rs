@@ -2,9 +2,9 @@
 
 //! Whether commands of one queue may overlap.
 //!
-//! A queue is in order as far as can be observed: a command may begin before those in front of it have ended where
-//! none of them writes what it uses, nor uses what it writes. Commands of one job that no barrier parts are in no order, and
-//! overlap whatever they use.
+//! A queue is in order as far as a program can observe: a command may begin before earlier ones have ended if none of
+//! them writes what it uses or uses what it writes. Commands of one job without a barrier between them are in no order,
+//! and overlap whatever they use.
 
 use hal_backend::HostPart;
 

@@ -36,7 +36,7 @@ impl QaicDevice {
             emulated: self.is_emulated(),
             version: client.version(),
             warnings: client.warnings(),
-            settings: ModuleSettings::read(&**client.card().kernel()),
+            settings: ModuleSettings::read(&**client.card().system()),
             device: client.information().map_err(|error| error.failure(name)),
         }
     }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! One run of a network: inputs in, everything queued at once, and once it is over outputs out.
+//! One run of a network: copy inputs in, queue everything at once, copy outputs out.
 //!
-//! A buffer of the program is used in place where the network takes it one way only, the buffer is an object of its own, and
-//! no other run has it; where it goes both ways, or does not fit, the run has objects, and bytes are copied. Either way all
-//! that the kernel is asked, once everything is in its place, is to queue the objects and to wait for what is complete last.
+//! A run uses a buffer of the program in place if the network only reads or only writes it, the buffer is an object,
+//! and no other run has it. Else the run has an object of its own, and bytes are copied. Then the driver asks the
+//! kernel for two things: to queue the objects, and to wait for the last ones.
 //!
-//! A binding that comes out again is compared with what went in, and only what the network has changed is written: others
-//! may write other parts of the same buffer meanwhile.
+//! An output that was an input too is compared with the input, and only the bytes that the network has changed are
+//! written: others may write other parts of the same buffer meanwhile.
 //!
-//! The kernel does not say whether a transfer or a program went well; a network of a host program
-//! says so itself.
+//! The kernel does not report whether a transfer or a program succeeded; a network of a host program reports that
+//! itself.
 
 use crate::blueprint::Blueprint;
 use crate::kmd::{Batch, Card, Errno, Error, Object};
-use crate::memory::{Bound, Channel, Memory, Spares};
+use crate::memory::{Bound, Channel, Memory, ObjectPool};
 use hal_backend::{Failure, HostRange};
 use hal_qaic_abi::container::metadata::Direction;
 use hal_qaic_abi::programs::{BufferRole, OUTCOME, ProgramCall};
@@ -32,16 +32,16 @@ pub(crate) struct Binding {
 
 /// Why a run failed.
 #[derive(Clone, Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum RunError {
     /// The device or the kernel.
     Device(Error),
     /// The program.
     Program(Failure),
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for RunError {
     fn from(error: Error) -> Self {
-        Trouble::Device(error)
+        RunError::Device(error)
     }
 }
 
@@ -55,35 +55,36 @@ pub(crate) struct Target {
 
 /// Where the bytes of a group are in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// In the slot's own object.
-    Slot,
+enum GroupLocation {
+    /// In the run's own object.
+    Own,
     /// In the program's buffer, from this offset.
     Buffer(u64),
 }
 
-/// What one run of a network takes besides the network: objects, and what is said of them to the kernel. It is kept for the
-/// next run, so that one in the steady state allocates nothing.
+/// The objects of one run of a network, and the kernel's arguments for them. Kept for the next run, so that the steady
+/// state allocates nothing.
 #[derive(Default)]
-pub(crate) struct Slot {
-    /// The slot's own objects by group, where one was needed so far.
+pub(crate) struct RunBuffers {
+    /// The run's own objects by group, where one was needed so far.
     objects: Vec<Option<Bound>>,
     /// Where each group's bytes are.
-    places: Vec<Place>,
-    /// What the network works on.
+    places: Vec<GroupLocation>,
+    /// The bytes that the network works on.
     pub(crate) bindings: Vec<Binding>,
     call: Vec<u8>,
     batch: Batch,
 }
 
-impl Slot {
-    /// Puts everything in its place, so that it can be queued. What was begun is ended by [`end`](Slot::end), on failure too.
+impl RunBuffers {
+    /// Puts everything in its place, so that it can be queued. What was begun is ended by [`end`](RunBuffers::end),
+    /// on failure too.
     pub(crate) fn begin(
         &mut self,
         target: &Target,
-        spares: &mut Spares,
+        object_pool: &mut ObjectPool,
         call: &ProgramCall<'_>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RunError> {
         let groups = target.blueprint.plan.groups.len();
         self.objects.resize_with(groups, || None);
         self.batch.clear();
@@ -92,7 +93,7 @@ impl Slot {
             programs.write_call(call, &mut lengths, &mut self.call);
         }
         for group in 0..groups {
-            let place = self.place(target, spares, group)?;
+            let place = self.place(target, object_pool, group)?;
             self.places.push(place);
             self.bring(&target.blueprint, group)?;
             let bytes = self.transferred(&target.blueprint, group);
@@ -107,8 +108,9 @@ impl Slot {
         let begin = Instant::now();
         loop {
             match target.card.execute(target.channel.number, &self.batch) {
-                // Objects complete in no order: one of a run that is over may be on its way for a moment longer. A wait would
-                // not do, since the kernel has every other object of a refused execution wait for the next one.
+                // Objects complete in no order: one of a run that is over may be on its way for a moment longer. A
+                // wait would not do, since the kernel has every other object of a refused execution wait for the next
+                // one.
                 Err(Error::Kernel { errno: Errno::INVAL, .. }) if begin.elapsed() < STRAGGLER => {
                     std::thread::sleep(STRAGGLER / 100);
                 }
@@ -130,12 +132,12 @@ impl Slot {
         Ok(performance.iter().map(|one| u64::from(one.elements)).sum())
     }
 
-    /// Takes what came out of a run that is over.
-    pub(crate) fn take(&self, blueprint: &Blueprint) -> Result<(), Trouble> {
+    /// Copies the outputs of a run that is over.
+    pub(crate) fn take(&self, blueprint: &Blueprint) -> Result<(), RunError> {
         (0..self.places.len()).try_for_each(|group| self.take_group(blueprint, group))
     }
 
-    /// Gives back the objects that [`begin`](Slot::begin) has taken: nothing is queued any more.
+    /// Gives back the objects that [`begin`](RunBuffers::begin) has taken: nothing is queued any more.
     pub(crate) fn end(&mut self, blueprint: &Blueprint) {
         for group in 0..self.places.len() {
             bound(&self.objects, &self.places, &self.bindings, blueprint, group).give_back();
@@ -143,13 +145,18 @@ impl Slot {
         self.places.clear();
     }
 
-    /// The slot's own objects, of a network that was stopped.
+    /// The run's own objects, of a network that was stopped.
     pub(crate) fn into_objects(self) -> impl Iterator<Item = Bound> {
         self.objects.into_iter().flatten()
     }
 
-    /// Takes an object for a group, sliced: the program's own buffer, if it can be used, or else the slot's.
-    fn place(&mut self, target: &Target, spares: &mut Spares, group: usize) -> Result<Place, Error> {
+    /// Takes an object for a group, sliced: the program's own buffer, if it can be used, or else the run's.
+    fn place(
+        &mut self,
+        target: &Target,
+        object_pool: &mut ObjectPool,
+        group: usize,
+    ) -> Result<GroupLocation, Error> {
         let plan = target.blueprint.plan.groups.get(group).ok_or_else(misfit)?;
         let own = binding(&self.bindings, &target.blueprint, group)
             .filter(|_| target.blueprint.takes_buffers(group))
@@ -159,7 +166,7 @@ impl Slot {
             && offset.checked_add(plan.length).is_some_and(|end| fits(end, bound.object().length()))
         {
             match bound.take(&target.channel, group, plan, offset) {
-                Ok(true) => return Ok(Place::Buffer(offset)),
+                Ok(true) => return Ok(GroupLocation::Buffer(offset)),
                 // It is on its way for a moment longer, or sliced for a network that the device has not stopped.
                 Ok(false) | Err(Error::Queued | Error::Kernel { errno: Errno::INVAL, .. }) => {}
                 Err(error) => return Err(error),
@@ -168,17 +175,17 @@ impl Slot {
         let place = self.objects.get_mut(group).ok_or_else(misfit)?;
         let bound = match place {
             Some(bound) => bound,
-            None => place.insert(spares.take(&target.card, plan.length)?),
+            None => place.insert(object_pool.take(&target.card, plan.length)?),
         };
         bound.take(&target.channel, group, plan, 0)?;
-        Ok(Place::Slot)
+        Ok(GroupLocation::Own)
     }
 
-    /// Puts what goes in where the network reads it.
-    fn bring(&self, blueprint: &Blueprint, group: usize) -> Result<(), Trouble> {
+    /// Copies an input to where the network reads it.
+    fn bring(&self, blueprint: &Blueprint, group: usize) -> Result<(), RunError> {
         let plan = blueprint.plan.groups.get(group).ok_or_else(misfit)?;
         let target = self.object(blueprint, group).view();
-        let is_own = self.places.get(group) == Some(&Place::Slot);
+        let is_own = self.places.get(group) == Some(&GroupLocation::Own);
         let fitted = match blueprint.roles.get(group) {
             Some(Some(BufferRole::Call)) => target.write(0, &self.call),
             Some(Some(BufferRole::Outcome)) => target.fill(&[0]),
@@ -197,13 +204,13 @@ impl Slot {
         let given = binding(&self.bindings, blueprint, group)?.view.length();
         // Counted from the beginning of the object. Nothing at all is nothing, wherever it begins.
         let begin = match self.places.get(group) {
-            Some(&Place::Buffer(offset)) if given > 0 => offset,
+            Some(&GroupLocation::Buffer(offset)) if given > 0 => offset,
             _ => 0,
         };
         (given < length).then_some(begin + given)
     }
 
-    fn take_group(&self, blueprint: &Blueprint, group: usize) -> Result<(), Trouble> {
+    fn take_group(&self, blueprint: &Blueprint, group: usize) -> Result<(), RunError> {
         let plan = blueprint.plan.groups.get(group).ok_or_else(misfit)?;
         let view = self.object(blueprint, group).view();
         if let (Some(programs), Some(Some(BufferRole::Outcome))) =
@@ -213,9 +220,9 @@ impl Slot {
             if !view.read(0, &mut bytes) {
                 return Err(misfit().into());
             }
-            return programs.outcome(&bytes).map_err(Trouble::Program);
+            return programs.outcome(&bytes).map_err(RunError::Program);
         }
-        let is_own = self.places.get(group) == Some(&Place::Slot);
+        let is_own = self.places.get(group) == Some(&GroupLocation::Own);
         let Some(binding) =
             binding(&self.bindings, blueprint, group).filter(|_| is_own && plan.direction == Direction::Out)
         else {
@@ -255,18 +262,19 @@ fn binding<'a>(bindings: &'a [Binding], blueprint: &Blueprint, group: usize) -> 
 #[expect(
     clippy::indexing_slicing,
     clippy::expect_used,
-    reason = "a place is noted once its object is there, and the binding of one in the program's buffer stays until the run's end"
+    reason = "a place is noted once its object is there, and the binding of one in the program's buffer stays until \
+     the run's end"
 )]
 fn bound<'a>(
     objects: &'a [Option<Bound>],
-    places: &[Place],
+    places: &[GroupLocation],
     bindings: &'a [Binding],
     blueprint: &Blueprint,
     group: usize,
 ) -> &'a Bound {
     match places[group] {
-        Place::Slot => objects[group].as_ref().expect("the slot's object"),
-        Place::Buffer(_) => {
+        GroupLocation::Own => objects[group].as_ref().expect("the slot's object"),
+        GroupLocation::Buffer(_) => {
             let memory = binding(bindings, blueprint, group).and_then(|binding| binding.memory.as_ref());
             memory.and_then(|(memory, _)| memory.bound()).expect("the program's buffer")
         }

@@ -3,10 +3,10 @@
 //! Qualcomm Cloud AI 100 (AIC080, AIC100), through the `qaic` kernel driver's own interface.
 //!
 //! `qaic://` drives a card through the requests of the upstream kernel driver: buffer objects, slices, execution, and
-//! messages to the card's management processor. Nothing of the vendor's user-space software is needed but its compiler.
-//! `qaic://emulated` drives an [emulator] of that kernel driver and its cards, which runs IREE's host
-//! executables as networks of its own. What no emulator can show is said in `docs/qaic.md`: nothing here has been proved on
-//! silicon yet.
+//! messages to the card's management processor. Nothing of the vendor's user-space software is needed but its
+//! compiler. `qaic://emulated` drives an [emulator] of that kernel driver and its cards, which runs IREE's host
+//! executables as networks of its own. What no emulator can show is said in `docs/qaic.md`: nothing here has been
+//! proved on silicon yet.
 //!
 //! # Devices
 //!
@@ -19,24 +19,13 @@
 //! | `qaic://fd/N` | the card that the program itself has opened as descriptor N, and closes |
 //! | `qaic://emulated`, `qaic://emulated/N` | an emulated card; never taken unless it is named |
 //!
-//! What `qaic://` stands for can be said otherwise by the environment: `HAL_QAIC_DEFAULT` is then the path.
+//! The variable `HAL_QAIC_DEFAULT` of the environment sets another path for `qaic://`.
 //!
 //! A card that is named is that card or an error. Each device that is opened is a client of its own: its networks and
 //! buffers are its own, and no other device's, in this process or another.
 //!
-//! # Parameters
-//!
-//! | parameter | default | what it does |
-//! |---|---|---|
-//! | `open_timeout=SECONDS` | 10 | how long to wait for a card that boots or is being reset |
-//! | `control_timeout=SECONDS` | the kernel's, 60 | how long a message to the card may take; longer than the kernel waits is refused |
-//! | `timeout=SECONDS` | 60 | how long a dispatch may take; then its network is stopped, and the dispatch fails |
-//! | `restart_timeout=SECONDS` | 5 | how long a network waits for a sub-system that restarts before it is given up |
-//! | `channels=N` | 16 | how many networks run at once |
-//! | `elements=N` | as many as needed | how many elements the rings of a channel have |
-//! | `in_flight=N` | as many as the ring takes | how many dispatches of one network are queued at once |
-//!
-//! An emulated card takes those of its emulator as well.
+//! [`Qaic::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/qaic.md` has their table.
+//! An emulated card takes those of its [emulation](hal_kernel::Emulation::PARAMETERS) as well.
 //!
 //! # Where things are
 //!
@@ -71,9 +60,9 @@ pub use executable::{Executable, FORMAT};
 pub use info::Info;
 pub use memory::Memory;
 
-use hal_backend::{DeviceInfo, Driver, Failure, Parameters};
+use hal_backend::{DeviceInfo, Driver, Failure, Parameter, Parameters};
 use hal_kernel::cards::{CardHandle, NamedCard};
-use hal_kernel::{Emulation, NoEmulation, borrow};
+use hal_kernel::{CardFile, Emulation, NoEmulation};
 use hal_qaic_abi::programs::CardPrograms;
 use kmd::{CARDS, Card, Device as Client, Linux, ModuleSettings, System, cards};
 use networks::Settings;
@@ -92,7 +81,48 @@ impl<E> fmt::Debug for Qaic<E> {
     }
 }
 
-/// What an emulated card is called, as the first word of a path.
+/// The parameters of every card.
+const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        name: "open_timeout",
+        values: "SECONDS",
+        default: "10",
+        effect: "how long to wait for a card that boots or is being reset",
+    },
+    Parameter {
+        name: "control_timeout",
+        values: "SECONDS",
+        default: "the kernel's: 60",
+        effect: "how long a message to the card may take, at most what the kernel waits",
+    },
+    Parameter {
+        name: "timeout",
+        values: "SECONDS",
+        default: "60",
+        effect: "how long a dispatch may take; then its network is stopped and the dispatch fails",
+    },
+    Parameter {
+        name: "restart_timeout",
+        values: "SECONDS",
+        default: "5",
+        effect: "how long a network waits for a sub-system that restarts",
+    },
+    Parameter { name: "channels", values: "N", default: "16", effect: "how many networks run at once" },
+    Parameter {
+        name: "elements",
+        values: "N",
+        default: "512, or what is needed",
+        effect: "how many elements a channel's rings have; a given number is never raised",
+    },
+    Parameter {
+        name: "in_flight",
+        values: "N",
+        default: "what the ring takes",
+        effect: "how many dispatches of one network are queued at once",
+    },
+];
+
+/// The first word of an emulated card's path.
 const EMULATED: &str = "emulated";
 
 impl Qaic {
@@ -144,6 +174,7 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Qaic<E> {
 
     const NAME: &'static str = CARDS.driver;
     const FULL_NAME: &'static str = "Qualcomm Cloud AI 100 (qaic kernel driver, or an emulator of it)";
+    const PARAMETERS: &'static [Parameter] = PARAMETERS;
 
     fn create() -> Self {
         Self(PhantomData)
@@ -160,46 +191,40 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Qaic<E> {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        if info.path == EMULATED {
+        if CARDS.is_emulated(info) {
             return format!(
-                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says otherwise, \
-                 as {EMULATED}/0, {EMULATED}/1\n- executables: {FORMAT} and IREE's host executables\n{COMMON}, and the \
-                 emulator's",
+                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says \
+                 otherwise, \
+                 as {EMULATED}/0, {EMULATED}/1\n- executables: {FORMAT} and IREE's host executables\n- queues: 4, in \
+                 order",
                 info.name
             );
         }
         let card = cards(&Linux).ok().and_then(|cards| CARDS.find(&cards, &info.path).ok());
         let state = card.map_or_else(|| "gone".to_owned(), |card| card.state);
         format!(
-            "# {}\n- evidence: none on silicon yet\n- channels: {state}\n- kernel module: {}\n- executables: {FORMAT}\n\
-             {COMMON}",
+            "# {}\n- evidence: none on silicon yet\n- channels: {state}\n- kernel module: {}\n- executables: \
+             {FORMAT}\n- \
+             queues: 4, in order",
             info.name,
             ModuleSettings::read(&Linux).describe()
         )
     }
-}
 
-/// What is true of every device, for `--dump_devices`.
-const COMMON: &str = "- queues: 4, in order\n- parameters: open_timeout, control_timeout, timeout, restart_timeout, \
-                      channels, elements, in_flight";
+    fn parameters(&self, info: &DeviceInfo) -> Vec<Parameter> {
+        CARDS.parameters::<E, _>(info, PARAMETERS)
+    }
+}
 
 /// Opens a card, and makes a device of it.
 fn open(named: NamedCard<dyn CardPrograms>, opening: &Opening) -> Result<QaicDevice, Failure> {
-    let NamedCard { system, handle, programs, .. } = named;
-    let card = match handle {
-        CardHandle::Node(node) => Card::open(system, &node, opening.patience)?,
-        CardHandle::Descriptor(number) => {
-            let name = format!("descriptor {number}");
-            let file = borrow(number).ok_or_else(|| Card::closed(&name))?;
-            Card::adopt(system, file, name)?
-        }
-    };
+    let card = Card::of(CardFile::of(&CARDS, &named, opening.patience)?)?;
     let client = Client::new(card, opening.control)?;
     for warning in client.warnings() {
         // Nothing fails for it, so no status carries it.
         eprintln!("hal-qaic: {warning}");
     }
-    QaicDevice::new(client, programs, opening.settings)
+    QaicDevice::new(client, named.programs, opening.settings)
 }
 
 #[cfg(test)]
@@ -214,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_are_what_was_asked_for_or_an_error() {
+    fn timeouts_are_read_or_refused() {
         let given = opening(&[
             ("open_timeout", "0"),
             ("control_timeout", "7"),
@@ -244,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn creating_the_driver_touches_nothing_and_a_missing_card_is_said() {
+    fn creating_the_driver_touches_nothing_and_a_missing_card_is_refused() {
         let failure =
             Qaic::create().open("/dev/accel/accel9999", &mut Parameters::new("qaic", [])).unwrap_err();
         assert_eq!(failure.code(), Code::NotFound);
@@ -252,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_is_for_what_was_not_done() {
+    fn advice_differs_from_the_request() {
         let cases: &[(&str, &[&str])] = &[
             ("qaic://emulated/1", &["qaic://emulated/1", "has 1 card,", "cards=2"]),
             ("qaic://emulated/3?cards=2", &["has 2 cards", "cards=4"]),

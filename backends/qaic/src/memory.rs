@@ -2,14 +2,14 @@
 
 //! Memory of a device: buffer objects, and host memory that a program brought.
 //!
-//! The device has no memory of its own that a program could use: it reads and writes memory of the host, in pieces that a
-//! network says beforehand. So a buffer is a buffer object, mapped; transfers between buffers are copies by the host. The
-//! kernel has no way to use memory that it did not give, so what a program imports is copied when a network works on it.
+//! A program cannot use the device's own memory: the device reads and writes host memory, in slices that a network
+//! declares beforehand. So a buffer is a mapped buffer object, and the host does the copies between buffers. The kernel
+//! cannot use memory that it did not allocate, so imported memory is copied when a network works on it.
 //!
-//! An object is *sliced* for one network at a time: the kernel is told which of its pieces go where. That is kept until the
-//! object is bound elsewhere or the network is gone, so that binding the same buffer to the same network again costs
-//! nothing. The kernel queues an object once at a time, and an object that is queued keeps its slices: a job
-//! [takes](Bound::take) an object before it queues it, and works on a copy if it is taken.
+//! An object is *sliced* for one network at a time: the driver tells the kernel which slices go where. An object stays
+//! sliced until it is bound elsewhere or the network is gone, so binding the same buffer to the same network again
+//! costs nothing. The kernel queues an object once at a time, and a queued object keeps its slices: a job
+//! [takes](Bound::take) an object before it queues it, and works on a copy if another run has it.
 
 use crate::kmd::{Card, Errno, Error, Object};
 use hal_backend::HostRange;
@@ -108,8 +108,8 @@ impl Bound {
         }
     }
 
-    /// Ends the slicing, if its network still runs; else the kernel has done that. Where it cannot be ended the object stays
-    /// sliced, and is known to be.
+    /// Ends the slicing, if its network still runs; else the kernel has done that. Where it cannot be ended the
+    /// object stays sliced, and is known to be.
     fn release(&self, sliced: &mut Option<Sliced>) -> Result<(), Error> {
         let running = sliced.as_ref().and_then(|sliced| sliced.channel.upgrade());
         match running.map(|_| self.card.detach(&self.object)) {
@@ -130,16 +130,16 @@ impl Drop for Bound {
     }
 }
 
-/// Large objects of networks that were stopped, kept for the next ones: to make such an object, and to give it back, costs
-/// more than to use it.
+/// Large objects of stopped networks, kept for the next ones: making and freeing such an object costs more than using
+/// it.
 #[derive(Debug, Default)]
-pub(crate) struct Spares(Vec<Bound>);
+pub(crate) struct ObjectPool(Vec<Bound>);
 
-/// The least that an object has to be worth keeping, and how much all of them take.
+/// The smallest object that is kept, and the most bytes of all.
 const LARGE: u64 = 1 << 20;
-const SPARES: u64 = 512 << 20;
+const POOL_LIMIT: u64 = 512 << 20;
 
-impl Spares {
+impl ObjectPool {
     /// An object of so many bytes, in whole pages: one that was kept, or a new one.
     pub(crate) fn take(&mut self, card: &Arc<Card>, length: u64) -> Result<Bound, Error> {
         let wanted = length.next_multiple_of(PAGE);
@@ -154,14 +154,14 @@ impl Spares {
         let mut taken: u64 = self.0.iter().map(|bound| bound.object.length()).sum();
         for bound in objects.filter(|bound| bound.object.length() >= LARGE) {
             taken += bound.object.length();
-            if taken > SPARES {
+            if taken > POOL_LIMIT {
                 return;
             }
             self.0.push(bound);
         }
     }
 
-    /// Gives them all back.
+    /// Frees all of them.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }

@@ -2,23 +2,23 @@
 
 //! The networks that run on a device, kept for the next dispatch.
 //!
-//! A device has sixteen channels and as many cores, and a model more functions than that. A network that was started stays
-//! until its place is needed: when as many run as may, or when the device refuses another for want of something, the one that
-//! was used longest ago, of those that have nothing in flight, is stopped and the start is tried again. Where all have, the
-//! dispatch waits until a run is over. One thread starts and stops networks, and begins runs.
+//! A device has sixteen channels and as many cores; a model has more functions than that. A network runs on until its
+//! channel is needed: if as many run as may, or the device lacks something for another one, the least recently used
+//! network without runs in flight is stopped, and the start is tried again. If all have runs in flight, the dispatch
+//! waits until a run is over. One thread starts and stops networks, and begins runs.
 
 use crate::active::{Active, Start};
 use crate::blueprint::Blueprint;
 use crate::kmd::{Device, Error};
-use crate::launch::{Binding, Slot, Target, Trouble};
-use crate::memory::Spares;
+use crate::launch::{Binding, RunBuffers, RunError, Target};
+use crate::memory::ObjectPool;
 use hal_backend::Failure;
 use hal_qaic_abi::programs::ProgramCall;
 use hal_qaic_abi::uapi::CHANNELS;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The rings that a channel gets at first, and how large they are made where that is not enough.
+/// The size of a channel's rings at first, and the largest if that is not enough.
 const ELEMENTS: (u32, u32) = (512, 1 << 15);
 
 /// How many of the networks that have ended are remembered, with why, for runs of them that come back later.
@@ -76,11 +76,11 @@ pub(crate) struct Launched {
     /// The number of the network.
     pub(crate) network: u64,
     pub(crate) target: Target,
-    pub(crate) slot: Slot,
+    pub(crate) slot: RunBuffers,
 }
 
 impl Launched {
-    /// It is over: lets go of everything that is the program's.
+    /// Drops everything that is the program's, since the run is over.
     pub(crate) fn end(&mut self) {
         self.slot.end(&self.target.blueprint);
         self.slot.bindings.clear();
@@ -90,11 +90,11 @@ impl Launched {
 /// Why a run was not begun.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// It cannot be.
-    Failed(Trouble),
-    /// Not before another run is over.
+    /// It cannot begin at all.
+    Failed(RunError),
+    /// It can begin once another run is over.
     Busy,
-    /// Not now: a ring is full, and not of runs of ours.
+    /// A ring is full, and not of this device's runs.
     Full,
 }
 
@@ -104,16 +104,16 @@ impl From<Error> for Refusal {
     }
 }
 
-/// Networks that run, the one that was used last at the end.
+/// The networks that run, the most recently used one last.
 pub(crate) struct Networks {
     device: Arc<Device>,
     settings: Settings,
     running: Vec<(Key, Active)>,
-    /// Whether the device had not enough for another network while all of ours were busy.
+    /// True if the device lacked something for another network while all were busy.
     scarce: bool,
-    /// Why networks have ended, the latest at the end.
+    /// Why networks have ended, the latest last.
     ended: Vec<(u64, Error)>,
-    spares: Spares,
+    object_pool: ObjectPool,
 }
 
 impl Networks {
@@ -124,7 +124,7 @@ impl Networks {
             running: Vec::new(),
             scarce: false,
             ended: Vec::new(),
-            spares: Spares::default(),
+            object_pool: ObjectPool::default(),
         }
     }
 
@@ -134,8 +134,8 @@ impl Networks {
         self.running.len()
     }
 
-    /// Queues a run of a network, which is started if it does not run. Takes the bindings if the run is queued, and leaves
-    /// room for others in their place.
+    /// Queues a run of a network, which is started if it does not run. Takes the bindings if the run is queued, and
+    /// leaves room for others in their place.
     pub(crate) fn launch(
         &mut self,
         wanted: &dyn Wanted,
@@ -146,26 +146,26 @@ impl Networks {
             Some(place) => self.running.remove(place),
             None => {
                 let (key, blueprint) =
-                    wanted.make(bindings).map_err(|failure| Refusal::Failed(Trouble::Program(failure)))?;
+                    wanted.make(bindings).map_err(|failure| Refusal::Failed(RunError::Program(failure)))?;
                 let elements = self.settings.elements.unwrap_or(ELEMENTS.0);
                 (key, self.start(&blueprint, elements)?)
             }
         };
-        let mut result = queue(&mut active, &mut self.spares, call, bindings);
-        while let Err(Refusal::Failed(Trouble::Device(Error::Ring))) = result {
+        let mut result = queue(&mut active, &mut self.object_pool, call, bindings);
+        while let Err(Refusal::Failed(RunError::Device(Error::Ring))) = result {
             // Nothing is queued. The network gets a channel with larger rings, unless the URI says how large.
             let elements = active.elements() * 2;
             if self.settings.elements.is_some() || elements > ELEMENTS.1 {
                 break;
             }
             let blueprint = active.target.blueprint.clone();
-            active.stop(&mut self.spares);
+            active.stop(&mut self.object_pool);
             active = self.start(&blueprint, elements)?;
-            result = queue(&mut active, &mut self.spares, call, bindings);
+            result = queue(&mut active, &mut self.object_pool, call, bindings);
         }
         let number = active.number;
         self.running.push((key, active));
-        if let Err(Refusal::Failed(Trouble::Device(error))) = &result {
+        if let Err(Refusal::Failed(RunError::Device(error))) = &result {
             self.end(number, error);
         }
         result
@@ -182,7 +182,7 @@ impl Networks {
         let start = Start { elements, patience: restart_timeout, in_flight };
         loop {
             match Active::start(&self.device, blueprint, start) {
-                // Another one may have what this one wants.
+                // Stopping another one may free what this one needs.
                 Err(error) if error.is_exhaustion() && !self.running.is_empty() => {
                     self.scarce = true;
                     self.stop_one()?;
@@ -197,8 +197,8 @@ impl Networks {
         }
     }
 
-    /// Whichever network had this channel has lost it: a channel is given again only after the kernel has taken it away. It is
-    /// not to touch the channel any more.
+    /// Whichever network had this channel has lost it: a channel is given again only after the kernel has taken it
+    /// away. It is not to touch the channel any more.
     fn take_over(&mut self, channel: u32) {
         let had_it = |(_, active): &&(Key, Active)| active.target.channel.number == channel;
         while let Some(number) = self.running.iter().find(had_it).map(|(_, active)| active.number) {
@@ -210,20 +210,20 @@ impl Networks {
     fn stop_one(&mut self) -> Result<(), Refusal> {
         let idle = self.running.iter().position(|(_, active)| active.is_idle()).ok_or(Refusal::Busy)?;
         let (_, active) = self.running.remove(idle);
-        active.stop(&mut self.spares);
+        active.stop(&mut self.object_pool);
         Ok(())
     }
 
     /// A run of a network is over: what it had is there for the next one.
-    pub(crate) fn give_back(&mut self, network: u64, slot: Slot) {
-        // One that was stopped meanwhile needs no slot.
+    pub(crate) fn give_back(&mut self, network: u64, slot: RunBuffers) {
+        // A network that was stopped meanwhile needs no buffers.
         if let Some((_, active)) = self.running.iter_mut().find(|(_, active)| active.number == network) {
             active.give_back(slot);
         }
     }
 
-    /// Stops a network, of which a run has failed: whatever is queued there ends unfinished. The next dispatch starts it
-    /// again. Says why it has ended: the first reason of all that there are.
+    /// Stops a network, of which a run has failed: whatever is queued there ends unfinished. The next dispatch starts
+    /// it again. Says why it has ended: the first reason of all that there are.
     pub(crate) fn end(&mut self, network: u64, why: &Error) -> Error {
         let Some(place) = self.running.iter().position(|(_, active)| active.number == network) else {
             let known = self.ended.iter().find(|(number, _)| *number == network);
@@ -250,29 +250,29 @@ impl Networks {
     /// Stops everything.
     pub(crate) fn clear(&mut self) {
         self.running.clear();
-        self.spares.clear();
+        self.object_pool.clear();
     }
 }
 
-/// Queues a run of a network that runs. What goes wrong beside other runs of it, and is no loss, may go well without them:
-/// it is an error only when nothing else is in flight.
+/// Queues a run of a network that runs. What goes wrong beside other runs of it, and is no loss, may go well without
+/// them: it is an error only when nothing else is in flight.
 fn queue(
     active: &mut Active,
-    spares: &mut Spares,
+    object_pool: &mut ObjectPool,
     call: &ProgramCall<'_>,
     bindings: &mut Vec<Binding>,
 ) -> Result<Launched, Refusal> {
     let mut slot = active.slot().ok_or(Refusal::Busy)?;
     std::mem::swap(&mut slot.bindings, bindings);
     let target = &active.target;
-    let begun = slot.begin(target, spares, call).map_err(Refusal::Failed);
+    let begun = slot.begin(target, object_pool, call).map_err(Refusal::Failed);
     let refusal = match begun.and_then(|()| Ok(slot.queue(target)?)) {
         Ok(()) => {
             let launched = Launched { network: active.number, target: target.clone(), slot };
             active.queued();
             return Ok(launched);
         }
-        Err(Refusal::Failed(Trouble::Device(Error::Full))) if active.is_alone() => {
+        Err(Refusal::Failed(RunError::Device(Error::Full))) if active.is_alone() => {
             match active.can_fit(&slot) {
                 Ok(true) => Refusal::Full,
                 Ok(false) => Error::Ring.into(),
@@ -285,8 +285,8 @@ fn queue(
     std::mem::swap(&mut slot.bindings, bindings);
     active.give_back(slot);
     match refusal {
-        Refusal::Failed(Trouble::Device(Error::Gone | Error::WorkloadLost)) => Err(refusal),
-        Refusal::Failed(Trouble::Device(error)) if !active.is_idle() => {
+        Refusal::Failed(RunError::Device(Error::Gone | Error::WorkloadLost)) => Err(refusal),
+        Refusal::Failed(RunError::Device(error)) if !active.is_idle() => {
             if error == Error::Full {
                 active.fill();
             }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The queues of a device: what programs submit, what is in flight, and what is reported.
+//! The queues of a device: jobs, runs in flight, and reports.
 //!
-//! Two threads serve them. The [submission] thread takes jobs in their order, does transfers, and queues runs of
-//! networks; the [completion] thread waits for runs, takes what came out, and reports. What they share is
-//! [`State`], behind one lock that neither holds while it copies, talks to the kernel, or calls the driver.
+//! Two threads serve them. The [submission] thread takes jobs in order, does transfers, and queues runs of networks.
+//! The [completion] thread waits for runs, copies their outputs, and reports. They share [`QueuesState`], behind one
+//! lock that neither holds while it copies, calls the kernel, or calls the driver.
 //!
 //! # Order
 //!
-//! A queue begins its commands in order. A run of a network is queued with the device and the next command begins, unless
-//! that one could notice: it uses what the run writes, or writes what it uses ([`hazard`](crate::hazard)). So runs of one
-//! network stand behind each other in its channel's ring, and networks on different channels work side by side, those of one
-//! queue too. Jobs are reported in order. Queues are in no order among each other: the engine holds what has to wait.
+//! A queue begins its commands in order. Once a run of a network is queued with the device, the next command begins,
+//! unless it reads what the run writes, or writes what the run uses ([`hazard`](crate::hazard)). So runs of one network
+//! follow each other in its channel's ring, and networks on different channels run side by side, also those of one
+//! queue. Jobs of a queue are reported in order. Nothing orders different queues here: the engine does.
 //!
 //! # Failure
 //!
-//! What goes wrong with one dispatch fails its job, and the queue goes on, also where a workload was lost: its network is
-//! started again when it is wanted again, and what was in flight on it fails for the same reason. Only a device that is gone
-//! is lost.
+//! A dispatch that fails fails its job, and the queue goes on, also after the loss of a workload: the runs in flight on
+//! its network fail for the same reason, and the next dispatch starts the network again. A device is lost only when it
+//! is gone.
 
 mod completion;
 mod submission;
@@ -28,7 +28,7 @@ pub(crate) use submission::Submissions;
 use crate::device::QaicDevice;
 use crate::hazard::{Hazards, Phase};
 use crate::kmd::Error;
-use crate::launch::Trouble;
+use crate::launch::RunError;
 use crate::networks::Launched;
 use hal_backend::{Code, Failure, Job, Observer, QueueId, Rejected, Reporter};
 use hal_kernel::clock;
@@ -43,7 +43,7 @@ pub(crate) const QUEUES: usize = 4;
 /// How many jobs a queue takes.
 const DEPTH: usize = 1024;
 
-/// Who is told what became of jobs.
+/// The receiver of the queues' reports.
 pub(crate) trait Reports: Send + Sync {
     /// A job is over. Those of one queue are reported in order, each once.
     fn ended(&self, queue: QueueId, epoch: u64, outcome: Result<(), Failure>);
@@ -85,7 +85,7 @@ struct Begun {
 
 /// One queue.
 #[derive(Default)]
-struct Line {
+struct JobQueue {
     /// Jobs that have not begun.
     waiting: VecDeque<Job<QaicDevice>>,
     /// Those that have, in order.
@@ -93,12 +93,12 @@ struct Line {
     hazards: Hazards,
     /// Whether a submission was refused for want of room.
     full: bool,
-    /// Whether a thread reports its jobs now. Another one leaves what it has to report to that one, for the order's sake.
+    /// True while a thread reports its jobs. Another thread leaves its reports to that one, to keep the order.
     reporting: bool,
 }
 
-impl Line {
-    /// A job that has begun, and that has runs still, or commands that have not begun: until then it is not taken.
+impl JobQueue {
+    /// A job that has begun and is not over.
     #[expect(
         clippy::expect_used,
         reason = "only `pop` takes jobs, and the loss of the device once nothing is in flight"
@@ -118,8 +118,8 @@ impl Line {
 }
 
 /// Which command of which job a run is for.
-struct Origin {
-    line: usize,
+struct CommandRef {
+    queue: usize,
     phase: Phase,
     command: usize,
     observer: Option<Arc<dyn Observer>>,
@@ -131,20 +131,20 @@ struct Origin {
 struct Flight {
     /// Its number among all runs of the device.
     number: u64,
-    origin: Origin,
+    command_ref: CommandRef,
     launched: Launched,
 }
 
 /// A run that is over.
 struct Landed {
     launched: Launched,
-    /// Why it never ended, if its network has to be stopped: its job is not told yet.
-    broken: Option<(Error, u64, Origin)>,
+    /// Why it never ended, if its network has to be stopped. Its job is not notified yet.
+    broken: Option<(Error, u64, CommandRef)>,
 }
 
 #[derive(Default)]
-struct State {
-    lines: Vec<Line>,
+struct QueuesState {
+    queues: Vec<JobQueue>,
     /// Runs that were queued, on their way to the completion thread.
     launched: Vec<Flight>,
     /// Runs that are over, on their way back to the submission thread.
@@ -154,40 +154,40 @@ struct State {
     aborted: Option<Failure>,
     lost: Option<Failure>,
     stopping: bool,
-    /// Whether one of the threads has panicked: the other one waits for nothing of its.
+    /// True if one of the threads has panicked. The other one then waits for none of its work.
     has_panicked: bool,
     /// Whether the submission thread has ended.
     over: bool,
-    /// Grows with whatever the submission thread may want to know.
+    /// Grows with each event that the submission thread has to see.
     news: u64,
 }
 
-impl State {
-    fn line(&mut self, number: usize) -> &mut Line {
+impl QueuesState {
+    fn queue(&mut self, number: usize) -> &mut JobQueue {
         #[expect(clippy::indexing_slicing, reason = "the engine names queues that the device has")]
-        &mut self.lines[number]
+        &mut self.queues[number]
     }
 }
 
 /// The queues of a device, and what their threads share.
 pub(crate) struct Queues {
     name: String,
-    state: Mutex<State>,
-    /// Where the submission thread sleeps.
+    state: Mutex<QueuesState>,
+    /// Wakes the submission thread.
     submission: Condvar,
-    /// Where the completion thread sleeps.
+    /// Wakes the completion thread.
     completion: Condvar,
     reports: OnceLock<Box<dyn Reports>>,
-    /// Whether whatever runs is to be given up.
+    /// True once running work is to be given up.
     give_up: AtomicBool,
 }
 
 impl Queues {
     pub(crate) fn new(name: &str) -> Arc<Self> {
-        let lines = std::iter::repeat_with(Line::default).take(QUEUES).collect();
+        let queues = std::iter::repeat_with(JobQueue::default).take(QUEUES).collect();
         Arc::new(Self {
             name: name.to_owned(),
-            state: Mutex::new(State { lines, ..State::default() }),
+            state: Mutex::new(QueuesState { queues, ..QueuesState::default() }),
             submission: Condvar::new(),
             completion: Condvar::new(),
             reports: OnceLock::new(),
@@ -200,7 +200,7 @@ impl Queues {
         debug_assert!(is_first, "a device is started once");
     }
 
-    /// Who is told.
+    /// The receiver of reports.
     #[expect(clippy::expect_used, reason = "`start` comes before the first job")]
     fn reports(&self) -> &dyn Reports {
         &**self.reports.get().expect("the device was started")
@@ -212,13 +212,13 @@ impl Queues {
         if let Some(failure) = &state.lost {
             return Err(Rejected::Lost(failure.clone()));
         }
-        let line = state.line(job.queue.ordinal());
-        if line.waiting.len() + line.begun.len() >= DEPTH {
-            line.full = true;
+        let queue = state.queue(job.queue.ordinal());
+        if queue.waiting.len() + queue.begun.len() >= DEPTH {
+            queue.full = true;
             return Err(Rejected::Full(Box::new(job)));
         }
-        line.waiting.push_back(job);
-        self.tell(state);
+        queue.waiting.push_back(job);
+        self.notify(state);
         Ok(())
     }
 
@@ -227,35 +227,41 @@ impl Queues {
         let mut state = self.state.lock();
         state.aborted.get_or_insert_with(|| why.clone());
         self.give_up.store(true, Ordering::Relaxed);
-        self.tell(state);
+        self.notify(state);
     }
 
     /// The threads end when there are no more jobs.
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
         state.stopping = true;
-        self.tell(state);
+        self.notify(state);
     }
 
     /// Networks of this executable are not wanted any more.
     pub(crate) fn retire(&self, executable: u64) {
         let mut state = self.state.lock();
         state.retired.push(executable);
-        self.tell(state);
+        self.notify(state);
     }
 
-    /// There is news for the submission thread.
-    fn tell(&self, mut state: MutexGuard<'_, State>) {
+    /// Wakes the submission thread.
+    fn notify(&self, mut state: MutexGuard<'_, QueuesState>) {
         state.news += 1;
         drop(state);
         self.submission.notify_one();
     }
 
-    /// A run is over, and its job is told. Whatever it had of the program's is free.
-    fn finish_run(&self, state: &mut State, run: u64, origin: &Origin, outcome: Result<(), Failure>) {
-        let line = state.line(origin.line);
-        line.hazards.remove(run);
-        let begun = line.begun(origin.phase.job);
+    /// Ends a run and notifies its job. The run's references to the program's memory are dropped before.
+    fn finish_run(
+        &self,
+        state: &mut QueuesState,
+        run: u64,
+        command_ref: &CommandRef,
+        outcome: Result<(), Failure>,
+    ) {
+        let queue = state.queue(command_ref.queue);
+        queue.hazards.remove(run);
+        let begun = queue.begun(command_ref.phase.job);
         begun.runs -= 1;
         if let Err(failure) = outcome {
             begun.failure.get_or_insert(failure);
@@ -265,16 +271,16 @@ impl Queues {
     /// Reports the jobs of a queue that are over.
     fn report(&self, number: usize) {
         let mut state = self.state.lock();
-        let line = state.line(number);
-        if line.reporting {
+        let queue = state.queue(number);
+        if queue.reporting {
             return;
         }
-        line.reporting = true;
-        while let Some(begun) = state.line(number).pop() {
-            let had_no_room = std::mem::take(&mut state.line(number).full);
+        queue.reporting = true;
+        while let Some(begun) = state.queue(number).pop() {
+            let had_no_room = std::mem::take(&mut state.queue(number).full);
             MutexGuard::unlocked(&mut state, || self.report_one(begun, had_no_room));
         }
-        state.line(number).reporting = false;
+        state.queue(number).reporting = false;
     }
 
     fn report_one(&self, begun: Begun, had_no_room: bool) {
@@ -292,8 +298,8 @@ impl Queues {
         }
     }
 
-    /// The device is gone, which is told once all runs in flight have come back.
-    fn lose(&self, state: &mut State) {
+    /// Loses the device. The loss is reported once all runs in flight have come back.
+    fn lose(&self, state: &mut QueuesState) {
         let failure = Error::Gone.failure(&self.name);
         state.lost.get_or_insert(failure);
         self.completion.notify_one();
@@ -311,7 +317,7 @@ impl Queues {
         state.has_panicked = true;
         state.lost.get_or_insert_with(|| why.clone());
         self.completion.notify_one();
-        self.tell(state);
+        self.notify(state);
     }
 
     /// The submission thread has nothing more to do.
@@ -323,31 +329,33 @@ impl Queues {
     /// Lets go of all jobs and runs of a device that is lost. Only by the last thread that looks for them.
     fn clear(&self) {
         let mut state = self.state.lock();
-        let lines = state.lines.iter_mut();
-        let jobs: Vec<_> =
-            lines.map(|line| (std::mem::take(&mut line.waiting), std::mem::take(&mut line.begun))).collect();
+        let queues = state.queues.iter_mut();
+        let jobs: Vec<_> = queues
+            .map(|queue| (std::mem::take(&mut queue.waiting), std::mem::take(&mut queue.begun)))
+            .collect();
         let runs = (std::mem::take(&mut state.launched), std::mem::take(&mut state.landed));
         drop(state);
         drop((jobs, runs));
     }
 
-    fn failure(&self, trouble: Trouble) -> Failure {
-        match trouble {
+    fn failure(&self, error: RunError) -> Failure {
+        match error {
             // A run that was given up has no time to blame.
-            Trouble::Device(Error::TimedOut) if self.give_up.load(Ordering::Relaxed) => {
+            RunError::Device(Error::TimedOut) if self.give_up.load(Ordering::Relaxed) => {
                 let aborted = self.state.lock().aborted.clone();
                 aborted.unwrap_or_else(|| Error::TimedOut.failure(&self.name))
             }
-            Trouble::Device(Error::TimedOut) => {
+            RunError::Device(Error::TimedOut) => {
                 let message = format!(
-                    "{}: a dispatch has not ended in time, and its network was stopped with all that it had in flight; give \
+                    "{}: a dispatch has not ended in time, and its network was stopped with all that it had in \
+                     flight; give \
                      timeout= more if it needs longer",
                     self.name
                 );
                 Failure::new(Code::Aborted, message)
             }
-            Trouble::Device(error) => error.failure(&self.name),
-            Trouble::Program(failure) => failure,
+            RunError::Device(error) => error.failure(&self.name),
+            RunError::Program(failure) => failure,
         }
     }
 }

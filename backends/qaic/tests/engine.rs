@@ -159,13 +159,13 @@ fn card_takes_its_own_format_and_an_emulated_one_the_hosts_as_well() {
     assert!(!emulated.supports("host", &NoHost));
     // A card that is not known to be emulated has no way to run what the host runs.
     let mut none = Parameters::new("qaic", []);
-    let kernel = Emulator::new(Options::read(&mut none).unwrap()).unwrap();
-    let card = <Qaic>::open_on(kernel, Path::new("/dev/accel/accel0"), None, &mut none).unwrap();
+    let system = Emulator::new(Options::read(&mut none).unwrap()).unwrap();
+    let card = <Qaic>::open_on(system, Path::new("/dev/accel/accel0"), None, &mut none).unwrap();
     assert!(card.supports(FORMAT, &Loader) && !card.supports("host", &Loader));
 }
 
 #[test]
-fn whatever_goes_wrong_at_any_moment_is_told_once_and_in_time() {
+fn any_fault_at_any_moment_is_reported_once_and_in_time() {
     for (kind, most, code) in [
         ("unplug", 34, Code::Unavailable),
         ("alloc", 8, Code::ResourceExhausted),

@@ -50,13 +50,15 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the pointer is a block of this layout from `alloc` or `realloc` here, and both give what `System` gave.
+        // SAFETY: the pointer is a block of this layout from `alloc` or `realloc` here, and both give what `System`
+        // gave.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count();
-        // SAFETY: as for `dealloc`, and the new size is none that overflows, as `GlobalAlloc::realloc` asks of its callers.
+        // SAFETY: as for `dealloc`, and the new size is none that overflows, as `GlobalAlloc::realloc` asks of its
+        // callers.
         unsafe { System.realloc(pointer, layout, new_size) }
     }
 }
@@ -65,12 +67,12 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// A kernel that counts what it is asked.
-struct CountingKernel {
+struct CountingSystem {
     emulator: Arc<Emulator>,
     calls: Mutex<BTreeMap<String, u64>>,
 }
 
-impl CountingKernel {
+impl CountingSystem {
     fn inside<T>(&self, what: &str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         BACKEND.set(true);
         IN_KERNEL.set(true);
@@ -88,7 +90,7 @@ impl CountingKernel {
     }
 }
 
-impl kmd::System for CountingKernel {
+impl kmd::System for CountingSystem {
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.inside("open", || self.emulator.open(path))
     }
@@ -150,7 +152,7 @@ impl HostLoader for Loader {
 }
 
 struct Bench {
-    kernel: Arc<CountingKernel>,
+    system: Arc<CountingSystem>,
     engine: Testbench<QaicDevice>,
     executable: Arc<Executable>,
     memory: Vec<Arc<Memory>>,
@@ -162,9 +164,9 @@ impl Bench {
     fn new() -> Self {
         let mut none = Parameters::new("qaic", []);
         let emulator = Emulator::new(Options::read(&mut none).unwrap()).unwrap();
-        let kernel = Arc::new(CountingKernel { emulator: emulator.clone(), calls: Mutex::default() });
+        let system = Arc::new(CountingSystem { emulator: emulator.clone(), calls: Mutex::default() });
         let node = Path::new("/dev/accel/accel0");
-        let device = <Qaic>::open_on(kernel.clone(), node, Some(card_programs(emulator)), &mut none).unwrap();
+        let device = <Qaic>::open_on(system.clone(), node, Some(card_programs(emulator)), &mut none).unwrap();
         let device = Arc::new(device);
         let request = LoadRequest { format: "host", data: &[], constants: &[] };
         let executable = Arc::new(device.load(&request, &Loader).unwrap().executable);
@@ -174,7 +176,7 @@ impl Bench {
         let timeline = engine.timeline();
         // This thread has asked the kernel too, but from here on it is the program's.
         BACKEND.set(false);
-        Self { kernel, engine, executable, memory, timeline, value: 0 }
+        Self { system, engine, executable, memory, timeline, value: 0 }
     }
 
     /// A dispatch, from the submission to its end.
@@ -213,19 +215,19 @@ impl Bench {
 fn dispatch_in_the_steady_state_is_two_system_calls_and_no_allocation() {
     const DISPATCHES: u64 = 200;
     let mut bench = Bench::new();
-    // Everything is made when it is first needed, by each thread for itself. Whatever each dispatch needed would be needed in
-    // each round.
+    // Everything is made when it is first needed, by each thread for itself. Whatever each dispatch needed would be
+    // needed in each round.
     let mut rounds = 0_u64;
     let (calls, allocations) = loop {
         rounds += 1;
         bench.fill();
         (0..DISPATCHES).for_each(|_| bench.dispatch());
-        bench.kernel.calls.lock().unwrap().clear();
+        bench.system.calls.lock().unwrap().clear();
         ALLOCATIONS.store(0, Ordering::Relaxed);
         (0..DISPATCHES).for_each(|_| bench.dispatch());
         let allocations = ALLOCATIONS.load(Ordering::Relaxed);
         if allocations == 0 || rounds == 4 {
-            break (bench.kernel.calls.lock().unwrap().clone(), allocations);
+            break (bench.system.calls.lock().unwrap().clone(), allocations);
         }
     };
     println!("{DISPATCHES} dispatches: {calls:?}, {allocations} allocations, in round {rounds}");

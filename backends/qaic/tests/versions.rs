@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 /// Where the minor version is in the answer that has the version of transactions.
 const TRANSACTIONS_MINOR: usize = 10;
-/// Where the versions are in the answer that has the device's status: behind the transaction's header, the command's and what
-/// comes before in the description of the device.
+/// Where the versions are in the answer that has the device's status: behind the transaction's header, the command's
+/// and what comes before in the description of the device.
 const COMMANDS_MAJOR: usize = 8 + 16 + 262;
 const COMMANDS_MINOR: usize = COMMANDS_MAJOR + 2;
 /// The kinds of a transaction and of a command that answer those questions.
@@ -66,7 +66,8 @@ impl System for Firmware {
         self.emulator.ioctl(file, request, argument)?;
         if Call::of_request(request) == Some(Call::Manage) {
             let message: ManageMessage = zerocopy::FromBytes::read_from_bytes(argument).unwrap();
-            // SAFETY: the sender of a message keeps its memory until this returns, and the answer in it has that many bytes.
+            // SAFETY: the sender of a message keeps its memory until this returns, and the answer in it has that many
+            // bytes.
             let answer =
                 unsafe { std::slice::from_raw_parts_mut(message.data as *mut u8, message.len as usize) };
             self.change(answer);
@@ -95,12 +96,12 @@ impl System for Firmware {
 fn open(transactions_minor: u16, commands: (u16, u16)) -> Result<QaicDevice, Failure> {
     let mut none = Parameters::new("qaic", []);
     let emulator = Emulator::new(Options::read(&mut none).unwrap()).unwrap();
-    let kernel = Arc::new(Firmware { emulator: emulator.clone(), transactions_minor, commands });
-    <Qaic>::open_on(kernel, Path::new("/dev/accel/accel0"), Some(card_programs(emulator)), &mut none)
+    let system = Arc::new(Firmware { emulator: emulator.clone(), transactions_minor, commands });
+    <Qaic>::open_on(system, Path::new("/dev/accel/accel0"), Some(card_programs(emulator)), &mut none)
 }
 
 #[test]
-fn device_with_other_commands_is_refused_and_says_what_to_do() {
+fn device_with_other_commands_is_refused_with_advice() {
     for major in [16, 18] {
         let refused = open(0, (major, 0)).map(drop).unwrap_err();
         assert_eq!(refused.code(), Code::Incompatible, "{refused}");
@@ -130,14 +131,14 @@ fn device_that_is_opened_shows_its_versions() {
 const PART: &str = "HAL_QAIC_TEST_VERSIONS";
 
 #[test]
-fn another_minor_version_is_said_on_standard_error_once_for_each_device() {
+fn other_minor_version_warns_on_standard_error_once_for_each_device() {
     match std::env::var(PART).as_deref() {
         Ok("same") => return drop(open(0, (17, 0)).unwrap()),
         Ok("newer") => return drop(open(5, (17, 1)).unwrap()),
         _ => {}
     }
     let said = |part: &str| {
-        let this = "another_minor_version_is_said_on_standard_error_once_for_each_device";
+        let this = "other_minor_version_warns_on_standard_error_once_for_each_device";
         let mut program = Command::new(std::env::current_exe().unwrap());
         let output = program.args(["--exact", this, "--nocapture"]).env(PART, part).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The memory that a dispatch works on: each piece once, whatever bindings show of it.
+//! The memory that a dispatch works on, as ranges of DRAM that do not overlap.
 //!
-//! Bindings that overlap or touch are one piece, so that a function that reads by one what it wrote by another sees it. What is in memory
-//! of the host goes by DRAM; afterwards, bytes that have changed there go back, and no others.
+//! Bindings that overlap or touch share a range, so a function reads through one binding what it wrote through another.
+//! Host memory is copied to DRAM first; afterwards the bytes that have changed there are copied back, and no others.
 
 use crate::device::TenstorrentDevice;
 use crate::kmd::Error;
@@ -11,13 +11,13 @@ use crate::memory::{CardRange, Memory, Pool, passage};
 use hal_backend::{Code, Failure, HostRange, Place, Span};
 use std::sync::Arc;
 
-/// What pieces begin and end at: what transfers between a tile and DRAM have to agree in.
+/// The alignment of ranges, as transfers between a tile and DRAM need it.
 pub(crate) const ALIGNMENT: u64 = 64;
 
-/// A piece of DRAM that a dispatch works on.
-pub(crate) struct Piece {
+/// A range of DRAM that a dispatch works on.
+pub(crate) struct DramRange {
     memory: Source,
-    /// Where in its allocation it begins and ends.
+    /// Its beginning and end in its allocation.
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
@@ -25,11 +25,11 @@ pub(crate) struct Piece {
 enum Source {
     /// A buffer of the program's.
     Buffer(Arc<Memory>),
-    /// What stands for memory of the host, with what was in it before.
+    /// A copy of host memory, and the bytes that it had before.
     Bounce { range: CardRange, members: Vec<(usize, HostRange)>, before: Vec<u8> },
 }
 
-/// Where a binding is: in which of the pieces, and from where there.
+/// The place of a binding: which range, and the offset in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Binding {
     pub(crate) piece: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Binding {
     pub(crate) length: u64,
 }
 
-/// One binding, before it is known what it is together with.
+/// One binding, before the ranges are known.
 struct Member {
     number: usize,
     start: u64,
@@ -50,7 +50,7 @@ enum Owner {
     Host(HostRange),
 }
 
-/// Bindings that are one piece.
+/// Bindings that share a range.
 struct Wanted {
     /// The allocation, if it is one in DRAM: a number that no other one has.
     allocation: Option<u64>,
@@ -99,9 +99,13 @@ impl Wanted {
 
     /// The piece, in DRAM.
     #[expect(clippy::expect_used, reason = "memory of this process is no longer than its address space")]
-    fn stage(self, dram: &Arc<Pool>) -> Result<Piece, Error> {
+    fn stage(self, dram: &Arc<Pool>) -> Result<DramRange, Error> {
         if let Some(Member { owner: Owner::Card(memory), .. }) = self.members.first() {
-            return Ok(Piece { memory: Source::Buffer(memory.clone()), start: self.start, end: self.end });
+            return Ok(DramRange {
+                memory: Source::Buffer(memory.clone()),
+                start: self.start,
+                end: self.end,
+            });
         }
         let length = self.end - self.start;
         let range = passage(dram, length)?;
@@ -118,7 +122,7 @@ impl Wanted {
         }
         range.write(0, &before)?;
         range.flush(0, length)?;
-        Ok(Piece { memory: Source::Bounce { range, members, before }, start: 0, end: length })
+        Ok(DramRange { memory: Source::Bounce { range, members, before }, start: 0, end: length })
     }
 }
 
@@ -127,15 +131,15 @@ fn part<'a>(bytes: &'a mut [u8], at: usize, host: &HostRange) -> Option<&'a mut 
     bytes.get_mut(at..)?.get_mut(..usize::try_from(host.length()).ok()?)
 }
 
-/// The pieces of memory that bindings are in, and where each binding is.
+/// The ranges that bindings are in, and the place of each binding.
 pub(crate) fn gather(
     dram: &Arc<Pool>,
     spans: &[Span<TenstorrentDevice>],
-) -> Result<(Vec<Piece>, Vec<Binding>), Error> {
+) -> Result<(Vec<DramRange>, Vec<Binding>), Error> {
     let mut wanted: Vec<Wanted> = Vec::new();
     for (number, span) in spans.iter().enumerate() {
         let wish = Wanted::of(number, span)?;
-        // What it touches may not have touched each other before.
+        // It may join ranges that did not touch each other before.
         let (touching, mut apart): (Vec<_>, Vec<_>) =
             wanted.into_iter().partition(|other| other.touches(&wish));
         apart.push(touching.into_iter().fold(wish, Wanted::merge));
@@ -155,7 +159,7 @@ pub(crate) fn gather(
     Ok((pieces, bindings))
 }
 
-impl Piece {
+impl DramRange {
     /// Its allocation.
     pub(crate) fn range(&self) -> Result<&CardRange, Error> {
         match &self.memory {
@@ -175,7 +179,7 @@ impl Piece {
         self.end - self.start
     }
 
-    /// Writes what has changed of memory of the host back to it.
+    /// Copies the bytes of host memory that have changed back to it.
     pub(crate) fn bring_back(&self) -> Result<(), Error> {
         let Source::Bounce { range, members, before } = &self.memory else { return Ok(()) };
         let mut after = vec![0; before.len()];

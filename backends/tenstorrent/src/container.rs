@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Several variants of one executable in one file, of which each card runs one.
+//! Several variants of one executable in one file (HTT1), of which each card runs one. An experimental format of this
+//! project; no vendor tool writes or reads it.
 //!
-//! IREE's compiler makes an executable for one set of instructions. The cores of two generations differ in theirs, so a program for both has
-//! two executables; a container has both, with what each is compiled for. It is a FlatBuffer with the identifier [`IDENTIFIER`], which
-//! IREE knows under the format string [`FORMAT`]; its schema is `executable.fbs` beside this crate's manifest. The program
-//! `tenstorrent-pack` makes one of files.
+//! IREE's compiler makes an executable for one set of instructions. The cores of two generations differ in theirs, so
+//! a program for both has two executables; a container has both, with what each is compiled for. It is a FlatBuffer
+//! with the identifier [`IDENTIFIER`], which IREE knows under the format string [`FORMAT`]; its schema is
+//! `executable.fbs` beside this crate's manifest. The program `tenstorrent-pack` makes one of files.
 //!
 //! # Which variant is run
 //!
-//! The first that is for the card's cores, or for any, and that declares no extension which those do not have. What cannot be known
-//! beforehand is found out by loading: the one that was chosen is loaded or refused, and no other one is tried.
+//! The first that is for the card's cores, or for any, and that declares no extension which those do not have. What
+//! cannot be known beforehand is found out by loading: the one that was chosen is loaded or refused, and no other one
+//! is tried.
 //!
 //! # What is refused
 //!
 //! - What is no such container, is damaged, or has another version.
 //! - One without variants; a variant without a file, or whose file is no ELF file for RISC-V of 32 bits.
 //! - A name that no extension has, or one that is declared twice.
-//! - A variant whose file says by its attributes that it is compiled for an extension which is not declared: it would be chosen for
-//!   cores that cannot run it. What the declared ones imply need not be declared, nor `i`.
+//! - A variant whose file says by its attributes that it is compiled for an extension which is not declared: it would
+//!   be chosen for cores that cannot run it. What the declared ones imply need not be declared, nor `i`.
 //!
 //! All of the container is checked when it is read, also variants for other cards.
 
@@ -75,8 +77,8 @@ fn failure(fault: &ParseError) -> Failure {
 }
 
 impl<'a> Container<'a> {
-    /// Reads a container and checks all of it, as the [module](self) says. The bytes may be anything; the failure says what was found,
-    /// where, and what to do about it.
+    /// Reads a container and checks all of it, as the [module](self) says. The bytes may be anything; the failure
+    /// says what was found, where, and what to do about it.
     pub fn read(bytes: &'a [u8]) -> Result<Self, Failure> {
         let container = schema::read(bytes).and_then(|container| container.check().map(|()| container));
         container.map_err(|error| failure(&error))
@@ -112,7 +114,8 @@ impl<'a> Container<'a> {
         self.variants.iter().enumerate().find(|(_, variant)| fits(variant)).ok_or_else(|| {
             let variants: Vec<String> = self.variants.iter().map(|variant| variant.misfit(cores, &there)).collect();
             failure(&ParseError::incompatible(format!(
-                "it has nothing for this card's cores ({cores}, which have {}), but {}; compile a variant for these (docs/tenstorrent.md) \
+                "it has nothing for this card's cores ({cores}, which have {}), but {}; compile a variant for these \
+                 (docs/tenstorrent.md) \
                  and pack it too",
                 there.names().join(", "),
                 variants.join("; ")
@@ -162,7 +165,8 @@ impl Variant<'_> {
         let declared =
             if self.extensions.is_empty() { "none".to_owned() } else { self.extensions.join(", ") };
         Err(ParseError::invalid(format!(
-            "its file says that it is compiled with {more}, and declared is {declared}; declare what it was compiled with, or \
+            "its file says that it is compiled with {more}, and declared is {declared}; declare what it was compiled \
+             with, or \
              compile it without"
         )))
     }

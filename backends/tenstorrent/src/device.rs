@@ -8,7 +8,7 @@ use crate::executable::{Executable, FORMAT, infer};
 use crate::kmd::Card;
 use crate::memory::{Memory, PAGE, allocate};
 use crate::open_card::OpenCard;
-use crate::queue::{Queue, Shared};
+use crate::queue::{DeviceShared, Queue};
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Inferred, Job,
     LoadRequest, Loaded, MemoryRequest, NativeWaits, Properties, Rejected,
@@ -30,7 +30,7 @@ const QUEUES: [&str; 2] = ["tt-compute", "tt-transfer"];
 
 /// A device.
 pub struct TenstorrentDevice {
-    shared: Arc<Shared>,
+    shared: Arc<DeviceShared>,
     queues: Vec<Arc<Queue>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -46,7 +46,7 @@ impl fmt::Debug for TenstorrentDevice {
 impl TenstorrentDevice {
     /// A device of an open card.
     pub(crate) fn new(board: Arc<OpenCard>, settings: Settings) -> Result<Self, Failure> {
-        let shared = Shared::new(board, settings);
+        let shared = DeviceShared::new(board, settings);
         let mut device = Self { shared, queues: Vec::new(), threads: Vec::new() };
         for name in QUEUES {
             let queue = Queue::new(device.shared.clone());
@@ -151,7 +151,8 @@ impl Device for TenstorrentDevice {
     fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
         if !self.supports(request.format, host) {
             let message = format!(
-                "a card runs executables of formats {FORMAT} and {}, not {:?}: compile for it, as docs/tenstorrent.md says",
+                "a card runs executables of formats {FORMAT} and {}, not {:?}: compile for it, as \
+                 docs/tenstorrent.md says",
                 container::FORMAT,
                 request.format
             );

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A dispatch: bindings, image and workgroups laid out in the memory of some tiles, which then run.
+//! A dispatch: the host lays bindings, image and workgroups out in the memory of some tiles, and starts these.
 //!
-//! Every tile has all [pieces](crate::binding) of memory that the dispatch works on, and some of the workgroups.
+//! Every tile reaches all [ranges](crate::binding) of memory that the dispatch works on, and runs some workgroups.
 
-use crate::binding::{ALIGNMENT, Binding, Piece, gather};
+use crate::binding::{ALIGNMENT, Binding, DramRange, gather};
 use crate::device::TenstorrentDevice;
 use crate::executable::Executable;
-use crate::kmd::{Card, Error, Place};
+use crate::kmd::{Card, Coordinates, Error};
 use crate::memory::Pool;
 use crate::stub::{ENVIRONMENT, IMAGE, STACK, STATE, common, core_block, workgroup_state};
 use crate::tile::{Common, Patience, Tile, hold, wait};
@@ -33,22 +33,22 @@ pub(crate) struct Settings {
     pub(crate) paged: bool,
 }
 
-/// Everything that runs.
+/// The tiles of a card.
 pub(crate) struct Tiles {
     dram: Arc<Pool>,
-    /// Those that run dispatches, one dispatch at a time.
+    /// The tiles that run dispatches, one dispatch at a time.
     workers: Mutex<Vec<Tile>>,
-    /// How many these are.
+    /// The number of these.
     count: usize,
-    /// Where what dispatches have of a tile's memory ends.
+    /// The end of the part of a tile's memory that dispatches have.
     end: u64,
-    /// The one that asks executables what they are.
+    /// The tile that runs the query functions of executables.
     asker: Mutex<Tile>,
     epoch: AtomicU32,
     stopped: Stopped,
 }
 
-/// Why a core of the card will never end, as a simulated chip can tell.
+/// Why a core of the card will never end, which only a simulated chip knows.
 pub(crate) type Stopped = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 impl fmt::Debug for Tiles {
@@ -82,7 +82,7 @@ impl Tiles {
     }
 
     /// Where the tiles are that run dispatches.
-    pub(crate) fn places(&self) -> Vec<Place> {
+    pub(crate) fn places(&self) -> Vec<Coordinates> {
         self.workers.lock().iter().map(Tile::place).collect()
     }
 
@@ -137,7 +137,7 @@ impl Tiles {
             tile.launch(layout.common, cores, epoch)
         });
         if let Err(error) = launched {
-            // Those that were let go are held again, whatever they are at.
+            // The tiles that were started are held again, whatever they do.
             return hold(&tiles).and(Err(error));
         }
         wait(&tiles, epoch, self.patience(settings, stop))?;
@@ -153,7 +153,7 @@ impl Tiles {
             }
         }
         drop(workers);
-        pieces.iter().try_for_each(Piece::bring_back)
+        pieces.iter().try_for_each(DramRange::bring_back)
     }
 }
 
@@ -188,7 +188,7 @@ struct Plan<'a> {
     workgroups: [u32; 3],
     cores: usize,
     tiles: usize,
-    pieces: &'a [Piece],
+    pieces: &'a [DramRange],
     paged: bool,
     /// Where the memory of a tile ends, for it.
     end: u64,
@@ -276,12 +276,12 @@ impl Plan<'_> {
         let generation = executable.generation();
         let cores = self.cores as u64;
         let local_length = self.local_length();
-        let staged: u64 = self.pieces.iter().map(Piece::length).sum();
+        let staged: u64 = self.pieces.iter().map(DramRange::length).sum();
         if staged > self.end {
             return Ok(None);
         }
         let entries: usize = {
-            let pages = |piece: &Piece| Ok(piece.range()?.pieces(piece.start, piece.length()).count());
+            let pages = |piece: &DramRange| Ok(piece.range()?.pieces(piece.start, piece.length()).count());
             self.pieces.iter().map(pages).sum::<Result<usize, Error>>()?
         };
         let mut cursor = Cursor(u64::from(IMAGE) + executable.image().len() as u64);
@@ -332,7 +332,7 @@ impl Plan<'_> {
         let image = executable.paged(self.dispatch.function)?;
         let local_length = self.local_length();
         let page = u64::from(PAGE);
-        let span = |piece: &Piece| piece.start / page..piece.end.div_ceil(page);
+        let span = |piece: &DramRange| piece.start / page..piece.end.div_ceil(page);
         let pages: u64 = self.pieces.iter().map(|piece| span(piece).count() as u64).sum();
         let mut cursor = Cursor(u64::from(IMAGE) + image.len() as u64);
         let stacks_at = cursor.take(u64::from(STACK));
@@ -413,8 +413,10 @@ impl Plan<'_> {
     /// Why a dispatch does not fit into a tile, not even a few pages at a time.
     fn too_large(&self, pages: u64, needed: u64, code: usize) -> Error {
         let message = format!(
-            "function {:?} does not fit into the {} bytes that a tile has for it (l1= has the other {}): {needed} are taken before there is a place for a page of its \
-             bindings, by its code ({code}), its stack ({STACK}), workgroup-local memory ({}) and the table of the {pages} pages \
+            "function {:?} does not fit into the {} bytes that a tile has for it (l1= has the other {}): {needed} \
+             are taken before there is a place for a page of its \
+             bindings, by its code ({code}), its stack ({STACK}), workgroup-local memory ({}) and the table of the \
+             {pages} pages \
              that its bindings have ({}); bind less, or compile for smaller workgroups",
             self.function.name,
             self.end,

@@ -23,14 +23,15 @@ const REST: u32 = 512 << 10;
 pub struct Executable {
     generation: &'static Generation,
     image: Image,
-    functions: Vec<Entry>,
+    functions: Vec<LoadedFunction>,
 }
 
 /// A function, and the image for it.
 #[derive(Debug)]
-struct Entry {
+struct LoadedFunction {
     function: library::Function,
-    /// The image with which it works on more memory than a tile has, or why there is no such; made when it is needed first.
+    /// The image with which it works on more memory than a tile has, or why there is no such; made when it is needed
+    /// first.
     paged: OnceLock<Result<Vec<u8>, Failure>>,
 }
 
@@ -65,13 +66,13 @@ impl Executable {
         tile.read(IMAGE, &mut memory)?;
         let functions = library::functions(&memory, IMAGE, library)
             .map_err(|error| Failure::new(Code::Incompatible, error.to_string()))?;
-        let entry = |function| Entry { function, paged: OnceLock::new() };
+        let entry = |function| LoadedFunction { function, paged: OnceLock::new() };
         Ok(Self { generation, image, functions: functions.into_iter().map(entry).collect() })
     }
 
     /// Its functions, as a program sees them.
     pub(crate) fn functions(&self) -> Vec<Function> {
-        let describe = |Entry { function, .. }: &Entry| Function {
+        let describe = |LoadedFunction { function, .. }: &LoadedFunction| Function {
             name: function.name.clone(),
             bindings: function.bindings.into(),
             constants: function.constants.into(),
@@ -85,7 +86,7 @@ impl Executable {
         self.generation
     }
 
-    fn entry(&self, number: usize) -> Result<&Entry, Failure> {
+    fn entry(&self, number: usize) -> Result<&LoadedFunction, Failure> {
         self.functions.get(number).ok_or_else(|| {
             let message =
                 format!("an executable with {} functions has no number {number}", self.functions.len());
@@ -105,7 +106,7 @@ impl Executable {
 
     /// What is to be there where a function works on more memory than a tile has.
     pub(crate) fn paged(&self, number: usize) -> Result<&[u8], Failure> {
-        let Entry { function, paged } = self.entry(number)?;
+        let LoadedFunction { function, paged } = self.entry(number)?;
         let paged = paged.get_or_init(|| {
             let (bringers, room) = (Stub::new(self.generation).bringers, self.generation.l1 - IMAGE - REST);
             let paged = self.image.paged(function.address, bringers, room);
@@ -144,8 +145,8 @@ fn query(tile: &Tile, function: u32, image: &[u8], epoch: u32, patience: Patienc
     tile.result(1)
 }
 
-/// What executable some bytes are: a container, which has no length of its own, or an ELF file of 32 bits for RISC-V, which ends with the
-/// last of its tables and sections.
+/// What executable some bytes are: a container, which has no length of its own, or an ELF file of 32 bits for RISC-V,
+/// which ends with the last of its tables and sections.
 pub(crate) fn infer(data: &[u8]) -> Option<Inferred> {
     if data.get(4..8) == Some(container::IDENTIFIER.as_bytes()) {
         return Some(Inferred { format: container::FORMAT.to_owned(), length: data.len() as u64 });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the driver has to know of each kind of chip: sizes, addresses and registers. Everything else is the same for all of them.
+//! The kinds of chips: sizes, addresses and registers. Everything else of the driver is the same for all.
 
-use crate::kmd::Place;
+use crate::kmd::Coordinates;
 use hal_tenstorrent_abi::uapi::device;
 use hal_tenstorrent_loader::Cores;
 use hal_tenstorrent_loader::paging::{ENTRY, PAGE};
@@ -11,44 +11,44 @@ use std::fmt;
 /// A kind of chip.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Generation {
-    /// What it is called, and which boards have it.
+    /// Its name and its boards.
     pub(crate) name: &'static str,
     pub(crate) boards: &'static str,
     /// Its number on the host's bus.
     device: u16,
-    /// What its cores lack.
+    /// The instructions that its cores lack.
     pub(crate) cores: Cores,
-    /// How much memory a tile has.
+    /// The size of a tile's memory.
     pub(crate) l1: u32,
-    /// How many bytes a DRAM bank has.
+    /// The size of a DRAM bank.
     pub(crate) bank_bytes: u64,
-    /// How long a window for anything is, and one for a bank.
+    /// The sizes of a small window and of one for a bank.
     pub(crate) windows: (u64, u64),
     pub(crate) controller: Controller,
     pub(crate) network: Network,
     pub(crate) starts: Starts,
 }
 
-/// Where the controller is, and what it says.
+/// The chip's controller.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Controller {
-    pub(crate) place: Place,
-    /// Where its own address space begins.
+    pub(crate) place: Coordinates,
+    /// The beginning of its own address space.
     pub(crate) base: u64,
-    /// Where it says where the table of telemetry is, and the values.
+    /// The addresses of the pointers to the telemetry's table and values.
     pub(crate) table: u64,
     pub(crate) values: u64,
-    /// How it says what is fused off.
+    /// How it reports what is fused off.
     pub(crate) harvest: Harvest,
 }
 
-/// How a chip says what of it is fused off.
+/// How a controller reports what is fused off.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Harvest {
     /// Telemetry has masks of the columns of tiles and of the banks that are there.
     Telemetry,
-    /// It answers a message with a mask of the rows of tiles that are not. That coordinates are translated is a bit of a register, without which old
-    /// firmware leaves holes.
+    /// It answers a message with a mask of the rows of tiles that are not. That coordinates are translated is a bit
+    /// of a register, without which old firmware leaves holes.
     Message(Messages),
 }
 
@@ -74,12 +74,14 @@ pub(crate) struct Messages {
 pub(crate) struct Network {
     /// Where in a command buffer the register is that begins a transfer.
     pub(crate) command: i32,
-    /// How far behind the lower half of an address the register is that has the coordinates, and how far they are shifted there.
+    /// How far behind the lower half of an address the register is that has the coordinates, and how far they are
+    /// shifted there.
     pub(crate) coordinates: i32,
     pub(crate) shift: u32,
 }
 
-/// The registers that say where the other cores of a tile start: three, what counts of them, one, and whether that counts.
+/// The registers that say where the other cores of a tile start: three, what counts of them, one, and whether that
+/// counts.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Starts {
     pub(crate) t: u32,
@@ -97,7 +99,7 @@ const BLACKHOLE: Generation = Generation {
     bank_bytes: 0xff00_0000,
     windows: (2 << 20, 4 << 30),
     controller: Controller {
-        place: Place { x: 8, y: 0 },
+        place: Coordinates { x: 8, y: 0 },
         base: 0,
         table: 0x8003_0434,
         values: 0x8003_0430,
@@ -116,7 +118,7 @@ const WORMHOLE: Generation = Generation {
     bank_bytes: 2 << 30,
     windows: (1 << 20, 16 << 20),
     controller: Controller {
-        place: Place { x: 0, y: 10 },
+        place: Coordinates { x: 0, y: 10 },
         base: 0x8_0000_0000,
         table: 0x8003_01d0,
         values: 0x8003_01d4,
@@ -157,7 +159,7 @@ impl Generation {
     }
 
     /// Coordinates as a register of the network's interface has them.
-    pub(crate) fn bits(&self, place: Place) -> u32 {
+    pub(crate) fn bits(&self, place: Coordinates) -> u32 {
         (u32::from(place.x) | u32::from(place.y) << 6) << self.network.shift
     }
 }

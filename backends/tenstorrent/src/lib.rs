@@ -2,10 +2,11 @@
 
 //! Tenstorrent Blackhole and Wormhole cards, through the `tt-kmd` kernel driver's own interface.
 //!
-//! `tenstorrent://` drives a card through the kernel driver's windows, and runs executables that IREE's compiler makes for 32-bit RISC-V
-//! (`embedded-elf-riscv_32`, or several of these in a [container]) on the small cores of its Tensix tiles. Nothing of the vendor's user-space software is needed, neither
-//! its compiler. `tenstorrent://emulated` drives an emulator of that kernel driver with a simulated chip
-//! behind it: the same path, down to the kernel's requests and windows. Nothing here has been proved on silicon yet.
+//! `tenstorrent://` drives a card through the kernel driver's windows, and runs executables that IREE's compiler
+//! makes for 32-bit RISC-V (`embedded-elf-riscv_32`, or several of these in a [container]) on the small cores of its
+//! Tensix tiles. Nothing of the vendor's user-space software is needed, neither its compiler.
+//! `tenstorrent://emulated` drives an emulator of that kernel driver with a simulated chip behind it: the same path,
+//! down to the kernel's requests and windows. Nothing here has been proved on silicon yet.
 //!
 //! # Devices
 //!
@@ -16,37 +17,29 @@
 //! | `tenstorrent://0000:01:00.0` | the card at a place on the bus |
 //! | `tenstorrent:///dev/tenstorrent/N` | the card behind a node |
 //! | `tenstorrent://emulated`, `tenstorrent://emulated/N` | an emulated card; never taken unless it is named |
-//! | `tenstorrent://ttsim` | the same, but the chip is in the simulator's library (`libttsim.so`) that the variable `LIBTTSIM` names |
+//! | `tenstorrent://ttsim` | an emulated card whose chip is in the simulator's library that `LIBTTSIM` names |
 //!
-//! What `tenstorrent://` stands for can be said otherwise by the environment: `HAL_TENSTORRENT_DEFAULT` is then the path. A card that is
-//! named is that card or an error. It is open for one program at a time, which may have several devices of it.
+//! What `tenstorrent://` stands for can be said otherwise by the environment: `HAL_TENSTORRENT_DEFAULT` is then the
+//! path. A card that is named is that card or an error. It is open for one program at a time, which may have several
+//! devices of it.
 //!
-//! # Parameters
-//!
-//! | parameter | default | what it does |
-//! |---|---|---|
-//! | `open_timeout=SECONDS` | 10 | how long to wait for a card that another program has |
-//! | `timeout=SECONDS` | 600 | how long a dispatch may take; then its tiles are stopped, and it fails |
-//! | `tiles=N` | all but one; of an emulated card as many as it has workers | on how many tiles a dispatch runs, at most |
-//! | `cores=N` | 5; of an emulated card 1 | on how many cores of each tile |
-//! | `l1=KIB`, `l1=KIB:DIVISION` | 64:height | how much of each tile's memory is for buffers that dispatches work on and that fit: up to 512, in whole pages of 4, and none with 0; and how they are divided over the tiles: `interleaved`, `height`, `width` or `block`, of which the last three may end in `-columns`. Dispatches have the rest |
-//! | `paging=auto\|always` | auto | whether a dispatch brings pages one by one also where all of them fit into a tile |
-//!
-//! An emulated card takes those of its emulator as well.
+//! [`Tenstorrent::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/tenstorrent.md`
+//! has their table. An emulated card takes those of its [emulation](hal_kernel::Emulation::PARAMETERS) as well.
 //!
 //! # A simulator's library
 //!
-//! Such a library ends its process where a rule is broken. So another program has it loaded, `tenstorrent-ttsim`, which `emulator-tenstorrent` has: beside the
-//! program that opens the device, where programs are looked for, or where `HAL_TTSIM_SERVER` says. When it ends, the device is lost, and
-//! what the library said is the reason. Its tiles execute when the host looks for their end, on one thread, and nothing is counted.
+//! Such a library ends its process where a rule is broken. So another program has it loaded, `tenstorrent-ttsim`,
+//! which `emulator-tenstorrent` has: beside the program that opens the device, where programs are looked for, or
+//! where `HAL_TTSIM_SERVER` says. When it ends, the device is lost, and what the library said is the reason. Its
+//! tiles execute when the host looks for their end, on one thread, and nothing is counted.
 //!
 //! # Where things are
 //!
 //! | | |
 //! |---|---|
 //! | `kmd/` | the kernel: nodes, an open card, windows, coordinates, what may go wrong |
-//! | `memory.rs`, `memory/` | DRAM and tiles' memory: who has which part, how buffers are divided over banks; transfers |
-//! | `stub.rs`, `tile.rs` | what a tile's cores execute around a function, and how a tile is let go and held |
+//! | `memory.rs`, `memory/` | DRAM and tiles' memory: allocation, division over banks, transfers |
+//! | `stub.rs`, `tile.rs` | what a tile's cores execute around a function, and how a tile is started and held |
 //! | `open_card.rs` | the cards that a program has open, each once |
 //! | `binding.rs`, `dispatch.rs` | the memory that a dispatch works on, and how it is laid out in tiles |
 //! | `container.rs`, `container/` | several variants of one executable in one file |
@@ -70,10 +63,10 @@ pub use executable::{Executable, FORMAT};
 pub use memory::{CardRange, Memory};
 
 use dispatch::Settings;
-use hal_backend::{DeviceInfo, Driver, Failure, Parameters};
+use hal_backend::{DeviceInfo, Driver, Failure, Parameter, Parameters};
 use hal_kernel::{Emulation, NoEmulation};
 use kmd::{CARDS, Linux, cards};
-use memory::{Division, Share};
+use memory::{Division, L1Share};
 use open_card::OpenCard;
 use std::fmt;
 use std::marker::PhantomData;
@@ -88,7 +81,7 @@ impl<E> fmt::Debug for Tenstorrent<E> {
     }
 }
 
-/// What emulated cards are called, as the first word of a path: ours, and those of a simulator's library.
+/// The first words of emulated cards' paths: this project's chip, and a simulator's library.
 const EMULATED: [&str; 2] = ["emulated", "ttsim"];
 
 /// More tiles than any card has.
@@ -98,11 +91,51 @@ const MOST_TILES: usize = 256;
 const MOST_L1: u32 = 512;
 const L1_STEP: u32 = 4;
 /// What buffers have of it where nothing is said.
-const L1_DEFAULT: Share = Share { bytes: 64 << 10, division: Division::DEFAULT };
+const L1_DEFAULT: L1Share = L1Share { bytes: 64 << 10, division: Division::DEFAULT };
 
-/// What is true of every device, for `--dump_devices`.
-const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32, tenstorrent-htt1\n- parameters: \
-                      open_timeout, timeout, tiles, cores, l1, paging";
+/// The parameters of every card.
+const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        name: "open_timeout",
+        values: "SECONDS",
+        default: "10",
+        effect: "how long to wait for a card that another program has",
+    },
+    Parameter {
+        name: "timeout",
+        values: "SECONDS",
+        default: "600",
+        effect: "how long a dispatch may take; then its tiles are stopped, and it fails",
+    },
+    Parameter {
+        name: "tiles",
+        values: "N",
+        default: "all but one; emulated: one for each worker",
+        effect: "on how many tiles a dispatch runs, at most",
+    },
+    Parameter {
+        name: "cores",
+        values: "N",
+        default: "5; emulated: 1",
+        effect: "on how many cores of each tile",
+    },
+    Parameter {
+        name: "l1",
+        values: "KIB[:DIVISION]",
+        default: "64:height",
+        effect: "memory of each tile for [buffers](#memory), up to 512, and their division",
+    },
+    Parameter {
+        name: "paging",
+        values: "auto|always",
+        default: "auto",
+        effect: "`always`: a dispatch brings pages one by one even if all fit into a tile",
+    },
+];
+
+/// The lines of `--dump_devices` that hold for every card.
+const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32, \
+                      tenstorrent-htt1";
 
 /// What the parameters of a URI say.
 #[derive(Debug, PartialEq, Eq)]
@@ -112,7 +145,7 @@ struct Opening {
     tiles: Option<usize>,
     cores: Option<usize>,
     paged: bool,
-    l1: Share,
+    l1: L1Share,
 }
 
 impl Opening {
@@ -146,20 +179,21 @@ impl Opening {
 }
 
 /// What buffers have of tiles' memory: so many KiB, and how they are divided if that is said.
-fn share(text: &str) -> Option<Share> {
+fn share(text: &str) -> Option<L1Share> {
     let (kib, division) = match text.split_once(':') {
         Some((kib, name)) => (kib, name.parse().ok()?),
         None => (text, Division::DEFAULT),
     };
     let kib = kib.parse::<u32>().ok().filter(|kib| *kib <= MOST_L1 && kib.is_multiple_of(L1_STEP))?;
-    Some(Share { bytes: kib << 10, division })
+    Some(L1Share { bytes: kib << 10, division })
 }
 
 #[cold]
 fn refuse_share(parameters: &Parameters<'_>, text: &str) -> Failure {
     let names: Vec<&str> = Division::names().collect();
     let takes = format!(
-        "is {text:?}; it takes a multiple of {L1_STEP} from 0 to {MOST_L1}, in KiB, and behind a colon how buffers are divided: {}",
+        "is {text:?}; it takes a multiple of {L1_STEP} from 0 to {MOST_L1}, in KiB, and behind a colon how buffers \
+         are divided: {}",
         names.join(", ")
     );
     parameters.refuse("l1", &takes)
@@ -171,6 +205,7 @@ impl<E: Emulation<()>> Driver for Tenstorrent<E> {
     const NAME: &'static str = CARDS.driver;
     const FULL_NAME: &'static str =
         "Tenstorrent Blackhole and Wormhole (tt-kmd kernel driver, or an emulator of it)";
+    const PARAMETERS: &'static [Parameter] = PARAMETERS;
 
     fn create() -> Self {
         Self(PhantomData)
@@ -190,15 +225,20 @@ impl<E: Emulation<()>> Driver for Tenstorrent<E> {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        if EMULATED.contains(&info.path.as_str()) {
+        if CARDS.is_emulated(info) {
             return format!(
-                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says otherwise, as \
-                 {path}/0, {path}/1\n{COMMON}, and the emulator's",
+                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says \
+                 otherwise, as \
+                 {path}/0, {path}/1\n{COMMON}",
                 info.name,
                 path = info.path,
             );
         }
         format!("# {}\n- evidence: none on silicon yet\n{COMMON}", info.name)
+    }
+
+    fn parameters(&self, info: &DeviceInfo) -> Vec<Parameter> {
+        CARDS.parameters::<E, ()>(info, PARAMETERS)
     }
 }
 
@@ -214,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_what_was_asked_for_or_an_error() {
+    fn parameters_are_read_or_refused() {
         let given =
             [("open_timeout", "0"), ("timeout", "3"), ("tiles", "7"), ("cores", "2"), ("paging", "always")];
         let settings = opening(&given).unwrap().settings(1, 1);
@@ -243,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn card_that_is_not_there_is_said_with_what_to_do() {
+    fn missing_card_is_refused_with_advice() {
         let failure = Tenstorrent::create()
             .open("/dev/tenstorrent/9999", &mut Parameters::new("tenstorrent", []))
             .unwrap_err();
@@ -253,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_is_for_what_was_not_done() {
+    fn advice_differs_from_the_request() {
         let cases: &[(&str, &[&str])] = &[
             ("tenstorrent://emulated/1", &["tenstorrent://emulated/1", "has 1 card,", "cards=2"]),
             ("tenstorrent://emulated/3?cards=2", &["has 2 cards", "cards=4"]),

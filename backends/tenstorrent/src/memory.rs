@@ -2,34 +2,34 @@
 
 //! Memory of a device: DRAM, tiles' memory (L1), and memory of the host.
 //!
-//! DRAM and L1 are [pools](pool) of *banks*: the banks of DRAM, or the tiles, of which each gives the end of its memory. The bytes of an
-//! allocation are linear, page after page, and its [division] says which page is in which bank and where there. How many banks
-//! there are is the board's own (a p100a has seven of DRAM), so nothing here is a power of two but the page.
+//! DRAM and L1 are [pools](pool) of *banks*: the banks of DRAM, or the ends of the tiles' memories. The bytes of an
+//! allocation are linear, page after page, and its [division] maps each page to a bank and an address there. The number
+//! of banks depends on the board (a p100a has seven of DRAM), so only the page is a power of two.
 //!
 //! # Which pool
 //!
-//! Of L1 there is what the `l1` parameter says. A buffer that dispatches work on is there, divided as the parameter says, while there is
-//! room; what is larger, finds none or is for something else (transfers alone, or a pool that is divided later) is in DRAM. What passes
-//! through the card only on its way to a tile stays out of L1.
+//! The `l1` parameter sets how much L1 buffers have, and their division. A buffer that dispatches work on is in L1
+//! while there is room. A buffer that is larger, finds no room or has another use (transfers alone, or a pool that is
+//! divided later) is in DRAM, and so are copies of host memory.
 //!
-//! The host cannot map either, so what a program maps is memory of the host, which a dispatch works on by way of DRAM.
+//! The host cannot map either pool. A buffer that a program maps is host memory, and dispatches work on a copy in DRAM.
 
 mod division;
 mod pool;
 
 pub(crate) use division::Division;
-pub(crate) use pool::{Kind, Pool, Share, allocate, passage};
+pub(crate) use pool::{BankKind, L1Share, Pool, allocate, passage};
 
-use crate::kmd::{Error, Place};
+use crate::kmd::{Coordinates, Error};
 use division::Shards;
 use hal_backend::{Code, Failure, HostRange};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// How many bytes of an allocation are together in one bank.
+/// The size of a page: bytes of an allocation that are together in one bank.
 pub(crate) const PAGE: u64 = hal_tenstorrent_loader::paging::PAGE as u64;
-/// How much is transferred at once.
+/// The size of one transfer.
 pub(crate) const CHUNK: usize = 256 << 10;
 
 /// An allocation of the card's memory. Its rows are free again when it is dropped.
@@ -55,12 +55,12 @@ impl Drop for CardRange {
 
 /// A part of an allocation that is in one bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct BankRange {
     /// A port of the bank, or the tile.
-    pub(crate) bank: Place,
-    /// Where in the bank it is.
+    pub(crate) bank: Coordinates,
+    /// Its address in the bank.
     pub(crate) address: u64,
-    /// Where in what was asked for it begins.
+    /// Its offset in the requested bytes.
     pub(crate) at: u64,
     /// How many bytes it has.
     pub(crate) length: u64,
@@ -74,18 +74,18 @@ impl CardRange {
 
     /// A number that no other allocation has while this one lives.
     pub(crate) fn identity(&self) -> u64 {
-        self.first | u64::from(self.pool.kind() == Kind::Tiles) << 63
+        self.first | u64::from(self.pool.kind() == BankKind::Tiles) << 63
     }
 
     /// Some bytes, page by page. They are inside the shards.
-    pub(crate) fn pieces(&self, offset: u64, length: u64) -> impl DoubleEndedIterator<Item = Piece> {
+    pub(crate) fn pieces(&self, offset: u64, length: u64) -> impl DoubleEndedIterator<Item = BankRange> {
         let end = offset + length;
         let piece = move |page: u64| {
             #[expect(clippy::expect_used, reason = "to leave a page out would lose its bytes")]
             let (bank, within) = self.pool.banks().locate(self.shards, page).expect("a page of the shards");
             let from = offset.max(page * PAGE);
             let address = self.pool.address(self.first + within) + from % PAGE;
-            Piece { bank, address, at: from - offset, length: end.min((page + 1) * PAGE) - from }
+            BankRange { bank, address, at: from - offset, length: end.min((page + 1) * PAGE) - from }
         };
         (offset / PAGE..end.div_ceil(PAGE)).map(piece)
     }
@@ -97,7 +97,7 @@ impl CardRange {
             let place = &mut bytes[part(piece)];
             self.pool.card().read(piece.bank, piece.address, place)?;
         }
-        // From where a card is lost, everything reads as ones: the end of it tells.
+        // A card that is lost during the read reads as ones to its end, so the last bytes are checked.
         if bytes.last() == Some(&0xff) { self.pool.card().check_alive() } else { Ok(()) }
     }
 
@@ -111,10 +111,10 @@ impl CardRange {
         Ok(())
     }
 
-    /// Waits until what was written to some bytes is there: in each bank, a read comes after the writes.
+    /// Waits until writes to some bytes are done, by a read of each bank, which comes after them.
     pub(crate) fn flush(&self, offset: u64, length: u64) -> Result<(), Error> {
         let count = self.pool.banks().count();
-        let mut read: BTreeSet<Place> = BTreeSet::new();
+        let mut read: BTreeSet<Coordinates> = BTreeSet::new();
         let mut ones = true;
         for piece in self.pieces(offset, length).rev() {
             if read.insert(piece.bank) {
@@ -126,13 +126,13 @@ impl CardRange {
                 break;
             }
         }
-        // Of a card that is lost, nothing was written, and everything reads as ones.
+        // A lost card drops writes and reads as ones.
         if ones { self.pool.card().check_alive() } else { Ok(()) }
     }
 }
 
 /// The part of a slice that a piece is.
-fn part(piece: Piece) -> std::ops::Range<usize> {
+fn part(piece: BankRange) -> std::ops::Range<usize> {
     let at = usize::try_from(piece.at).unwrap_or(usize::MAX);
     at..at.saturating_add(usize::try_from(piece.length).unwrap_or(usize::MAX))
 }
@@ -196,7 +196,8 @@ impl Bytes<'_> {
         }
     }
 
-    /// Whether a copy from here to `target` must begin with the last bytes: both are in the same memory, and the target is behind.
+    /// Whether a copy from here to `target` must begin with the last bytes: both are in the same memory, and the
+    /// target is behind.
     fn runs_into(self, target: Bytes<'_>) -> bool {
         match (self, target) {
             (Bytes::Card(one, from), Bytes::Card(other, to)) => {

@@ -2,12 +2,12 @@
 
 //! The cards that this program has open: each once, however many devices it makes of it.
 //!
-//! A card is one program's at a time, but a program may have several devices of it. They share its file, its memory and its tiles, and each
-//! has queues of its own.
+//! One program at a time can open a card, but it may make several devices of the card. They share its file, memory and
+//! tiles, and each has queues of its own.
 
 use crate::dispatch::Tiles;
 use crate::kmd::Card;
-use crate::memory::{Pool, Share};
+use crate::memory::{L1Share, Pool};
 use hal_backend::{Code, Failure};
 use hal_kernel::CardKey;
 use hal_kernel::cards::{CardHandle, NamedCard};
@@ -20,12 +20,12 @@ use std::time::{Duration, Instant};
 pub(crate) struct OpenCard {
     pub(crate) card: Arc<Card>,
     pub(crate) dram: Arc<Pool>,
-    /// What its tiles' memory has for buffers, if it has any.
+    /// The tiles' memory for buffers, if there is any.
     pub(crate) l1: Option<Arc<Pool>>,
-    /// How much of each tile's memory that is.
-    share: Share,
+    /// Its share of each tile's memory.
+    share: L1Share,
     pub(crate) tiles: Tiles,
-    /// Goes when its file has been closed.
+    /// Dropped last, once its file is closed.
     registration: Registration,
 }
 
@@ -33,12 +33,12 @@ pub(crate) struct OpenCard {
 static OPEN: Registry<CardKey, OpenCard> = Registry::new();
 
 impl OpenCard {
-    /// The card that a path names: the one that is open, or opened now. `share` is what buffers have of each tile's memory, of all
-    /// devices.
+    /// Opens the card that a path names, or returns the open one. `share` is the part of each tile's memory for the
+    /// buffers of all devices.
     pub(crate) fn open(
         named: &NamedCard<()>,
         patience: Duration,
-        share: Share,
+        share: L1Share,
     ) -> Result<Arc<Self>, Failure> {
         let CardHandle::Node(node) = &named.handle else {
             let message =
@@ -68,7 +68,7 @@ impl OpenCard {
                 open.card.name(),
                 open.share,
             );
-            // The last device of it may be about to go.
+            // The last device of it may be about to be dropped.
             drop(open);
             if begin.elapsed() >= patience {
                 return Err(Failure::new(Code::FailedPrecondition, message));
@@ -77,7 +77,7 @@ impl OpenCard {
         }
     }
 
-    /// Takes the card out of the registry, because it is lost: the next one to ask opens the card anew, or hears from the kernel why not.
+    /// Takes the card out of the registry, because it is lost: the next open asks the kernel again.
     pub(crate) fn lose(&self) {
         self.registration.release();
     }

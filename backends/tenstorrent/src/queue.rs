@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A queue of a device: jobs in order, by one thread, which also learns of what has ended.
+//! A queue of a device: one thread does its jobs in order and reports their end.
 //!
-//! Transfers are done by this thread, through windows. A dispatch is laid out by it, and run by tiles, for which it waits. There are two
-//! queues, so that transfers go on while tiles run.
+//! The thread does transfers through windows. It lays out a dispatch, starts the tiles, and waits for them. There are
+//! two queues, so that transfers go on while tiles run.
 //!
-//! What goes wrong with one job fails that job, and the queue goes on. Only a card that is gone is lost, for both queues.
+//! A job that fails does not stop its queue. The device, with both queues, is lost only when its card is gone.
 
 use crate::device::TenstorrentDevice;
 use crate::dispatch::Settings;
@@ -26,7 +26,7 @@ const DEPTH: usize = 1024;
 
 /// What the queues of a device share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct DeviceShared {
     pub(crate) board: Arc<OpenCard>,
     pub(crate) settings: Settings,
     pub(crate) reporter: Reporter,
@@ -34,12 +34,12 @@ pub(crate) struct Shared {
     lost: OnceLock<Failure>,
 }
 
-impl Shared {
+impl DeviceShared {
     pub(crate) fn new(board: Arc<OpenCard>, settings: Settings) -> Arc<Self> {
         Arc::new(Self { board, settings, reporter: Reporter::default(), lost: OnceLock::new() })
     }
 
-    /// The device takes no more work, for this reason. Whether it is the first.
+    /// Loses the device for this reason. True if it is the first one.
     fn lose(&self, why: &Failure) -> bool {
         let is_first = self.lost.set(why.clone()).is_ok();
         if is_first {
@@ -50,7 +50,7 @@ impl Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     jobs: VecDeque<Job<TenstorrentDevice>>,
     /// Whether a submission was refused for want of room.
     full: bool,
@@ -58,17 +58,17 @@ struct State {
     stopping: bool,
 }
 
-/// A queue, and what its thread shares with others.
+/// A queue, as its thread shares it with the driver.
 pub(crate) struct Queue {
-    shared: Arc<Shared>,
-    state: Mutex<State>,
+    shared: Arc<DeviceShared>,
+    state: Mutex<QueueState>,
     work: Condvar,
-    /// Whether whatever runs is to be given up.
+    /// True once running work is to be given up.
     give_up: AtomicBool,
 }
 
 impl Queue {
-    pub(crate) fn new(shared: Arc<Shared>) -> Arc<Self> {
+    pub(crate) fn new(shared: Arc<DeviceShared>) -> Arc<Self> {
         Arc::new(Self {
             shared,
             state: Mutex::default(),
@@ -77,7 +77,7 @@ impl Queue {
         })
     }
 
-    /// Takes a job, unless there is no room: then it comes back when something has ended.
+    /// Takes a job, or returns it if the queue is full.
     pub(crate) fn submit(&self, job: Job<TenstorrentDevice>) -> Result<(), Rejected<TenstorrentDevice>> {
         if let Some(failure) = self.shared.lost.get() {
             return Err(Rejected::Lost(failure.clone()));
@@ -93,20 +93,20 @@ impl Queue {
         Ok(())
     }
 
-    /// What has not begun fails, and what runs is given up.
+    /// Fails the jobs that have not begun, and gives up the running one.
     pub(crate) fn abort(&self, why: &Failure) {
         self.state.lock().aborted.get_or_insert_with(|| why.clone());
         self.give_up.store(true, Ordering::Relaxed);
         self.work.notify_one();
     }
 
-    /// The thread ends when there are no more jobs.
+    /// Has the thread end when there are no more jobs.
     pub(crate) fn stop(&self) {
         self.state.lock().stopping = true;
         self.work.notify_one();
     }
 
-    /// The thread has panicked, and takes no more jobs: lets go of those that there are.
+    /// Drops the jobs, because the thread has panicked.
     pub(crate) fn thread_panicked(&self, why: &Failure) {
         self.shared.lose(why);
         let jobs = std::mem::take(&mut self.state.lock().jobs);
@@ -127,7 +127,7 @@ impl Queue {
         }
     }
 
-    /// What the thread does, until the device is dropped.
+    /// Runs on the thread until the device is dropped.
     pub(crate) fn serve(&self) {
         while let Some((job, aborted, had_no_room)) = self.next() {
             self.perform(job, aborted, had_no_room);
@@ -147,7 +147,7 @@ impl Queue {
         if let Some(observer) = &job.observer {
             observer.job(begin, clock(), outcome.as_ref().map(drop));
         }
-        // What the job held is free before its completion is known.
+        // The job's memory is free before its completion is reported.
         drop(job);
         let reporter = &self.shared.reporter;
         if let (true, Err(failure)) = (ends, &outcome)
@@ -166,7 +166,7 @@ impl Queue {
     fn failure(&self, error: &Error) -> Failure {
         let aborted = self.state.lock().aborted.clone();
         match (error, aborted) {
-            // What was given up ends for the reason that it was given up for.
+            // A job that was given up fails for the reason of that.
             (Error::Other(failure), Some(aborted)) if failure.code() == Code::Aborted => aborted,
             _ => error.failure(self.shared.board.card.name()),
         }
@@ -209,7 +209,7 @@ impl Queue {
                 words.map(u32::from_le_bytes)
             }
         };
-        let Shared { board, settings, .. } = &*self.shared;
+        let DeviceShared { board, settings, .. } = &*self.shared;
         board.tiles.run(dispatch, workgroups, *settings, &self.give_up)
     }
 }

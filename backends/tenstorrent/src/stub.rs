@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The code of ours that a tile's cores execute around an executable's functions, and where everything is in a tile's memory.
+//! The code of ours that a tile's cores execute around an executable's functions, and where everything is in a tile's
+//! memory.
 //!
-//! Core B brings pages from DRAM into the tile's memory by the tile's own network interface, keeps a copy of each, lets the other cores go,
-//! and calls the function for its workgroups, as they do for theirs. Then it compares each page with its copy and writes what has changed
-//! back, and nothing else: so tiles that work on the same pages, each for workgroups of its own, do not undo each other's, nor what a
-//! transfer writes there meanwhile. Words are compared; an executable that stores less than words says so, and its bytes are. At the end
-//! it writes a number that the host waits for, and stays where it is.
+//! Core B brings pages from DRAM into the tile's memory by the tile's own network interface, keeps a copy of each,
+//! lets the other cores go, and calls the function for its workgroups, as they do for theirs. Then it compares each
+//! page with its copy and writes what has changed back, and nothing else: so tiles that work on the same pages, each
+//! for workgroups of its own, do not undo each other's, nor what a transfer writes there meanwhile. Words are
+//! compared; an executable that stores less than words says so, and its bytes are. At the end it writes a number that
+//! the host waits for, and stays where it is.
 //!
-//! Everything that changes from call to call is in memory, in two kinds of structures of words: [`common`], for all cores, and
-//! [`core`](mod@core), for each.
+//! Everything that changes from call to call is in memory, in two kinds of structures of words: [`common`], for all
+//! cores, and [`core`](mod@core), for each.
 
 use crate::generation::{Generation, Network, Starts};
 use hal_tenstorrent_loader::encode::{
@@ -22,7 +24,8 @@ mod paging;
 /// How many cores a tile has.
 pub(crate) const CORES: usize = 5;
 
-/// Where core B starts: there is a jump to the stub, and from there on the tile's own part of the table of pages, which is zeros.
+/// Where core B starts: there is a jump to the stub, and from there on the tile's own part of the table of pages,
+/// which is zeros.
 pub(crate) const START: u32 = 0;
 /// Where the words for all cores are.
 pub(crate) const COMMON: u32 = 0x2000;
@@ -69,7 +72,8 @@ pub(crate) mod common {
     pub(crate) const EPOCH: i32 = 52;
     /// Where to say it.
     pub(crate) const DONE: i32 = 56;
-    /// How many places for pages there are, each with one for its copy behind it, where not all pages are brought at once; none, otherwise.
+    /// How many places for pages there are, each with one for its copy behind it, where not all pages are brought at
+    /// once; none, otherwise.
     pub(crate) const PLACES: i32 = 60;
     /// Where the first of them is.
     pub(crate) const PLACES_AT: i32 = 64;
@@ -275,8 +279,8 @@ fn first_core(asm: &mut Assembler, routines: &Routines, starts: &Starts, others:
     finish(asm, common::DONE, S[0]);
 }
 
-/// Says where the other cores start. That is behind another way than what lets them go, and on Wormhole nothing but a load of what was stored, whose
-/// result is used, has one come after the other.
+/// Says where the other cores start. That is behind another way than what lets them go, and on Wormhole nothing but a
+/// load of what was stored, whose result is used, has one come after the other.
 fn say_starts(asm: &mut Assembler, starts: &Starts, [_, t0, t1, t2, nc]: [u32; CORES]) {
     let words = [
         (starts.t, t0),
@@ -300,7 +304,8 @@ fn other_core(asm: &mut Assembler, routines: &Routines, core: usize) {
     finish(asm, core::DONE, S[3]);
 }
 
-/// Has the network bring A3 bytes from A1 of the tile at A0 to A2 of this one, or the other way if A4 is not zero, and waits for it.
+/// Has the network bring A3 bytes from A1 of the tile at A0 to A2 of this one, or the other way if A4 is not zero,
+/// and waits for it.
 fn transfer(asm: &mut Assembler, label: Label, network: &Network) {
     let [write, go, busy, wait] = std::array::from_fn(|_| asm.label());
     asm.bind(label);
@@ -338,7 +343,8 @@ fn transfer(asm: &mut Assembler, label: Label, network: &Network) {
     asm.emit(jalr(ZERO, RA, 0));
 }
 
-/// Calls the function for each of this core's workgroups, until one is not well; or once, where there are no workgroups.
+/// Calls the function for each of this core's workgroups, until one is not well; or once, where there are no
+/// workgroups.
 fn workgroups(asm: &mut Assembler, label: Label) {
     let [next, fail, end] = std::array::from_fn(|_| asm.label());
     asm.bind(label);

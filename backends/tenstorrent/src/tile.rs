@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A Tensix tile: its memory is filled, its cores are let go, and it says when it is done.
+//! A Tensix tile: the host fills its memory, starts its cores, and polls for their end.
 //!
-//! A tile is held whenever nothing runs on it. What a call needs is in its memory before its first core is let go, and it is held again
-//! as soon as it has said that it is done, or has not in time.
+//! The cores of a tile are held in reset while nothing runs on it. The host writes everything that a call needs before
+//! it starts the first core, and holds the cores again once they have reported their end or their time is over.
 
 use crate::generation::Generation;
-use crate::kmd::{ALL_HELD, Card, Error, Place, SOFT_RESET};
+use crate::kmd::{ALL_HELD, Card, Coordinates, Error, SOFT_RESET};
 use crate::stub::{self, COMMON, CORES, ENVIRONMENT, RESET_BITS, START, Stub, common};
 use hal_backend::{Code, Failure};
 use hal_kernel::clock;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long the host looks for the end of a call without a pause, and how long its pauses are.
+/// How long the host polls for the end of a call without a pause, and how long its pauses are.
 const EAGER: Duration = Duration::from_micros(100);
 const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 
@@ -24,7 +24,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_
 #[derive(Debug)]
 pub(crate) struct Tile {
     card: Arc<Card>,
-    place: Place,
+    place: Coordinates,
     prepared: AtomicBool,
 }
 
@@ -41,23 +41,23 @@ impl Common {
     }
 }
 
-/// How long a call may take, and who may end it early.
+/// The time limit of a call, and what ends it early.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience<'a> {
-    /// How long it may take.
+    /// The time limit.
     pub(crate) deadline: Duration,
-    /// Set when it is to be given up.
+    /// Set to give the call up.
     pub(crate) stop: &'a AtomicBool,
-    /// Tells why a core will never end, as a simulated chip can.
+    /// Why a core will never end, which only a simulated chip knows.
     pub(crate) stopped: &'a (dyn Fn() -> Option<String> + Send + Sync),
 }
 
 impl Tile {
-    pub(crate) fn new(card: &Arc<Card>, place: Place) -> Self {
+    pub(crate) fn new(card: &Arc<Card>, place: Coordinates) -> Self {
         Self { card: card.clone(), place, prepared: AtomicBool::new(false) }
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> Coordinates {
         self.place
     }
 
@@ -77,12 +77,12 @@ impl Tile {
         self.card.read(self.place, address.into(), bytes)
     }
 
-    /// What its chip is.
+    /// The kind of its chip.
     pub(crate) fn generation(&self) -> &'static Generation {
         self.card.generation()
     }
 
-    /// Puts the stub there, once.
+    /// Writes the stub to its memory, once.
     pub(crate) fn prepare(&self) -> Result<(), Error> {
         if self.prepared.load(Ordering::Acquire) {
             return Ok(());
@@ -102,7 +102,7 @@ impl Tile {
         Ok(())
     }
 
-    /// Lets the first core go, with these words for all cores. So many cores take part.
+    /// Starts the first core, with these words for all cores. `cores` of them take part.
     pub(crate) fn launch(&self, mut words: Common, cores: usize, epoch: u32) -> Result<(), Error> {
         let others = RESET_BITS.iter().take(cores).skip(1).fold(0, |bits, bit| bits | bit);
         words
@@ -112,12 +112,12 @@ impl Tile {
             .set(common::EPOCH, epoch)
             .set(common::DONE, 0);
         self.write_words(COMMON, &words.0)?;
-        // Its memory and its registers are behind different windows: what was written to the one is there once it is read.
+        // Memory and registers are behind different windows: a read of memory comes after the writes to it.
         self.read(COMMON, &mut [0; 4])?;
         self.card.write_word(self.place, SOFT_RESET, ALL_HELD & !RESET_BITS[0])
     }
 
-    /// Whether it has said that it is done.
+    /// Whether it has reported its end.
     fn is_done(&self, epoch: u32) -> Result<bool, Error> {
         let done = COMMON + common::DONE.cast_unsigned();
         let said = self.card.read_word(self.place, done.into())?;
@@ -127,8 +127,8 @@ impl Tile {
         Ok(said == epoch)
     }
 
-    /// Holds its cores. They are held when this returns: a read comes after the write, so that nothing which is given out from then on,
-    /// in any tile, is written by them. A tile that cannot be held is the end of the card.
+    /// Holds its cores in reset. A read follows the write, so on return the cores write nothing any more, in any tile.
+    /// If a tile cannot be held, the card is lost.
     fn hold(&self) -> Result<(), Error> {
         self.card.write_word(self.place, SOFT_RESET, ALL_HELD)?;
         let found = self.card.read_word(self.place, SOFT_RESET)?;
@@ -139,13 +139,14 @@ impl Tile {
             return Ok(());
         }
         Err(Error::Gone(format!(
-            "tile {} does not let its cores be held (its reset register is {found:#x}, and not {ALL_HELD:#x}), and may write \
+            "tile {} does not let its cores be held (its reset register is {found:#x}, and not {ALL_HELD:#x}), and \
+             may write \
              anywhere: reset it (tt-smi -r), and open it again",
             self.place
         )))
     }
 
-    /// What the function returned that its cores called: the first that is not zero.
+    /// The return value of the function that its cores called: the first that is not zero.
     pub(crate) fn result(&self, cores: usize) -> Result<u32, Error> {
         for core in 0..cores.min(CORES) {
             let address = stub::core_block(core) + stub::core::RESULT.cast_unsigned();
@@ -161,15 +162,15 @@ impl Tile {
     }
 }
 
-/// Holds these tiles, all of them also where one cannot be.
+/// Holds these tiles, the rest also if one cannot be held.
 pub(crate) fn hold(tiles: &[&Tile]) -> Result<(), Error> {
     tiles.iter().map(|tile| tile.hold()).fold(Ok(()), Result::and)
 }
 
-/// Waits until these tiles are done, and holds them, also where they are not.
+/// Waits for the end of these tiles, and holds them, also if they have not ended in time.
 pub(crate) fn wait(tiles: &[&Tile], epoch: u32, patience: Patience<'_>) -> Result<(), Error> {
     let ended = tiles.iter().try_for_each(|tile| wait_for(tile, epoch, patience));
-    // A dispatch that is only late leaves a queue that goes on; one whose tiles go on themselves must not.
+    // The queue goes on after a late dispatch, but not while its tiles still run.
     hold(tiles).and(ended)
 }
 

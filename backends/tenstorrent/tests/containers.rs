@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Containers of several variants, from files that IREE's compiler made, by the program that packs them, to a card that runs one.
+//! Containers of several variants, from files that IREE's compiler made, by the program that packs them, to a card
+//! that runs one.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -141,7 +142,7 @@ fn each_board_runs_its_own_variant_of_one_container() {
 }
 
 #[test]
-fn container_that_a_card_cannot_run_is_refused_with_what_is_there() {
+fn container_without_a_fitting_variant_is_refused_with_its_variants() {
     let bench = Bench::new(&[]);
     let (floats, bytes) = files();
     let variant = |cores, extensions: &[&str], elf| Variant {

@@ -139,8 +139,8 @@ fn open(seed: &str, says: &[Said]) -> (Result<Card, Failure>, Done) {
     let pairs = [("board", "n150"), ("seed", seed)];
     let machine = Emulator::get(&Options::read(&mut Parameters::new("tenstorrent", pairs)).unwrap()).unwrap();
     let done = Arc::<Mutex<Done>>::default();
-    let kernel = Arc::new(Other { machine, says: says.into(), done: done.clone() });
-    let card = Card::open(kernel, Path::new("/dev/tenstorrent/0"), Duration::ZERO);
+    let system = Arc::new(Other { machine, says: says.into(), done: done.clone() });
+    let card = Card::open(system, Path::new("/dev/tenstorrent/0"), Duration::ZERO);
     let done = done.lock().unwrap().clone();
     (card, done)
 }
@@ -159,7 +159,7 @@ fn rows_that_are_fused_off_are_what_the_controller_answers() {
 }
 
 #[test]
-fn controller_that_does_not_say_what_is_fused_off_is_refused_before_a_tile_is_touched() {
+fn controller_that_does_not_report_fused_off_tiles_is_refused_before_a_tile_is_touched() {
     let cases: [(&[Said], Code, &[&str]); 5] = [
         (&[said(NUMBER, 0x1_0057)], Code::FailedPrecondition, &["does not say what is fused off (0x1)"]),
         // Old firmware does not know the message.

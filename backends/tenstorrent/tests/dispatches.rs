@@ -93,7 +93,8 @@ fn bindings_are_anywhere_and_may_be_the_same() {
         x.iter().zip(&y).map(|(x, y)| f64::from(*x) * f64::from(*y) + f64::from(*x)).collect();
     let same: Vec<f64> = x.iter().map(|x| f64::from(*x) * f64::from(*x) + f64::from(*x)).collect();
 
-    // One buffer has everything, at offsets that are not round, across pages, banks and shards, and is in DRAM or in tiles.
+    // One buffer has everything, at offsets that are not round, across pages, banks and shards, and is in DRAM or in
+    // tiles.
     for l1 in
         ["0", "64:interleaved", "64:height", "64:height-columns", "64:width", "64:block", "64:block-columns"]
     {

@@ -252,7 +252,7 @@ fn card_is_one_programs_which_may_have_several_devices_of_it() {
 }
 
 #[test]
-fn memory_that_is_not_there_is_said_with_who_has_it() {
+fn exhausted_memory_is_refused_with_its_holders() {
     for (board, banks, bank, tiles) in
         [("p100a", 7_u64, 0xff00_0000, 119), ("p150", 8, 0xff00_0000, 119), ("n150", 6, 2 << 30, 71)]
     {

@@ -18,7 +18,7 @@ fn child(test: &str, variables: &[(&str, &str)]) {
 }
 
 #[test]
-fn broken_rule_is_an_error_with_what_the_library_said() {
+fn broken_rule_is_an_error_with_the_librarys_message() {
     child("library_that_ends_loses_its_card_alone", &[]);
 }
 
@@ -48,7 +48,7 @@ fn library_that_ends_loses_its_card_alone() {
 }
 
 #[test]
-fn missing_library_is_said_with_what_to_do() {
+fn missing_library_is_refused_with_advice() {
     for (test, variables) in [
         (
             "library_that_cannot_be_loaded_is_refused",

@@ -82,17 +82,17 @@ fn cards_of_both_kinds_are_listed_as_what_they_are() {
 }
 
 #[test]
-fn card_of_an_unknown_kind_is_listed_and_refused_untouched_with_what_to_do() {
+fn card_of_an_unknown_kind_is_listed_and_refused_untouched_with_advice() {
     for (device, model, what) in
         [(0xfaca, "Tenstorrent card of an unknown kind", "is a card of an unknown kind (0x1e52:0xfaca)")]
     {
-        let kernel = Arc::new(OneCard { device, ..OneCard::default() });
-        let listed = cards(&*kernel).unwrap();
+        let system = Arc::new(OneCard { device, ..OneCard::default() });
+        let listed = cards(&*system).unwrap();
         let [node] = listed.as_slice() else { panic!("{listed:?}") };
         assert_eq!((node.number, node.address.as_str(), node.model.as_str()), (0, "0000:03:00.0", model));
-        assert!(kernel.asked.lock().unwrap().is_empty(), "a card that is listed is not opened");
+        assert!(system.asked.lock().unwrap().is_empty(), "a card that is listed is not opened");
 
-        let refused = Card::open(kernel.clone(), &node.node, Duration::ZERO).unwrap_err();
+        let refused = Card::open(system.clone(), &node.node, Duration::ZERO).unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition);
         for part in [
             "/dev/tenstorrent/0",
@@ -104,8 +104,8 @@ fn card_of_an_unknown_kind_is_listed_and_refused_untouched_with_what_to_do() {
             assert!(refused.message().contains(part), "{refused}");
         }
         // Who drives it and who it is: no power, no window, nothing of its network; and it is free for others.
-        let asked = kernel.asked.lock().unwrap().clone();
+        let asked = system.asked.lock().unwrap().clone();
         assert_eq!(asked, [Some(Request::GetDriverInfo), Some(Request::GetDeviceInfo)]);
-        assert_eq!(*kernel.closed.lock().unwrap(), 1);
+        assert_eq!(*system.closed.lock().unwrap(), 1);
     }
 }

@@ -11,7 +11,7 @@ use crate::remote::{self, Remote};
 use crate::supervised::Supervised;
 use crate::threads::Running;
 use crate::{DeviceRange, Errno, HostPrograms, Linux, System, accel};
-use hal_backend::{DeviceInfo, Failure, HostProgram, HostRange, Parameters};
+use hal_backend::{DeviceInfo, Failure, HostProgram, HostRange, Parameter, Parameters};
 use hal_kernel::registry::Registry;
 use hal_kernel::{EmulatedCard, Emulation, MappedRange};
 use std::fmt;
@@ -108,6 +108,9 @@ pub trait SupervisedMachine: EmulatedMachine {
 
     /// The name that a list of devices shows.
     const DEVICE: &'static str;
+
+    /// The parameters that [`read_options`](Self::read_options) takes.
+    const PARAMETERS: &'static [Parameter];
 
     /// The driver's view of host programs.
     type Programs: Send + Sync + ?Sized;
@@ -314,6 +317,8 @@ impl<M: SupervisedMachine> Emulated<M> {
 }
 
 impl<M: SupervisedMachine> Emulation<M::Programs> for Emulated<M> {
+    const PARAMETERS: &'static [Parameter] = M::PARAMETERS;
+
     fn devices() -> Vec<DeviceInfo> {
         let name =
             format!("emulated {}: software behind the kernel driver's interface, no hardware", M::DEVICE);

@@ -1,26 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What machines are made with, whatever their devices are, read from the parameters of a URI.
-//!
-//! | parameter | default | what it does |
-//! |---|---|---|
-//! | `workers=N` | one for each processor | threads that execute, 1 to 64 |
-//! | `schedule=parallel\|seeded` | parallel | `seeded` executes on one thread, in an order drawn by `seed` |
-//! | `seed=N` | 0 | what `schedule=seeded` and faults of chance draw from |
-//! | `speed=N` | 1 | how much faster the driver's time passes, not what a program gives a wait |
-//! | `machine=NAME` | none | the name under which other processes of this user see what is in use |
+//! The parameters that emulated machines share. Each emulator declares those that it reads.
 
-use hal_backend::{Code, Failure, Parameters, processors};
+use hal_backend::{Code, Failure, Parameter, Parameters, processors};
 use std::time::Duration;
 
-/// How a machine executes. The [module](self) says what each parameter does.
+/// `workers=N`.
+pub const WORKERS: Parameter = Parameter {
+    name: "workers",
+    values: "N",
+    default: "one for each processor",
+    effect: "threads that execute, 1 to 64",
+};
+
+/// `schedule=parallel|seeded`.
+pub const SCHEDULE: Parameter = Parameter {
+    name: "schedule",
+    values: "parallel|seeded",
+    default: "parallel",
+    effect: "`seeded` executes on one thread, in an order drawn by `seed`",
+};
+
+/// `seed=N`.
+pub const SEED: Parameter = Parameter {
+    name: "seed",
+    values: "N",
+    default: "0",
+    effect: "the seed of `schedule=seeded` and of random faults",
+};
+
+/// `machine=NAME`.
+pub const MACHINE: Parameter = Parameter {
+    name: "machine",
+    values: "NAME",
+    default: "none",
+    effect: "the name under which this user's other processes see which cards are in use",
+};
+
+/// `fault=FAULT`.
+pub const FAULT: Parameter = Parameter {
+    name: "fault",
+    values: "FAULT",
+    default: "none",
+    effect: "a [fault](#faults) to inject; may be given several times",
+};
+
+/// `cards=N`, with an emulator's own default.
+pub const fn cards(default: &'static str) -> Parameter {
+    Parameter { name: "cards", values: "N", default, effect: "how many cards there are, 1 to 8" }
+}
+
+/// `speed=N`, with what it speeds up.
+pub const fn speed(effect: &'static str) -> Parameter {
+    Parameter { name: "speed", values: "N", default: "1", effect }
+}
+
+/// How a machine executes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Execution {
     /// How many threads execute.
     pub workers: usize,
     /// Whether the next unit of work is drawn by the seed, rather than taken by a worker that is free.
     pub seeded: bool,
-    /// What is drawn from.
+    /// The seed of `seeded` and of random faults.
     pub seed: u64,
     /// How much faster than the clock emulated seconds pass.
     pub speed: u64,
@@ -55,7 +97,7 @@ pub fn check_card(driver: &str, number: usize, cards: usize) -> Result<(), Failu
 }
 
 impl Execution {
-    /// Takes what is for every machine from the parameters of a URI.
+    /// Reads [`WORKERS`], [`SCHEDULE`] and [`SEED`].
     pub fn read(parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
         let defaults = Self::default();
         let seeded = parameters.choice("schedule", &["parallel", "seeded"])? == Some("seeded");
@@ -64,9 +106,18 @@ impl Execution {
             workers: if seeded { 1 } else { workers },
             seeded,
             seed: parameters.number("seed", 0, 0, u64::MAX)?,
-            speed: parameters.number("speed", 1, 1, 1_000_000)?,
-            machine: name(parameters)?,
+            ..defaults
         })
+    }
+
+    /// The same, with the [speed](speed) of the parameters.
+    pub fn with_speed(self, parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
+        Ok(Self { speed: parameters.number("speed", 1, 1, 1_000_000)?, ..self })
+    }
+
+    /// The same, with the [name](MACHINE) of the parameters.
+    pub fn with_machine(self, parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
+        Ok(Self { machine: name(parameters)?, ..self })
     }
 
     /// How long an emulated length of time takes.
@@ -94,6 +145,7 @@ mod tests {
     fn read(pairs: &[(&'static str, &'static str)]) -> Result<Execution, Failure> {
         let mut parameters = Parameters::new("device", pairs.iter().copied());
         let execution = Execution::read(&mut parameters)?;
+        let execution = execution.with_speed(&mut parameters)?.with_machine(&mut parameters)?;
         parameters.finish().map(|()| execution)
     }
 

@@ -14,15 +14,17 @@
 //! | parameter | default | what it does |
 //! |---|---|---|
 //! | `cards=N` | 2 | how many cards there are, 1 to 8 |
-//! | `generation=gaudi1\|gaudi2` | gaudi2 | of which kind they are |
-//! | `dram=SIZE` | 31.5g, 95.25g | device memory of each that a program can have, such as `1536m`; what is not written takes no space |
-//! | `register=on\|off` | off | whether the vendor's operation 99 is there, which no upstream kernel has |
-//! | `abi=drm\|old` | drm | the request numbers of kernels since 6.7, or those of type `'H'` |
-//! | `hz=N` | 250 | how often the kernel's clock ticks in a second, 100 to 1000: waits end when it does |
-//! | `fault=…` | none | what goes wrong; may be given several times, see below |
-//!
-//! How the machine executes has [parameters of its own](emulator_core::options): `workers`, `schedule`, `seed`,
-//! `speed` (of timeouts, 30 s and 600 s, watchdogs, 30 s, and resets, 1 s) and `machine`.
+//! | `generation=gaudi1\|gaudi2` | gaudi2 | the kind of the cards |
+//! | `dram=SIZE` | 95.25g; 31.5g on Gaudi | memory of each card, such as `1536m`; it takes space when it is written |
+//! | `register=on\|off` | off | the vendor's operation 99, which no upstream kernel has |
+//! | `abi=drm\|old` | drm | the request numbers: of kernels since 6.7, or those of type `'H'` |
+//! | `hz=N` | 250 | ticks of the kernel's clock in a second, 100 to 1000; a wait ends at a tick |
+//! | `speed=N` | 1 | how much faster timeouts (30 s, 600 s), watchdogs (30 s) and resets (1 s) pass |
+//! | `workers=N` | one for each processor | threads that execute, 1 to 64 |
+//! | `schedule=parallel\|seeded` | parallel | `seeded` executes on one thread, in an order drawn by `seed` |
+//! | `seed=N` | 0 | the seed of `schedule=seeded` and of random faults |
+//! | `machine=NAME` | none | the name under which this user's other processes see which cards are in use |
+//! | `fault=FAULT` | none | a [fault](#faults) to inject; may be given several times |
 //!
 //! # Faults
 //!

@@ -1,16 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a machine is made with, read from the parameters of a URI.
+//! The parameters of an emulated machine with Gaudi cards.
 
 use crate::{hardware, injection};
 use emulator_core::injection::Injection;
-use emulator_core::options::{Execution, MOST_CARDS};
-use hal_backend::{Failure, Parameters};
+use emulator_core::options::{self, Execution, MOST_CARDS};
+use hal_backend::{Failure, Parameter, Parameters};
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::Abi;
 
 /// How often the clock of most distributions' kernels ticks.
 const HZ: u32 = 250;
+
+/// The parameters that [`Options::read`] takes.
+pub(crate) const PARAMETERS: &[Parameter] = &[
+    options::cards("2"),
+    Parameter {
+        name: "generation",
+        values: "gaudi1|gaudi2",
+        default: "gaudi2",
+        effect: "the kind of the cards",
+    },
+    Parameter {
+        name: "dram",
+        values: "SIZE",
+        default: "95.25g; 31.5g on Gaudi",
+        effect: "memory of each card, such as `1536m`; it takes space when it is written",
+    },
+    Parameter {
+        name: "register",
+        values: "on|off",
+        default: "off",
+        effect: "the vendor's operation 99, which no upstream kernel has",
+    },
+    Parameter {
+        name: "abi",
+        values: "drm|old",
+        default: "drm",
+        effect: "the request numbers: of kernels since 6.7, or those of type `'H'`",
+    },
+    Parameter {
+        name: "hz",
+        values: "N",
+        default: "250",
+        effect: "ticks of the kernel's clock in a second, 100 to 1000; a wait ends at a tick",
+    },
+    options::speed("how much faster timeouts (30 s, 600 s), watchdogs (30 s) and resets (1 s) pass"),
+    options::WORKERS,
+    options::SCHEDULE,
+    options::SEED,
+    options::MACHINE,
+    options::FAULT,
+];
 
 /// Everything that makes one machine differ from another. [The crate](crate) says what each parameter does.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,7 +112,7 @@ impl Options {
             register: parameters.choice("register", &["on", "off"])? == Some("on"),
             abi,
             hz: parameters.number("hz", HZ, 100, 1000)?,
-            execution: Execution::read(parameters)?,
+            execution: Execution::read(parameters)?.with_speed(parameters)?.with_machine(parameters)?,
             injections: Injection::read(parameters, injection::ALL)?,
             ..defaults
         })
@@ -101,6 +142,14 @@ mod tests {
         let mut parameters = Parameters::new("gaudi", pairs.iter().copied());
         let options = Options::read(&mut parameters)?;
         parameters.finish().map(|()| options)
+    }
+
+    #[test]
+    fn parameters_are_declared_as_they_are_read() {
+        emulator_testbench::assert_declared(PARAMETERS, &[], |parameters| {
+            Options::read(parameters).map(drop)
+        });
+        emulator_testbench::assert_documented(include_str!("lib.rs"), PARAMETERS);
     }
 
     #[test]

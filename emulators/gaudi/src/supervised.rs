@@ -4,9 +4,9 @@
 
 use crate::card::Status;
 use crate::machine::Cards;
-use crate::{Machine, Options, programs};
+use crate::{Machine, Options, options, programs};
 use emulator_core::{Errno, HostPrograms, PAGE, Process, SupervisedMachine, accel, identity, view};
-use hal_backend::{Failure, Parameters};
+use hal_backend::{Failure, Parameter, Parameters};
 use hal_gaudi_abi::programs::CardPrograms;
 use hal_gaudi_abi::uapi::handle;
 use std::fmt::Write;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 impl SupervisedMachine for Machine {
     const DRIVER: &'static str = "gaudi";
     const DEVICE: &'static str = "Gaudi 2";
+    const PARAMETERS: &'static [Parameter] = options::PARAMETERS;
 
     type Programs = dyn CardPrograms;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The emulator among processes: descriptors that travel, cards that others have, and a machine that is left alone.
+//! The emulator among processes: descriptors that travel, and cards that others have.
 //!
 //! The other process is this test again, with a role in its environment. These tests have a program of their own, and
 //! run one at a time: between its fork and its exec a child has a copy of every descriptor, so that a card is busy for
@@ -21,7 +21,6 @@ use emulator_core::process::{Own, Process};
 use emulator_core::supervised::Supervised;
 use emulator_core::{Errno, System};
 use emulator_gaudi::{Emulator, Options};
-use emulator_testbench::context_switches;
 use hal_backend::HostRange;
 use hal_gaudi_abi::generation::Generation;
 use parking_lot::Mutex;
@@ -250,26 +249,4 @@ fn name_is_known_to_other_processes() {
     assert!(!process.wait().unwrap().success());
     let card: Card = open(&machine, 0);
     assert_eq!(card.close().hard_resets, 0);
-}
-
-#[test]
-fn idle_machine_uses_no_processor() {
-    let _alone = ALONE.lock();
-    let machine = Emulator::new(executing(Generation::Gaudi2, |execution| execution.workers = 4)).unwrap();
-    let card = open(&machine, 0);
-    let commands = card.commands(&Card::nop());
-    card.finish(card.run(&commands, 0, 8).unwrap());
-    // Other tests' machines are in the same process, so that this one asks for its own in another.
-    if std::env::var_os("ALONE").is_none() {
-        let me = std::env::current_exe().unwrap();
-        let mut child = std::process::Command::new(me);
-        child.args(["--exact", "idle_machine_uses_no_processor"]).env("ALONE", "1");
-        let output = child.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-        return;
-    }
-    std::thread::sleep(Duration::from_millis(100));
-    let before = context_switches("gaudi-");
-    std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(context_switches("gaudi-"), before, "threads were woken for nothing");
 }

@@ -15,19 +15,22 @@
 //! | parameter | default | what it does |
 //! |---|---|---|
 //! | `cards=N` | 1 | how many cards there are, 1 to 8 |
-//! | `cores=N` | 16 | how many cores each card has, 1 to 64; each network takes one or more |
-//! | `dram=SIZE` | 32g | memory of each card; what is not written takes no space |
-//! | `segment=SIZE` | none | the device sees host memory in pieces of this size, as without an IOMMU; each is an element of a ring |
-//! | `counter=int\|size_t` | size_t | in what the kernel counts the memory of an object: `int` before Linux 6.14 (6.13.9, 6.12.21, 6.6.85), with other memory beyond 2 GiB |
+//! | `cores=N` | 16 | cores of each card, 1 to 64; a network takes one or more |
+//! | `dram=SIZE` | 32g | memory of each card; it takes space when it is written |
+//! | `segment=SIZE` | none | the device sees host memory in pieces of this size, an element each, as without an IOMMU |
+//! | `counter=int\|size_t` | size_t | how the kernel counts an object's memory; before 6.14 `int`, wrong beyond 2 GiB |
 //! | `crc=on\|off` | on | whether the device wants checksums on its control channel |
-//! | `restarts=on\|off` | on | off: a kernel before Linux 6.19, which restarts no sub-system: a `crash` takes the whole card, and no channel has a state |
-//! | `mitigation=on\|off` | on | off: a kernel that takes every interrupt, for comparison |
-//! | `datapath_polling=on\|off`, `datapath_poll_interval_us=N`, `mhi_timeout_ms=N`, `control_resp_timeout_s=N`, `wait_exec_default_timeout_ms=N` | off, 100, 2000, 60, 5000 | the parameters of the kernel module |
-//! | `fault=…` | none | what goes wrong; may be given several times, see below |
-//!
-//! How the machine executes has [parameters of its own](emulator_core::options): `workers`, `schedule`, `seed`,
-//! `speed` (of the control channel's and the default wait's timeout, and of resets, 1 s) and `machine`, which
-//! does nothing here: any number of processes may open a card.
+//! | `restarts=on\|off` | on | `off`: a kernel before 6.19, where a `crash` takes the whole card |
+//! | `mitigation=on\|off` | on | `off`: a kernel that takes every interrupt, for comparison |
+//! | `datapath_polling=on\|off` | off | of the kernel module: channels are polled and do not interrupt |
+//! | `datapath_poll_interval_us=N` | 100 | of the kernel module: microseconds between two polls |
+//! | `control_resp_timeout_s=N` | 60 | of the kernel module: seconds that the device has for an answer |
+//! | `wait_exec_default_timeout_ms=N` | 5000 | of the kernel module: milliseconds of a wait that says none |
+//! | `speed=N` | 1 | how much faster the two timeouts above and resets (1 s) pass |
+//! | `workers=N` | one for each processor | threads that execute, 1 to 64 |
+//! | `schedule=parallel\|seeded` | parallel | `seeded` executes on one thread, in an order drawn by `seed` |
+//! | `seed=N` | 0 | the seed of `schedule=seeded` and of random faults |
+//! | `fault=FAULT` | none | a [fault](#faults) to inject; may be given several times |
 //!
 //! # Faults
 //!

@@ -1,12 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a machine is made with, read from the parameters of a URI.
+//! The parameters of an emulated machine with Cloud AI 100 cards.
 
 use crate::injection;
 use emulator_core::injection::Injection;
-use emulator_core::options::{Execution, MOST_CARDS};
-use hal_backend::{Failure, Parameters};
+use emulator_core::options::{self, Execution, MOST_CARDS};
+use hal_backend::{Failure, Parameter, Parameters};
 use std::time::Duration;
+
+/// The parameters that [`Options::read`] takes.
+pub(crate) const PARAMETERS: &[Parameter] = &[
+    options::cards("1"),
+    Parameter {
+        name: "cores",
+        values: "N",
+        default: "16",
+        effect: "cores of each card, 1 to 64; a network takes one or more",
+    },
+    Parameter {
+        name: "dram",
+        values: "SIZE",
+        default: "32g",
+        effect: "memory of each card; it takes space when it is written",
+    },
+    Parameter {
+        name: "segment",
+        values: "SIZE",
+        default: "none",
+        effect: "the device sees host memory in pieces of this size, an element each, as without an IOMMU",
+    },
+    Parameter {
+        name: "counter",
+        values: "int|size_t",
+        default: "size_t",
+        effect: "how the kernel counts an object's memory; before 6.14 `int`, wrong beyond 2 GiB",
+    },
+    Parameter {
+        name: "crc",
+        values: "on|off",
+        default: "on",
+        effect: "whether the device wants checksums on its control channel",
+    },
+    Parameter {
+        name: "restarts",
+        values: "on|off",
+        default: "on",
+        effect: "`off`: a kernel before 6.19, where a `crash` takes the whole card",
+    },
+    Parameter {
+        name: "mitigation",
+        values: "on|off",
+        default: "on",
+        effect: "`off`: a kernel that takes every interrupt, for comparison",
+    },
+    Parameter {
+        name: "datapath_polling",
+        values: "on|off",
+        default: "off",
+        effect: "of the kernel module: channels are polled and do not interrupt",
+    },
+    Parameter {
+        name: "datapath_poll_interval_us",
+        values: "N",
+        default: "100",
+        effect: "of the kernel module: microseconds between two polls",
+    },
+    Parameter {
+        name: "control_resp_timeout_s",
+        values: "N",
+        default: "60",
+        effect: "of the kernel module: seconds that the device has for an answer",
+    },
+    Parameter {
+        name: "wait_exec_default_timeout_ms",
+        values: "N",
+        default: "5000",
+        effect: "of the kernel module: milliseconds of a wait that says none",
+    },
+    options::speed("how much faster the two timeouts above and resets (1 s) pass"),
+    options::WORKERS,
+    options::SCHEDULE,
+    options::SEED,
+    options::FAULT,
+];
 
 /// The parameters of the kernel module, with its defaults.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,8 +91,6 @@ pub struct Module {
     pub datapath_polling: bool,
     /// How often they are polled, in microseconds.
     pub datapath_poll_interval_us: u32,
-    /// How long operations of the bus to the device may take, none of which is modelled.
-    pub mhi_timeout_ms: u32,
     /// How long the device may take for an answer, in seconds.
     pub control_resp_timeout_s: u32,
     /// How long a wait takes that does not say it, in milliseconds.
@@ -28,7 +102,6 @@ impl Default for Module {
         Self {
             datapath_polling: false,
             datapath_poll_interval_us: 100,
-            mhi_timeout_ms: 2000,
             control_resp_timeout_s: 60,
             wait_exec_default_timeout_ms: 5000,
         }
@@ -46,7 +119,6 @@ impl Module {
                 1,
                 1_000_000,
             )?,
-            mhi_timeout_ms: parameters.number("mhi_timeout_ms", default.mhi_timeout_ms, 1, 3_600_000)?,
             control_resp_timeout_s: parameters.number(
                 "control_resp_timeout_s",
                 default.control_resp_timeout_s,
@@ -72,7 +144,8 @@ impl Module {
         Some(match name {
             "datapath_polling" => if self.datapath_polling { "Y" } else { "N" }.to_owned(),
             "datapath_poll_interval_us" => self.datapath_poll_interval_us.to_string(),
-            "mhi_timeout_ms" => self.mhi_timeout_ms.to_string(),
+            // The bus to the device is not modelled.
+            "mhi_timeout_ms" => "2000".to_owned(),
             "control_resp_timeout_s" => self.control_resp_timeout_s.to_string(),
             "wait_exec_default_timeout_ms" => self.wait_exec_default_timeout_ms.to_string(),
             _ => return None,
@@ -153,7 +226,7 @@ impl Options {
             restarts: parameters.choice("restarts", &["on", "off"])? != Some("off"),
             mitigation: parameters.choice("mitigation", &["on", "off"])? != Some("off"),
             module: Module::read(parameters)?,
-            execution: Execution::read(parameters)?,
+            execution: Execution::read(parameters)?.with_speed(parameters)?,
             injections: Injection::read(parameters, injection::ALL)?,
         })
     }
@@ -187,6 +260,14 @@ mod tests {
     }
 
     #[test]
+    fn parameters_are_declared_as_they_are_read() {
+        emulator_testbench::assert_declared(PARAMETERS, &[], |parameters| {
+            Options::read(parameters).map(drop)
+        });
+        emulator_testbench::assert_documented(include_str!("lib.rs"), PARAMETERS);
+    }
+
+    #[test]
     fn defaults_are_those_of_the_documentation() {
         assert_eq!(read(&[]).unwrap(), Options::default());
         let module = Module::default();
@@ -207,7 +288,6 @@ mod tests {
             ("mitigation", "off"),
             ("datapath_polling", "on"),
             ("datapath_poll_interval_us", "50"),
-            ("mhi_timeout_ms", "1"),
             ("control_resp_timeout_s", "2"),
             ("wait_exec_default_timeout_ms", "3"),
             ("workers", "2"),
@@ -221,9 +301,8 @@ mod tests {
             !options.crc && !options.mitigation && module.datapath_polling && options.execution.workers == 2
         );
         assert!(!options.restarts);
-        let timeouts =
-            (module.datapath_poll_interval_us, module.mhi_timeout_ms, module.control_resp_timeout_s);
-        assert_eq!((timeouts, module.wait_exec_default_timeout_ms), ((50, 1, 2), 3));
+        assert_eq!((module.datapath_poll_interval_us, module.control_resp_timeout_s), (50, 2));
+        assert_eq!(module.wait_exec_default_timeout_ms, 3);
         assert!(Injections::new(&options.injections).strikes(injection::ALLOC));
     }
 

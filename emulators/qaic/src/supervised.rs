@@ -3,9 +3,9 @@
 //! The machine for other processes and for the driver.
 
 use crate::kernel::user::UserFile;
-use crate::{Machine, Options, programs};
+use crate::{Machine, Options, options, programs};
 use emulator_core::{Errno, HostPrograms, PAGE, Process, SupervisedMachine, accel, identity, view};
-use hal_backend::{Failure, Parameters};
+use hal_backend::{Failure, Parameter, Parameters};
 use hal_qaic_abi::programs::CardPrograms;
 use std::fmt::Write;
 use std::os::fd::BorrowedFd;
@@ -15,6 +15,7 @@ use std::sync::Arc;
 impl SupervisedMachine for Machine {
     const DRIVER: &'static str = "qaic";
     const DEVICE: &'static str = "Cloud AI 100";
+    const PARAMETERS: &'static [Parameter] = options::PARAMETERS;
 
     type Programs = dyn CardPrograms;
 

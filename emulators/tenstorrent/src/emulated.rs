@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is injected into the driver: `tenstorrent://emulated`, and `tenstorrent://ttsim` for a simulator's library.
+//! The cards that are injected into the driver: `tenstorrent://emulated`, and `tenstorrent://ttsim` for a simulator's
+//! library.
 
-use crate::{Emulator, Options};
+use crate::{Emulator, Options, options};
 use emulator_core::options::check_card;
-use hal_backend::{Code, DeviceInfo, Failure, Parameters};
+use hal_backend::{Code, DeviceInfo, Failure, Parameter, Parameters};
 use hal_kernel::{EmulatedCard, Emulation};
 use hal_tenstorrent_abi::paths;
 use std::os::fd::BorrowedFd;
@@ -20,10 +21,13 @@ const LIBRARY: &str = "ttsim";
 const LIBRARY_VARIABLE: &str = "LIBTTSIM";
 
 impl Emulation<()> for Emulated {
+    const PARAMETERS: &'static [Parameter] = options::PARAMETERS;
+
     fn devices() -> Vec<DeviceInfo> {
         let mut devices = vec![DeviceInfo {
             path: "emulated".to_owned(),
-            name: "emulated Tenstorrent card: a simulated Blackhole or Wormhole behind the kernel driver's interface, no hardware"
+            name: "emulated Tenstorrent card: a simulated Blackhole or Wormhole behind the kernel driver's \
+                   interface, no hardware"
                 .to_owned(),
         }];
         if let Some(library) = std::env::var_os(LIBRARY_VARIABLE) {

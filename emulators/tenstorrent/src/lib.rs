@@ -13,14 +13,16 @@
 //! | parameter | default | what it does |
 //! |---|---|---|
 //! | `cards=N` | 1 | how many cards there are, 1 to 8 |
-//! | `board=p100a\|p150\|n150` | p150 | what they are |
-//! | `columns=MASK`, `rows=MASK`, `banks=MASK` | the last ones are missing | which physical columns of tiles (of an n150: rows) and which DRAM banks there are, a bit each |
-//! | `module=2.MINOR` | 2.10 | which module drives them: older ones lack calls |
-//! | `report=FILE` | none | a file to which a line for each card is added when the machine ends: what was done and how often |
-//! | `fault=…` | none | what goes wrong; may be given several times, see below |
-//!
-//! How the machine executes has [parameters of its own](emulator_core::options): `workers`, `schedule` and
-//! `seed`; `speed` and `machine` do nothing here.
+//! | `board=p100a\|p150\|n150` | p150 | the kind of the cards |
+//! | `columns=MASK` | the first 12 of 14 | the physical columns of tiles that a p100a or p150 has, a bit each |
+//! | `rows=MASK` | the first 9 of 10 | the physical rows of tiles that an n150 has, a bit each |
+//! | `banks=MASK` | all of the board's | the DRAM banks, a bit each |
+//! | `module=2.MINOR` | 2.10 | the version of the kernel module, from 2.0; older ones lack calls |
+//! | `report=FILE` | none | a file that gets a line for each card when the machine ends: what was done, how often |
+//! | `workers=N` | one for each processor | threads that execute, 1 to 64 |
+//! | `schedule=parallel\|seeded` | parallel | `seeded` executes on one thread, in an order drawn by `seed` |
+//! | `seed=N` | 0 | the seed of `schedule=seeded` and of random faults |
+//! | `fault=FAULT` | none | a [fault](#faults) to inject; may be given several times |
 //!
 //! # Faults
 //!

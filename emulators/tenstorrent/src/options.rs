@@ -1,14 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a machine is made with, read from the parameters of a URI.
+//! The parameters of an emulated machine with Tenstorrent cards.
 
 use crate::injection;
 use emulator_chip::{Board, Model};
 use emulator_core::injection::Injection;
-use emulator_core::options::{Execution, MOST_CARDS};
-use hal_backend::{Failure, Parameters};
+use emulator_core::options::{self, Execution, MOST_CARDS};
+use hal_backend::{Failure, Parameter, Parameters};
 use hal_tenstorrent_abi::Version;
 use std::path::PathBuf;
+
+/// The parameters that [`Options::read`] takes.
+pub(crate) const PARAMETERS: &[Parameter] = &[
+    options::cards("1"),
+    Parameter { name: "board", values: "p100a|p150|n150", default: "p150", effect: "the kind of the cards" },
+    Parameter {
+        name: "columns",
+        values: "MASK",
+        default: "the first 12 of 14",
+        effect: "the physical columns of tiles that a p100a or p150 has, a bit each",
+    },
+    Parameter {
+        name: "rows",
+        values: "MASK",
+        default: "the first 9 of 10",
+        effect: "the physical rows of tiles that an n150 has, a bit each",
+    },
+    Parameter {
+        name: "banks",
+        values: "MASK",
+        default: "all of the board's",
+        effect: "the DRAM banks, a bit each",
+    },
+    Parameter {
+        name: "module",
+        values: "2.MINOR",
+        default: "2.10",
+        effect: "the version of the kernel module, from 2.0; older ones lack calls",
+    },
+    Parameter {
+        name: "report",
+        values: "FILE",
+        default: "none",
+        effect: "a file that gets a line for each card when the machine ends: what was done, how often",
+    },
+    options::WORKERS,
+    options::SCHEDULE,
+    options::SEED,
+    options::FAULT,
+];
 
 /// A library with a simulator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,6 +160,18 @@ mod tests {
         let mut parameters = Parameters::new("tenstorrent", pairs.iter().copied());
         let options = Options::read(&mut parameters)?;
         parameters.finish().map(|()| options)
+    }
+
+    #[test]
+    fn parameters_are_declared_as_they_are_read() {
+        // Each chip has one of the two masks.
+        let without = |name: &str| -> Vec<Parameter> {
+            PARAMETERS.iter().copied().filter(|parameter| parameter.name != name).collect()
+        };
+        let read = |parameters: &mut Parameters<'_>| Options::read(parameters).map(drop);
+        emulator_testbench::assert_declared(&without("rows"), &[], read);
+        emulator_testbench::assert_declared(&without("columns"), &[("board", "n150")], read);
+        emulator_testbench::assert_documented(include_str!("lib.rs"), PARAMETERS);
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn open(machine: &Arc<Emulator>) -> Calls<File> {
 }
 
 fn map(calls: &Calls<File>, tlb: Tlb) -> Result<Arc<dyn DeviceRange>, Errno> {
-    let File(machine, file) = calls.kernel();
+    let File(machine, file) = calls.file();
     machine.map_device(file.as_fd(), usize::try_from(tlb.length).unwrap(), tlb.uncached_offset)
 }
 
@@ -85,8 +85,8 @@ fn card_reports_its_identity() {
     assert!(description.contains("PCI_ID=1E52:B140"), "{description}");
     assert_eq!(machine.list(Path::new("/sys/class/tenstorrent")).unwrap(), ["tenstorrent!0"]);
     assert!(calls.set_power(Power { flags: 7 }).is_ok());
-    assert_eq!(machine.ioctl(calls.kernel().1.as_fd(), 0xfa63, &mut [0; 64]), Err(Errno::INVAL));
-    assert_eq!(machine.ioctl(calls.kernel().1.as_fd(), 0xfa00, &mut [0; 3]), Err(Errno::FAULT));
+    assert_eq!(machine.ioctl(calls.file().1.as_fd(), 0xfa63, &mut [0; 64]), Err(Errno::INVAL));
+    assert_eq!(machine.ioctl(calls.file().1.as_fd(), 0xfa00, &mut [0; 3]), Err(Errno::FAULT));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn windows_are_whose_they_are_and_as_many_as_there_are() {
     one.free_window(first).unwrap();
     assert_eq!(machine.counts(0).windows, 10);
     drop(other);
-    assert_eq!(machine.counts(0).windows, 10, "it is not looked at yet");
+    assert_eq!(machine.counts(0).windows, 10, "closed files are not noticed yet");
     machine.close(machine.open(node()).unwrap());
     assert_eq!(machine.counts(0).windows, 9);
 }

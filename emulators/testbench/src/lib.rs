@@ -6,8 +6,8 @@
 //! a value, or fails with the device's error.
 
 use hal_backend::{
-    Code, Command, Commands, Completer, Device, DeviceSpec, Failure, Job, MemoryRequest, Observer, Pattern,
-    Place, QueueId, Rejected, Span,
+    Code, Command, Commands, Completer, Device, DeviceSpec, Failure, Job, MemoryRequest, Observer, Parameter,
+    Parameters, Pattern, Place, QueueId, Rejected, Span,
 };
 use hal_semaphore::backend::{Backend, Batch, Submitted};
 use hal_semaphore::{Action, Affinity, Engine, Semaphore};
@@ -235,6 +235,32 @@ pub fn assert_refused<T>(open: impl Fn(&str) -> Result<T, Failure>, cases: &[(&s
             assert!(message.contains(part), "{part:?} is not in what {uri} says: {message}");
         }
     }
+}
+
+/// Checks that `read` takes exactly the declared parameters, and each of their words. `given` are taken as well.
+pub fn assert_declared(
+    declared: &[Parameter],
+    given: &[(&str, &str)],
+    read: impl Fn(&mut Parameters<'_>) -> Result<(), Failure>,
+) {
+    let mut parameters = Parameters::new("device", given.iter().copied());
+    parameters.declare(declared);
+    read(&mut parameters).expect("the defaults are read");
+    assert_eq!(parameters.undeclared(), [""; 0], "these are not declared");
+    assert_eq!(parameters.untaken(), [""; 0], "these are not read");
+    let new = |name: &str| given.iter().all(|(given, _)| *given != name);
+    for &Parameter { name, values, .. } in declared.iter().filter(|parameter| new(parameter.name)) {
+        for word in values.split('|').filter(|_| values.contains('|')) {
+            let mut parameters = Parameters::new("device", given.iter().copied().chain([(name, word)]));
+            read(&mut parameters).unwrap_or_else(|refused| panic!("{name}={word}: {refused}"));
+        }
+    }
+}
+
+/// Checks that the documentation at the head of a source file has the table of some parameters.
+pub fn assert_documented(source: &str, parameters: &[Parameter]) {
+    let table: String = Parameter::table(parameters).lines().map(|line| format!("//! {line}\n")).collect();
+    assert!(source.contains(&table), "the documentation does not have the declared table:\n{table}");
 }
 
 /// How often the threads of this process were switched whose names have this prefix.

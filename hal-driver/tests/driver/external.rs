@@ -342,9 +342,9 @@ fn memory_of_a_card_is_exported_as_whole_pages() {
         let pages = rustix::fs::seek(&descriptor, SeekFrom::End(0)).unwrap();
         assert!(pages >= 8192 && pages.is_multiple_of(4096), "{pages}");
 
-        let device = open("&dmabuf=no");
+        let device = open("&dmabuf=off");
         assert_eq!(compatibility(&device, own) & EXPORTABLE, 0);
         let buffer = device.try_buffer_of(own, LENGTH).unwrap();
-        refused(export(&device, &buffer), Code::FailedPrecondition, "dmabuf=no");
+        refused(export(&device, &buffer), Code::FailedPrecondition, "dmabuf=off");
     }
 }

@@ -4,10 +4,14 @@
 
 use crate::common::{Device, check, registry, view};
 use hal_backend::{Driver, Parameter, Parameters};
+use hal_gaudi::Gaudi;
+use hal_kernel::Emulation;
 use hal_mock::Mock;
+use hal_qaic::Qaic;
 use hal_semaphore::Code;
 use hal_sys as sys;
 use hal_template::Template;
+use hal_tenstorrent::Tenstorrent;
 use std::path::Path;
 use std::ptr::null_mut;
 
@@ -23,21 +27,48 @@ fn has_the_table(page: &str, parameters: &[Parameter]) {
 fn pages_have_the_tables_of_the_declarations() {
     has_the_table("without-a-card.md", Mock::PARAMETERS);
     has_the_table("programs.md", hal_driver::PARAMETERS);
+    has_the_table("gaudi.md", <Gaudi>::PARAMETERS);
+    has_the_table("qaic.md", <Qaic>::PARAMETERS);
+    has_the_table("tenstorrent.md", <Tenstorrent>::PARAMETERS);
 }
 
-/// Checks that opening a device takes exactly the parameters that its driver declares.
-fn takes_what_it_declares<D: Driver>() {
+/// Checks that opening a device takes the parameters that its driver declares, but for those of other kinds of devices.
+fn takes_what_it_declares<D: Driver>(path: &str, of_others: &[&str]) {
     let mut parameters = Parameters::new(D::NAME, []);
     parameters.declare(D::PARAMETERS);
-    D::create().open("", &mut parameters).unwrap();
+    D::create().open(path, &mut parameters).unwrap();
     assert_eq!(parameters.undeclared(), [""; 0], "{}", D::NAME);
-    assert_eq!(parameters.untaken(), [""; 0], "{}", D::NAME);
+    assert_eq!(parameters.untaken(), of_others, "{}", D::NAME);
 }
 
 #[test]
 fn drivers_take_what_they_declare() {
-    takes_what_it_declares::<Mock>();
-    takes_what_it_declares::<Template>();
+    takes_what_it_declares::<Mock>("", &[]);
+    takes_what_it_declares::<Template>("", &[]);
+    takes_what_it_declares::<Gaudi<emulator_gaudi::Emulated>>("emulated", &[]);
+    takes_what_it_declares::<Qaic<emulator_qaic::Emulated>>("emulated", &[]);
+    takes_what_it_declares::<Tenstorrent<emulator_tenstorrent::Emulated>>("emulated", &["rows"]);
+}
+
+/// The names of some parameters, those of every device among them, as a refusal lists them.
+fn listed(own: &[Parameter], emulated: &[Parameter]) -> String {
+    let all = [own, emulated, hal_driver::PARAMETERS].concat();
+    let mut names: Vec<&str> = all.iter().map(|parameter| parameter.name).collect();
+    names.sort_unstable();
+    names.join(", ")
+}
+
+#[test]
+fn refusal_by_an_emulated_card_lists_the_emulations_parameters_too() {
+    let gaudi = listed(<Gaudi>::PARAMETERS, <emulator_gaudi::Emulated as Emulation<_>>::PARAMETERS);
+    let qaic = listed(<Qaic>::PARAMETERS, <emulator_qaic::Emulated as Emulation<_>>::PARAMETERS);
+    let tenstorrent =
+        listed(<Tenstorrent>::PARAMETERS, <emulator_tenstorrent::Emulated as Emulation<_>>::PARAMETERS);
+    for (driver, known) in [("gaudi", gaudi), ("qaic", qaic), ("tenstorrent", tenstorrent)] {
+        let says = format!("{driver}: parameter colour is unknown; this device takes {known}");
+        let uri = format!("{driver}://emulated?colour=red");
+        Device::cannot_be_opened(&uri, Code::InvalidArgument, &says);
+    }
 }
 
 #[test]
@@ -67,8 +98,15 @@ fn dump(name: &str) -> String {
 
 #[test]
 fn dumped_devices_list_the_parameters_of_the_driver_and_of_every_device() {
-    let text = dump("mock");
-    let parameters = [Mock::PARAMETERS, hal_driver::PARAMETERS].concat();
-    assert!(text.starts_with("# mock device 0"), "{text}");
-    assert!(text.ends_with(&Parameter::help(&parameters)), "{text}");
+    let emulated = <emulator_qaic::Emulated as Emulation<_>>::PARAMETERS;
+    for (driver, title, parameters) in [
+        ("mock", "# mock device 0", Mock::PARAMETERS.to_vec()),
+        // Its only device where the kernel lists no card is an emulated one.
+        ("qaic", "# emulated Cloud AI 100", [<Qaic>::PARAMETERS, emulated].concat()),
+    ] {
+        let text = dump(driver);
+        let parameters = [&parameters, hal_driver::PARAMETERS].concat();
+        assert!(text.starts_with(title), "{text}");
+        assert!(text.ends_with(&Parameter::help(&parameters)), "{text}");
+    }
 }

@@ -2,12 +2,12 @@
 
 //! The bytes of the habanalabs kernel interface: request numbers, structures, constants.
 //!
-//! The kernel's argument types are unions; here each operation has a structure of its own, as large as the union that it
-//! is a member of. Every size and offset is asserted when this is compiled, and compared by a test with
+//! The kernel's argument types are unions; here each operation has a structure of its own, as large as the union that
+//! it is a member of. Every size and offset is asserted when this is compiled, and compared by a test with
 //! `habanalabs.txt`, which a C compiler printed from the headers of Linux 6.12 (those of 6.12.107 and 7.3 agree).
 //!
-//! Fields are named as the kernel names them, and `reserved` where a member does not use a part of its union: the kernel
-//! wants zeros there.
+//! Fields are named as the kernel names them, and `reserved` where a member does not use a part of its union: the
+//! kernel wants zeros there.
 
 /// Which numbers the kernel's driver listens to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

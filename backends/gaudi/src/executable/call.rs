@@ -27,8 +27,8 @@ pub struct Call<'a> {
 }
 
 impl Entry {
-    /// Appends a step's packets to `out`, filled in for a call. Nothing is allocated but by `out` itself, and nothing is
-    /// appended on failure.
+    /// Appends a step's packets to `out`, filled in for a call. Nothing is allocated but by `out` itself, and nothing
+    /// is appended on failure.
     ///
     /// A call with too few bindings or constants is refused, as is one with an address or a length that a patch cannot
     /// write, or with an indirect count for an entry that takes none. The failure names the function.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What an executable is made of, once it is checked or before it is written.
+//! The parts of an executable (HGX1). An experimental format of this project; no vendor tool writes or reads it.
 //!
-//! All of it is owned and public: a compiler or a test puts one together field by field. What [`Container::read`] returns
-//! has been checked; what was put together by hand has not, and [`Entry::encode`] then answers with a failure where it
-//! cannot do what a patch says, but does not look at the packets.
+//! All of it is owned and public: a compiler or a test puts one together field by field. What [`Container::read`]
+//! returns has been checked; what was put together by hand has not, and [`Entry::encode`] then answers with a failure
+//! where it cannot do what a patch says, but does not look at the packets.
 
 use super::failure;
 use super::{check, schema};
@@ -17,7 +17,7 @@ use hal_backend::{Failure, Function};
 pub struct Container {
     /// The generation that it is for; nothing if any will do.
     pub generation: Option<Generation>,
-    /// What is placed in device memory when it is loaded.
+    /// The bytes that are placed in device memory when it is loaded.
     pub data: Vec<DataSegment>,
     /// Its functions. A dispatch names one by its place.
     pub entries: Vec<Entry>,
@@ -26,7 +26,7 @@ pub struct Container {
 /// Bytes that are placed in device memory when the executable is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataSegment {
-    /// What its address must be a multiple of: a power of two, [`MAX_ALIGNMENT`](super::MAX_ALIGNMENT) at most.
+    /// The alignment of its address: a power of two, [`MAX_ALIGNMENT`](super::MAX_ALIGNMENT) at most.
     pub alignment: u32,
     /// The bytes; at least one.
     pub bytes: Vec<u8>,
@@ -43,27 +43,27 @@ pub struct Entry {
     pub constants: u16,
     /// The size of its workgroups; zeros if each dispatch says it.
     pub workgroup_size: [u32; 3],
-    /// What is done, in this order, each step after the one before it has ended. At least one.
+    /// Its steps, at least one. Each begins when the one before it has ended.
     pub steps: Vec<Step>,
 }
 
 /// Packets for one lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Who reads them.
+    /// The lane that reads them.
     pub lane: Lane,
     /// The packets: 8 bytes at least, [`MAX_TEMPLATE`](super::MAX_TEMPLATE) at most.
     pub template: Vec<u8>,
-    /// What is filled in for each dispatch.
+    /// The fields that each dispatch fills in.
     pub patches: Vec<Patch>,
 }
 
 /// A place in a template that each dispatch fills in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patch {
-    /// Where in the template, in bytes: a multiple of 4.
+    /// Its offset in the template, in bytes: a multiple of 4.
     pub offset: u32,
-    /// With what.
+    /// Its value.
     pub kind: PatchKind,
 }
 
@@ -78,14 +78,14 @@ pub enum Axis {
     Z,
 }
 
-/// What a patch writes, in little endian.
+/// The value of a patch, in little endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchKind {
     /// 8 bytes: where a binding begins.
     BindingAddress {
         /// Which binding.
         binding: u16,
-        /// What is added to the address: at most the binding's length.
+        /// The addend of the address: at most the binding's length.
         addend: u64,
     },
     /// 8 bytes: how long a binding is.
@@ -115,7 +115,7 @@ pub enum PatchKind {
     DataAddress {
         /// Which segment.
         segment: u16,
-        /// What is added to the address: at most the segment's length.
+        /// The addend of the address: at most the segment's length.
         addend: u64,
     },
 }
@@ -174,7 +174,7 @@ impl Container {
 }
 
 impl Entry {
-    /// What a loader says of it.
+    /// Its functions as a loader returns them.
     pub fn function(&self) -> Function {
         Function {
             name: self.name.clone(),

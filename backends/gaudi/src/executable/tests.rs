@@ -12,7 +12,7 @@ use crate::generation::{Generation, Lane};
 use crate::packet::opcode;
 use hal_backend::{Code, Failure};
 
-/// A packet with this operation and length, and bytes that tell where they are.
+/// A packet with this operation and length, and bytes that name their place.
 fn packet(operation: u32, length: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..length).map(|at| u8::try_from(at % 251).unwrap()).collect();
     bytes[4..8].copy_from_slice(&(operation << 24 | 1 << 31).to_le_bytes());
@@ -120,7 +120,7 @@ fn every_packet_that_a_card_has_is_read() {
 }
 
 #[test]
-fn entry_says_what_a_loader_says() {
+fn entry_becomes_the_loaders_function() {
     let function = sample().entries[0].function();
     assert_eq!((function.name.as_str(), function.bindings, function.constants), ("two", 2, 1));
     assert_eq!(function.workgroup_size, [8, 4, 1]);

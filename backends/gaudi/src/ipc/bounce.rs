@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The importer's half of a bounce: host memory that goes to the exporter over a [line](super::line), and is written and read there.
+//! The importer's half of a bounce: host memory that goes to the exporter over a [connection](super::connection), and
+//! is written and read there.
 
+use super::connection::{Connection, unreachable};
 use super::export::PAGE;
 use super::handle::Handle;
-use super::line::{Line, unreachable};
 use super::service::message;
 use crate::dma::Dma;
 use crate::kmd::map_shared;
@@ -19,18 +20,19 @@ use std::time::Duration;
 /// How much goes through the host at a time.
 pub(super) const STAGE: u64 = 4 << 20;
 
-/// A buffer of another process that is read and written through host memory. It keeps no dma-buf: the exporter has the memory,
-/// and could not let go of its card while another process held one.
+/// A buffer of another process that is read and written through host memory. It keeps no dma-buf: the exporter has
+/// the memory, and could not let go of its card while another process held one.
 pub(super) struct BouncedBuffer {
-    line: Line,
+    connection: Connection,
     staging: Memory,
 }
 
 impl BouncedBuffer {
-    /// Connects to the exporter of a buffer, makes sure that it is the one that the handle names, and brings shared memory.
+    /// Connects to the exporter of a buffer, makes sure that it is the one that the handle names, and brings shared
+    /// memory.
     pub(super) fn connect(dma: &Arc<Dma>, handle: &Handle, patience: Duration) -> Result<Self, Failure> {
         let gone = |errno| unreachable(handle, errno);
-        let call = Line::call(handle, patience)?;
+        let call = Connection::call(handle, patience)?;
         let length = STAGE.min(handle.length).next_multiple_of(PAGE);
         let shared = memfd_create("hal-gaudi-bounce", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(gone)?;
@@ -41,8 +43,8 @@ impl BouncedBuffer {
         let range = map_shared(shared.as_fd(), size, 0).map_err(gone)?;
         let region = Region::host(dma.card(), range)
             .map_err(|errno| dma.card().failure("shared memory could not be pinned", errno))?;
-        let line = call.enter(Some((shared.as_fd(), length)))?;
-        Ok(Self { line, staging: Memory::whole(region) })
+        let connection = call.enter(Some((shared.as_fd(), length)))?;
+        Ok(Self { connection, staging: Memory::whole(region) })
     }
 
     /// Where this card finds the shared memory.
@@ -51,8 +53,8 @@ impl BouncedBuffer {
     }
 
     /// What it goes over.
-    pub(super) fn line(&self) -> &Line {
-        &self.line
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// Does something for each piece that the staging memory has room for. One at a time: there is one staging memory.
@@ -72,6 +74,6 @@ impl BouncedBuffer {
 
     /// Has the exporter's card move a piece, and waits for it.
     pub(super) fn ask(&self, offset: u64, length: u64, write: bool) -> Result<(), Failure> {
-        self.line.exchange(&message(&[offset, length, u64::from(write)]))
+        self.connection.exchange(&message(&[offset, length, u64::from(write)]))
     }
 }

@@ -22,17 +22,17 @@ impl Key {
     }
 }
 
-struct Entry<T> {
+struct CachedImport<T> {
     key: Key,
-    /// All that was said of the buffer, who serves it included: another process's handle for the same memory is another one's
-    /// word, and is not to lead this one's bytes elsewhere.
+    /// All that was said of the buffer, who serves it included: another process's handle for the same memory is
+    /// another one's word, and is not to lead this one's bytes elsewhere.
     handle: Handle,
     value: Arc<T>,
 }
 
 /// The newest imports, oldest first.
 pub(super) struct Cache<T> {
-    entries: Vec<Entry<T>>,
+    entries: Vec<CachedImport<T>>,
     capacity: usize,
 }
 
@@ -41,7 +41,8 @@ impl<T> Cache<T> {
         Self { entries: Vec::new(), capacity }
     }
 
-    /// The import of a buffer, if it is kept. One of another buffer in the same place, or of another exporter's, is thrown out.
+    /// The import of a buffer, if it is kept. One of another buffer in the same place, or of another exporter's, is
+    /// thrown out.
     pub(super) fn find(&mut self, handle: &Handle) -> Option<Arc<T>> {
         let key = Key::of(handle);
         let at = self.entries.iter().position(|entry| entry.key == key)?;
@@ -64,7 +65,11 @@ impl<T> Cache<T> {
             let Some(unused) = unused else { break };
             self.entries.remove(unused);
         }
-        self.entries.push(Entry { key: Key::of(handle), handle: handle.clone(), value: value.clone() });
+        self.entries.push(CachedImport {
+            key: Key::of(handle),
+            handle: handle.clone(),
+            value: value.clone(),
+        });
     }
 
     /// Throws out what an exporter exported; one buffer, or all of them.

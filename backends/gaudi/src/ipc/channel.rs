@@ -22,14 +22,14 @@ struct Channel {
 }
 
 #[derive(Default)]
-struct Table {
+struct ChannelTable {
     channels: BTreeMap<ChannelId, Arc<Channel>>,
     last: u32,
 }
 
 /// The channels between the cards of a process.
 pub struct Channels {
-    table: Mutex<Table>,
+    table: Mutex<ChannelTable>,
     devices: usize,
 }
 

@@ -9,7 +9,7 @@ use super::socket::identity;
 use super::{Ipc, PROCESS};
 use crate::dma::Dma;
 use crate::generation::Capabilities;
-use crate::kmd::{Card, Holder};
+use crate::kmd::{Card, DmabufHolder};
 use crate::memory::Memory;
 use hal_backend::{Code, Failure};
 use hal_gaudi_abi::uapi::Abi;
@@ -41,8 +41,8 @@ struct Buffer {
     file: Mutex<Option<OwnedFd>>,
 }
 
-impl Holder for Buffer {
-    fn let_go(&self, why: &str) {
+impl DmabufHolder for Buffer {
+    fn release(&self, why: &str) {
         let file = self.file.lock().take();
         drop(file);
         // Those in other processes have mapped it, or will ask for its bytes.
@@ -70,8 +70,8 @@ impl Exported {
     }
 }
 
-/// Device memory that others can use: a dma-buf, and what it is. Dropping it closes the descriptor; others keep theirs. So does
-/// the loss of the card, since a dma-buf keeps the card's file open.
+/// Device memory that others can use: a dma-buf, and what it is. Dropping it closes the descriptor; others keep
+/// theirs. So does the loss of the card, since a dma-buf keeps the card's file open.
 pub struct Export {
     handle: Handle,
     buffer: Arc<Buffer>,
@@ -90,8 +90,9 @@ impl Export {
         &self.handle
     }
 
-    /// A new descriptor of the memory, to give to others. One that is open when the card is lost keeps the card from being reset,
-    /// and the kernel kills this process for it; a process that has [imported](Ipc::import) it is told, and lets go.
+    /// A new descriptor of the memory, to give to others. One that is open when the card is lost keeps the card from
+    /// being reset, and the kernel kills this process for it; a process that has [imported](Ipc::import) it is
+    /// notified, and lets go.
     ///
     /// # Errors
     ///
@@ -131,8 +132,8 @@ pub(super) fn exported_place(card: &Card, memory: &Memory, offset: u64) -> (u64,
     }
 }
 
-/// A dma-buf of whole pages of some device memory, and what the kernel was asked to export: a place, and an offset from it. Where
-/// places are mappings, `inside` allows it to begin behind the mapping's beginning.
+/// A dma-buf of whole pages of some device memory, and what the kernel was asked to export: a place, and an offset
+/// from it. Where places are mappings, `inside` allows it to begin behind the mapping's beginning.
 fn dma_buf(
     card: &Card,
     memory: &Memory,
@@ -162,13 +163,14 @@ fn dma_buf(
     let (base, begin) = exported_place(card, memory, offset);
     if begin > 0 && !inside {
         let message = format!(
-            "the memory begins {begin} bytes into its allocation, and mapped_dmabuf=no allows whole allocations only"
+            "the memory begins {begin} bytes into its allocation, and mapped_dmabuf=off allows whole allocations only"
         );
         return Err(Failure::new(Code::FailedPrecondition, message));
     }
     if begin > 0 && card.abi() == Abi::Old {
         let message = format!(
-            "the memory begins {begin} bytes into its allocation, and drivers before Linux 6.7 may export other memory than \
+            "the memory begins {begin} bytes into its allocation, and drivers before Linux 6.7 may export other \
+             memory than \
              that: share whole allocations"
         );
         return Err(Failure::new(Code::FailedPrecondition, message));
@@ -202,8 +204,8 @@ impl Ipc {
     ///
     /// # Errors
     ///
-    /// `INVALID_ARGUMENT` if it is not whole pages, or not device memory; `OUT_OF_RANGE` if it is not inside the memory;
-    /// `FAILED_PRECONDITION` if sharing is switched off; and what the kernel says, with nothing left behind.
+    /// `INVALID_ARGUMENT` if it is not whole pages, or not device memory; `OUT_OF_RANGE` if it is not inside the
+    /// memory; `FAILED_PRECONDITION` if sharing is switched off; and what the kernel says, with nothing left behind.
     pub fn export(&self, memory: &Arc<Memory>, offset: u64, length: u64) -> Result<Export, Failure> {
         self.enabled()?;
         let card = self.dma.card();
@@ -212,7 +214,7 @@ impl Ipc {
         let exported = Arc::new(Exported { memory: memory.clone(), offset, length, dma: self.dma.clone() });
         let number = BUFFERS.fetch_add(1, Ordering::Relaxed);
         let secret = Secret::new()?;
-        // An importer that cannot map it asks this process for the bytes, and all are told when the card is lost.
+        // An importer that cannot map it asks this process for the bytes, and all are notified when the card is lost.
         let service = service::offer(number, secret, &exported)?;
         let handle = Handle {
             exporter: *PROCESS,
@@ -231,7 +233,7 @@ impl Ipc {
         };
         EXPORTS.lock().insert(number, Arc::downgrade(&exported));
         let buffer = Arc::new(Buffer { number, file: Mutex::new(Some(buffer)) });
-        let holder: Arc<dyn Holder> = buffer.clone();
+        let holder: Arc<dyn DmabufHolder> = buffer.clone();
         card.is_held_by(Arc::downgrade(&holder));
         Ok(Export { handle, buffer, exported })
     }

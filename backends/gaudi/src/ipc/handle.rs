@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_refused_with_what_is_wrong() {
+    fn damaged_bytes_are_refused_with_the_reason() {
         let good = example().encode();
         let with = |at: usize, value: u8| {
             let mut bytes = good;
@@ -217,7 +217,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fuzz_any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), keep in any::<bool>()) {
+        fn fuzz_any_bytes_are_read_or_refused(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            keep in any::<bool>(),
+        ) {
             let mut bytes = bytes;
             if keep {
                 for (byte, good) in bytes.iter_mut().zip(example().encode().iter().take(8)) {
@@ -228,7 +231,9 @@ mod tests {
         }
 
         #[test]
-        fn fuzz_changed_handles_are_refused_or_read_as_written(changes in prop::collection::vec((0..Handle::SIZE, any::<u8>()), 1..8)) {
+        fn fuzz_changed_handles_are_refused_or_read_as_written(
+            changes in prop::collection::vec((0..Handle::SIZE, any::<u8>()), 1..8),
+        ) {
             let mut bytes = example().encode();
             for (at, byte) in changes {
                 bytes[at] = byte;

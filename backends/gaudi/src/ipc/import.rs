@@ -4,14 +4,14 @@
 
 use super::Ipc;
 use super::bounce::BouncedBuffer;
+use super::connection::{Connection, Heard};
 use super::export::{PAGE, exported_here, exported_place};
 use super::handle::Handle;
-use super::line::{Heard, Line};
+use super::loss_monitor;
 use super::socket::identify;
-use super::watch;
 use crate::dma::Dma;
 use crate::generation::Lane;
-use crate::kmd::{Errno, Holder};
+use crate::kmd::{DmabufHolder, Errno};
 use crate::memory::{Memory, Region};
 use hal_backend::{Code, Failure};
 use parking_lot::Mutex;
@@ -40,10 +40,11 @@ impl fmt::Display for Way {
 /// Memory of another card, reached one way or the other.
 pub(super) enum Mapping {
     Mapped {
-        /// The mapping, or why there is none any more: the memory's card is lost. A transfer keeps it for as long as it runs.
+        /// The mapping, or why there is none any more: the memory's card is lost. A transfer keeps it for as long as
+        /// it runs.
         memory: Mutex<Result<Arc<Memory>, Failure>>,
         /// Where another process says so, if it could be reached.
-        line: Option<Line>,
+        connection: Option<Connection>,
     },
     Bounced(BouncedBuffer),
 }
@@ -53,7 +54,7 @@ impl Mapping {
     fn is_usable(&self) -> bool {
         match self {
             Mapping::Mapped { memory, .. } => memory.lock().is_ok(),
-            Mapping::Bounced(bounce) => bounce.line().is_open(),
+            Mapping::Bounced(bounce) => bounce.connection().is_open(),
         }
     }
 
@@ -61,22 +62,22 @@ impl Mapping {
     fn lost(&self) -> Option<Failure> {
         match self {
             Mapping::Mapped { memory, .. } => memory.lock().as_ref().err().cloned(),
-            Mapping::Bounced(bounce) => bounce.line().end(),
+            Mapping::Bounced(bounce) => bounce.connection().end(),
         }
     }
 
-    fn line(&self) -> Option<&Line> {
+    fn connection(&self) -> Option<&Connection> {
         match self {
-            Mapping::Mapped { line, .. } => line.as_ref(),
-            Mapping::Bounced(bounce) => Some(bounce.line()),
+            Mapping::Mapped { connection, .. } => connection.as_ref(),
+            Mapping::Bounced(bounce) => Some(bounce.connection()),
         }
     }
 
     /// Hears what the exporter says of its own accord. Of one that has just hung up the memory is still there.
     pub(super) fn listen(&self) -> Heard {
-        let Some(line) = self.line() else { return Heard::Over };
-        let heard = line.listen();
-        if let (Mapping::Mapped { memory, .. }, Some(lost)) = (self, line.lost()) {
+        let Some(connection) = self.connection() else { return Heard::Over };
+        let heard = connection.listen();
+        if let (Mapping::Mapped { memory, .. }, Some(lost)) = (self, connection.lost()) {
             end(memory, lost);
         }
         heard
@@ -94,8 +95,8 @@ fn end(memory: &Mutex<Result<Arc<Memory>, Failure>>, lost: Failure) {
     }
 }
 
-impl Holder for Mapping {
-    fn let_go(&self, why: &str) {
+impl DmabufHolder for Mapping {
+    fn release(&self, why: &str) {
         // What is bounced holds nothing of the card.
         if let Mapping::Mapped { memory, .. } = self {
             let message = format!("the card that exported the memory is lost, and the bytes with it: {why}");
@@ -145,14 +146,15 @@ impl Ipc {
         Ok(*self.way.get_or_init(|| way))
     }
 
-    /// Makes another card's memory usable by this one. The descriptor is taken over, and closed on every path on which it is
-    /// not kept.
+    /// Makes another card's memory usable by this one. The descriptor is taken over, and closed on every path on
+    /// which it is not kept.
     ///
     /// # Errors
     ///
-    /// `INVALID_ARGUMENT` if the descriptor is not what the handle says; `FAILED_PRECONDITION` if sharing is switched off;
-    /// where the bytes have to go through the host, `UNAVAILABLE` if the exporter is gone, `PERMISSION_DENIED` if the process there
-    /// is not the exporter, and `DEADLINE_EXCEEDED` if there is no answer; and what the kernel says.
+    /// `INVALID_ARGUMENT` if the descriptor is not what the handle says; `FAILED_PRECONDITION` if sharing is switched
+    /// off; where the bytes have to go through the host, `UNAVAILABLE` if the exporter is gone, `PERMISSION_DENIED`
+    /// if the process there is not the exporter, and `DEADLINE_EXCEEDED` if there is no answer; and what the kernel
+    /// says.
     pub fn import(&self, handle: &Handle, buffer: OwnedFd) -> Result<Import, Failure> {
         self.enabled()?;
         identify(handle, buffer.as_fd())?;
@@ -168,12 +170,15 @@ impl Ipc {
                     card.failure(&what, errno)
                 })?;
                 let memory = Memory::whole(Region::foreign(card, address, handle.length));
-                // An exporter in this process needs no line; one that cannot be reached has exited, or is another user's.
-                let line = match exported_here(handle) {
+                // An exporter in this process needs no connection; one that cannot be reached has exited, or is another
+                // user's.
+                let connection = match exported_here(handle) {
                     Some(_) => None,
-                    None => Line::call(handle, self.settings.patience).and_then(|call| call.enter(None)).ok(),
+                    None => Connection::call(handle, self.settings.patience)
+                        .and_then(|call| call.enter(None))
+                        .ok(),
                 };
-                Mapping::Mapped { memory: Mutex::new(Ok(Arc::new(memory))), line }
+                Mapping::Mapped { memory: Mutex::new(Ok(Arc::new(memory))), connection }
             }
             Way::Bounced => {
                 Mapping::Bounced(BouncedBuffer::connect(&self.dma, handle, self.settings.patience)?)
@@ -181,11 +186,11 @@ impl Ipc {
         };
         let mapping = Arc::new(mapping);
         if let Some(exported) = exported_here(handle) {
-            let holder: Arc<dyn Holder> = mapping.clone();
+            let holder: Arc<dyn DmabufHolder> = mapping.clone();
             exported.dma().card().is_held_by(Arc::downgrade(&holder));
         }
-        if let Some(line) = mapping.line().and_then(Line::descriptor) {
-            watch::listen(&Arc::downgrade(&mapping), line)?;
+        if let Some(connection) = mapping.connection().and_then(Connection::descriptor) {
+            loss_monitor::listen(&Arc::downgrade(&mapping), connection)?;
         }
         self.cache.lock().keep(handle, &mapping);
         Ok(import(mapping))
@@ -216,8 +221,8 @@ impl Import {
         self.length
     }
 
-    /// Why it is of no use any more, as soon as that is known: the exporter's card is lost, or the bytes have to come from an
-    /// exporter that is gone.
+    /// Why it is of no use any more, as soon as that is known: the exporter's card is lost, or the bytes have to come
+    /// from an exporter that is gone.
     pub fn lost(&self) -> Option<Failure> {
         self.mapping.lost()
     }

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
 
-/// A connection to a process that exports. When it hangs up, or this is dropped, nothing of its is kept any more; imports that
-/// are in use stay until they are dropped.
+/// A connection to a process that exports. When it hangs up, or this is dropped, nothing of its is kept any more;
+/// imports that are in use stay until they are dropped.
 pub struct Peer<'a> {
     socket: OwnedFd,
     ipc: &'a Ipc,

@@ -2,8 +2,9 @@
 
 //! How two processes show each other that both have a handle, without saying what is in it.
 //!
-//! Each handle has a secret of its buffer. Either side names a number that was never used before, and the other one answers
-//! with a keyed hash of both numbers: that takes the secret, and an answer that was overheard is of no use later.
+//! Each handle has a secret of its buffer. Either side names a number that was never used before, and the other one
+//! answers with a keyed hash of both numbers: that takes the secret, and an answer that was overheard is of no use
+//! later.
 
 use super::socket::failed;
 use hal_backend::Failure;

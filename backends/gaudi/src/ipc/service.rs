@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The exporter's half of a bounce: what lets another card have the bytes of memory that it cannot map.
+//! The exporter's half of a bounce: a service for cards that cannot map the exporter's memory.
 //!
-//! A process that exports memory listens on a socket of the local machine, under a name that goes with every handle and says
-//! nothing. An importer connects, and brings a piece of shared host memory, where its kernel lacks the vendor's operation.
-//! Both pin it for their card. A request names a part of the buffer and a direction; the exporter's card writes that part into
-//! the shared memory, or reads it from there, and the reply says that it is done.
+//! A process that exports memory listens on a local socket with a random name, which goes with every handle. An
+//! importer connects, with a piece of shared host memory if its kernel lacks the vendor's operation. Both pin that
+//! memory for their card. A request names a part of the buffer and a direction; the exporter's card writes that part
+//! into the shared memory, or reads it from there, and the reply reports the end.
 //!
 //! | from | bytes | |
 //! |---|---|---|
@@ -17,15 +17,15 @@
 //! | exporter | 8, and a text | as above |
 //! | exporter | 8, and a text | once, whenever its card is lost: the code with [`NOTICE`], and why. Then it hangs up |
 //!
-//! A kernel tells the processes that have opened a card that it is about to be reset, and not those that have mapped a dma-buf of it. So
-//! an importer that wants no bytes connects too.
+//! A kernel tells the processes that have opened a card that it is about to be reset, and not those that have mapped
+//! a dma-buf of it. So an importer that wants no bytes connects too.
 //!
-//! # Who is let in
+//! # Access
 //!
-//! A process of the same user, root's among them and no other, that [proves](super::proof) that it has the buffer's secret.
-//! Until then it costs a thread and a few bytes, for [`GREETING`] at most, and there are no more than [`STRANGERS`] such: the
-//! oldest goes when another one comes. An importer checks likewise whom it has found: a name of a process that is gone can be
-//! taken by any process.
+//! A process of the same user, root's among them and no other, that [proves](super::proof) that it has the buffer's
+//! secret. Until then it costs a thread and a few bytes, for [`GREETING`] at most, and there are no more than
+//! [`STRANGERS`] such: the oldest goes when another one comes. An importer checks likewise whom it has found: a name
+//! of a process that is gone can be taken by any process.
 //!
 //! A connection is for one buffer. When that is no longer exported the connection ends, and the pinned memory goes.
 
@@ -54,7 +54,7 @@ use std::time::{Duration, Instant};
 /// How long to sleep while there is nothing to accept a connection with.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How long a connection may take to prove what it knows.
+/// How long a connection may take to prove that it has the secret.
 pub(super) const GREETING: Duration = Duration::from_secs(5);
 
 /// How long the other side may take to read a reply.
@@ -69,7 +69,7 @@ const GUESTS: usize = 256;
 /// The first message of an importer.
 const CALL: usize = 16;
 
-/// What the exporter says to it.
+/// The exporter's answer to it.
 pub(super) const ANSWER: usize = 16;
 
 /// The importer's proof.
@@ -77,10 +77,10 @@ const PROOF: usize = 16;
 
 const REQUEST: usize = 24;
 
-/// In the code of what is no reply but a notice: the last word of a connection, that its buffer's card is lost.
+/// Marks the code of a notice, which is no reply: the last message of a connection, that its buffer's card is lost.
 pub(super) const NOTICE: u32 = 1 << 31;
 
-/// How long all those together may take who are in the middle of a word when a card is lost.
+/// How long the sessions in the middle of a message may take, together, when a card is lost.
 pub(super) const FAREWELL: Duration = Duration::from_millis(100);
 
 /// A reply: a status code, and how long the text behind it is.
@@ -98,14 +98,14 @@ struct Offer {
 /// A connection, and the buffer that it may use once it has proved that it may.
 struct Session {
     connection: Arc<OwnedFd>,
-    /// Held while something is said to the other side.
-    speaking: Arc<Mutex<()>>,
+    /// Held while a message is sent to the other side.
+    sending: Arc<Mutex<()>>,
     buffer: Option<u64>,
 }
 
 #[derive(Default)]
-struct State {
-    /// Where this process listens, if it does.
+struct ServiceState {
+    /// The name of this process's socket, if it listens.
     name: Option<String>,
     offers: HashMap<u64, Offer>,
     /// By a number that grows.
@@ -113,9 +113,9 @@ struct State {
     last: u64,
 }
 
-/// What this process serves, and to whom.
+/// The buffers that this process serves, and its sessions.
 struct Service {
-    state: Mutex<State>,
+    state: Mutex<ServiceState>,
     /// A session has ended.
     ended: Condvar,
 }
@@ -172,18 +172,19 @@ pub(super) fn withdraw(buffer: u64) {
     }
 }
 
-/// The card of a buffer is lost: its importers are told why, and hung up on. One that does not listen does not hold this up.
+/// The card of a buffer is lost: its importers are told why, and hung up on. One that does not listen does not hold
+/// this up.
 pub(super) fn lose(buffer: u64, why: &str) {
     let importers: Vec<_> = {
         let mut state = SERVICE.state.lock();
         state.offers.remove(&buffer);
         let of_buffer = state.sessions.values().filter(|session| session.buffer == Some(buffer));
-        of_buffer.map(|session| (session.connection.clone(), session.speaking.clone())).collect()
+        of_buffer.map(|session| (session.connection.clone(), session.sending.clone())).collect()
     };
     let notice = words_of(Code::Unavailable as u32 | NOTICE, why);
     let end = Instant::now() + FAREWELL;
-    for (connection, speaking) in importers {
-        if let Some(_turn) = speaking.try_lock_until(end) {
+    for (connection, sending) in importers {
+        if let Some(_turn) = sending.try_lock_until(end) {
             // An importer that has not even read what it asked for learns it from the connection's end.
             let _ = rustix::net::send(&connection, &notice, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
@@ -249,15 +250,15 @@ fn thread(body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
 }
 
 impl Service {
-    /// Gives a connection a thread, if it is of this user's. The reason of its end is sent to neither side: the client reports what it
-    /// wanted.
+    /// Gives a connection a thread, if it is of this user's. The reason of its end is sent to neither side: the
+    /// client reports what it wanted.
     fn welcome(&'static self, connection: OwnedFd) {
         if !peer_of(&connection).is_ok_and(|peer| is_of_this_user(&peer)) {
             return;
         }
         let Some(number) = self.admit(Arc::new(connection)) else { return };
         let started = thread(move || {
-            // What is wrong is the other side's, and it has been told if it could be.
+            // The other side's error, which was sent to it if it could be.
             let _ = self.serve(number);
             self.leave(number);
         });
@@ -283,7 +284,7 @@ impl Service {
         }
         state.last += 1;
         let number = state.last;
-        state.sessions.insert(number, Session { connection, speaking: Arc::default(), buffer: None });
+        state.sessions.insert(number, Session { connection, sending: Arc::default(), buffer: None });
         Some(number)
     }
 
@@ -297,25 +298,25 @@ impl Service {
     fn serve(&self, number: u64) -> Result<(), Failure> {
         let found = {
             let state = self.state.lock();
-            state.sessions.get(&number).map(|session| (session.connection.clone(), session.speaking.clone()))
+            state.sessions.get(&number).map(|session| (session.connection.clone(), session.sending.clone()))
         };
-        let Some((connection, speaking)) = found else { return Ok(()) };
+        let Some((connection, sending)) = found else { return Ok(()) };
         set_socket_timeout(&connection, Timeout::Send, Some(READING))
             .map_err(|errno| failed("a socket cannot be given a limit", errno))?;
         let Some((buffer, length, file)) = self.greet(&connection)? else { return Ok(()) };
         let accepted = self.seat(number, buffer).and_then(|exported| Guest::new(exported, file, length));
-        reply(&connection, &speaking, accepted.as_ref().map(|_| ()))?;
+        reply(&connection, &sending, accepted.as_ref().map(|_| ()))?;
         let mut guest = accepted?;
         limit_wait(connection.as_fd(), None)?;
         let mut request = [0; REQUEST];
         while receive_with(connection.as_fd(), &mut request)?.is_some() {
-            reply(&connection, &speaking, guest.answer(&request).as_ref().copied())?;
+            reply(&connection, &sending, guest.answer(&request).as_ref().copied())?;
         }
         Ok(())
     }
 
-    /// Shows the other side who this is and has it do likewise: for which buffer, how much shared memory it brings, and that.
-    /// Nothing if there is nothing for this client.
+    /// Shows the other side who this is and has it do likewise: for which buffer, how much shared memory it brings,
+    /// and that. Nothing if there is nothing for this client.
     fn greet(&self, connection: &Arc<OwnedFd>) -> Result<Option<(u64, u64, Option<OwnedFd>)>, Failure> {
         let deadline = Some(Instant::now() + GREETING);
         let mut call = [0; CALL];
@@ -361,14 +362,14 @@ fn not_exported(buffer: u64) -> Failure {
 
 fn reply(
     connection: &Arc<OwnedFd>,
-    speaking: &Mutex<()>,
+    sending: &Mutex<()>,
     outcome: Result<(), &Failure>,
 ) -> Result<(), Failure> {
     let (code, text) = match outcome {
         Ok(()) => (0, ""),
         Err(failure) => (failure.code() as u32, failure.message()),
     };
-    let _turn = speaking.lock();
+    let _turn = sending.lock();
     send_all(connection.as_fd(), &words_of(code, text))
 }
 
@@ -382,7 +383,8 @@ fn words_of(code: u32, text: &str) -> Vec<u8> {
     reply
 }
 
-/// Who may use a buffer, and the host memory that it brought for that. Nothing, if it only wants to be told of the buffer's end.
+/// Who may use a buffer, and the host memory that it brought for that. Nothing, if it only wants to be told of the
+/// buffer's end.
 struct Guest {
     exported: Weak<Exported>,
     shared: Option<HostRange>,

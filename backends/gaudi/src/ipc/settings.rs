@@ -72,14 +72,14 @@ impl Settings {
     /// The settings of a device.
     pub(crate) fn read(parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
         let environment = Self::of_environment(|key| std::env::var(key).ok())?;
-        let mut truth = |key, otherwise| {
-            Ok::<_, Failure>(match parameters.choice(key, &["yes", "no"])? {
-                Some(word) => word == "yes",
+        let mut is_on = |key, otherwise| {
+            Ok::<_, Failure>(match parameters.choice(key, &["on", "off"])? {
+                Some(word) => word == "on",
                 None => otherwise,
             })
         };
         let (dmabuf, mapped) =
-            (truth("dmabuf", environment.dmabuf)?, truth("mapped_dmabuf", environment.mapped)?);
+            (is_on("dmabuf", environment.dmabuf)?, is_on("mapped_dmabuf", environment.mapped)?);
         Ok(Self {
             dmabuf,
             mapped,
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn parameters_go_before_the_environment() {
         let mut parameters =
-            Parameters::new("gaudi", [("dmabuf", "no"), ("dmabuf_cache", "3"), ("peer_timeout", "7")]);
+            Parameters::new("gaudi", [("dmabuf", "off"), ("dmabuf_cache", "3"), ("peer_timeout", "7")]);
         let settings = Settings::read(&mut parameters).unwrap();
         assert_eq!((settings.dmabuf, settings.cache, settings.patience), (false, 3, Duration::from_secs(7)));
         assert!(Settings::read(&mut Parameters::new("gaudi", [("dmabuf", "perhaps")])).is_err());

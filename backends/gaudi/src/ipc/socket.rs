@@ -46,13 +46,14 @@ pub(super) fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), F
         match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
             Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(failed("the other side could not be told", errno)),
+            Err(errno) => return Err(failed("the other side could not be reached", errno)),
         }
     }
     Ok(())
 }
 
-/// Receives so many bytes, and the descriptor that came with them, if one did. Nothing at all, if the other side has hung up.
+/// Receives so many bytes, and the descriptor that came with them, if one did. Nothing at all, if the other side has
+/// hung up.
 pub(super) fn receive_with(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
@@ -129,7 +130,8 @@ pub fn receive(socket: impl AsFd) -> Result<Option<(Handle, OwnedFd)>, Failure> 
     let Some(file) = receive_with(socket.as_fd(), &mut bytes)? else { return Ok(None) };
     let handle = Handle::decode(&bytes)?;
     let Some(file) = file else {
-        let message = "a handle of shared memory came without its descriptor; a descriptor's number is worth nothing in \
+        let message = "a handle of shared memory came without its descriptor; a descriptor's number is worth nothing \
+         in \
                        another process";
         return Err(Failure::new(Code::InvalidArgument, message));
     };
@@ -137,7 +139,7 @@ pub fn receive(socket: impl AsFd) -> Result<Option<(Handle, OwnedFd)>, Failure> 
     Ok(Some((handle, file)))
 }
 
-/// The device and the inode of a file: what tells it from others, whatever its number.
+/// The device and the inode of a file, which identify it whatever its descriptor's number.
 pub(super) fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Failure> {
     hal_kernel::identity(file).map_err(|errno| failed("a descriptor could not be looked at", errno))
 }

@@ -2,8 +2,8 @@
 
 //! Who is let in where bytes go through the host, and what becomes of the others.
 //!
-//! The exporter is this process. Its other side is played by hand, message by message, or is the importer with a handle that
-//! leads it elsewhere.
+//! The exporter is this process. Its other side is played by hand, message by message, or is the importer with a
+//! handle that leads it elsewhere.
 
 mod any_bytes;
 
@@ -195,7 +195,7 @@ fn shared_memory_that_could_go_away_is_refused() {
 
 /// Root's memory is not for other users: a caller of another user is hung up on before it is asked anything.
 #[test]
-fn another_user_is_not_let_in() {
+fn another_user_is_refused() {
     let setup = Setup::new("user");
     let handle = setup.export.handle().clone();
     let other = Uid::from_raw(65534);
@@ -230,7 +230,7 @@ fn crowd_of_silent_callers_costs_few_threads_and_others_are_served() {
 }
 
 #[test]
-fn guests_beyond_the_limit_are_told_so() {
+fn session_beyond_the_limit_is_refused_with_the_limit() {
     let setup = Setup::new("guests");
     let handle = setup.export.handle();
     let enter = || {
@@ -266,7 +266,7 @@ fn silent_exporter_holds_no_importer_up() {
 }
 
 #[test]
-fn taken_over_name_is_told_nothing() {
+fn impostor_under_an_exporters_name_gets_nothing() {
     let setup = Setup::new("taken");
     let (handle, thread) = impostor(setup.export.handle(), "taken", |connection| {
         receive_until(connection.as_fd(), &mut [0; 16], soon()).unwrap().unwrap();
@@ -293,7 +293,7 @@ fn exporter_that_stops_answering_is_given_up() {
     let honest = setup.export.handle().clone();
     let (handle, thread) = impostor(&honest.clone(), "stops", move |connection| {
         greet_as_exporter(&connection, &honest);
-        // It reads one request, and hears no other.
+        // It reads one request and no other.
         receive_until(connection.as_fd(), &mut [0; 24], soon()).unwrap().unwrap();
         assert!(is_hung_up(&connection));
     });
@@ -349,7 +349,7 @@ fn end_of_an_export_takes_its_pinned_memory_along() {
     assert!(setup.import(setup.export.handle()).is_ok(), "the newer export of the same memory");
 }
 
-/// Enters as a client that wants to be told of the buffer's end, and no bytes.
+/// Enters as a client that waits for the buffer's end, and wants no bytes.
 fn listener(handle: &Handle) -> OwnedFd {
     let socket = call(handle);
     let (talk, _) = answer(&socket, handle.buffer, 1).unwrap();
@@ -393,7 +393,7 @@ fn listener_that_brings_no_memory_gets_no_bytes() {
 
 /// Only who has proved nothing has to hurry.
 #[test]
-fn guest_that_says_nothing_for_long_is_still_served() {
+fn silent_session_is_still_served() {
     let setup = Setup::new("quiet");
     let socket = listener(setup.export.handle());
     std::thread::sleep(GREETING + Duration::from_millis(500));
@@ -401,9 +401,9 @@ fn guest_that_says_nothing_for_long_is_still_served() {
     assert_eq!(said(&socket).0, Code::OutOfRange as u32);
 }
 
-/// A loss is told while the card is let go of, which the kernel waits for.
+/// A loss is reported before the card is closed, which the kernel waits for.
 #[test]
-fn loss_is_told_to_all_without_waiting_for_those_who_do_not_listen() {
+fn loss_is_reported_to_all_without_waiting_for_silent_importers() {
     let setup = Setup::new("loss");
     let handle = setup.export.handle();
     let deaf: Vec<OwnedFd> = (0..200).map(|_| listener(handle)).collect();
@@ -423,7 +423,8 @@ fn loss_is_told_to_all_without_waiting_for_those_who_do_not_listen() {
     let import = setup.import(handle).unwrap();
     let begin = Instant::now();
     super::service::lose(handle.buffer, "it was on fire");
-    // One after the other they would take 200 times as long as all together may; a busy machine is not that much slower.
+    // One after the other they would take 200 times as long as all together may; a busy machine is not that much
+    // slower.
     assert!(begin.elapsed() < 100 * FAREWELL, "{:?}", begin.elapsed());
     assert_eq!(said(&heard), (Code::Unavailable as u32 | NOTICE, "it was on fire".to_owned()));
     assert!(is_hung_up(&heard));
@@ -468,7 +469,7 @@ fn length_of_a_handle_is_not_believed() {
 
 /// Also of one that is imported while the thread that listens is asleep.
 #[test]
-fn loss_of_a_buffer_is_told_to_its_importers_alone() {
+fn loss_of_a_buffer_is_reported_to_its_importers_alone() {
     let setup = Setup::new("other");
     let memory = Arc::new(setup.one.ipc().allocate(LENGTH).unwrap());
     let other = setup.one.ipc().export(&memory, 0, LENGTH).unwrap();
@@ -477,20 +478,20 @@ fn loss_of_a_buffer_is_told_to_its_importers_alone() {
     std::thread::sleep(Duration::from_millis(50));
     let import = setup.two.ipc().import(other.handle(), other.buffer().unwrap()).unwrap();
     let long = "fire ".repeat(2000);
-    let told = listener(other.handle());
+    let notified = listener(other.handle());
     std::thread::sleep(Duration::from_millis(50));
     super::service::lose(other.handle().buffer, &long);
-    let (code, text) = said(&told);
+    let (code, text) = said(&notified);
     assert_eq!(code, Code::Unavailable as u32 | NOTICE);
     assert!(text.len() == 4096 && long.starts_with(&text), "more than a reply may have: {}", text.len());
     let end = Instant::now() + Duration::from_secs(20);
     while import.lost().is_none() && Instant::now() < end {
         std::thread::yield_now();
     }
-    let lost = import.lost().expect("it is not told");
+    let lost = import.lost().expect("it is not notified");
     assert!(lost.message().contains("fire fire"), "{lost}");
     assert!(kept.lost().is_none());
     assert!(setup.read(&kept).unwrap() == bytes(&pattern()));
     send_all(keeper.as_fd(), &message(&[0, 1, 0])).unwrap();
-    assert_eq!(said(&keeper).0, Code::OutOfRange as u32, "it has heard of another card's loss");
+    assert_eq!(said(&keeper).0, Code::OutOfRange as u32, "it was notified of another card's loss");
 }

@@ -2,25 +2,27 @@
 
 //! An open card: how it is opened, asked and closed. Its calls for memory and for queues are in modules of their own.
 //!
-//! This is a thin layer. A call here is one request of the kernel, no more; what to do when a card is busy or gone is
-//! decided above. The one state that it keeps is whether the file is still open: the kernel kills a process that
-//! holds a card through a reset, so [`Card::close`] lets go of it while others may still be calling.
+//! This is a thin layer: a call here is one request to the kernel, and its caller decides what to do about a busy or
+//! lost card. The layer's one state is whether the file is open. The kernel kills a process that holds a card through
+//! a reset, so [`Card::close`] closes the file while other threads may still call.
 
-use super::error::{DRIVER, cannot_open, event_names, failure, state_advice, state_name};
-use super::holders::{Holder, Holders};
-use super::notices::{End, Ending, Notices};
+use super::error::{DRIVER, event_names, failure, state_advice, state_name};
+use super::holders::{DmabufHolder, DmabufHolders};
+use super::loss::{CardLoss, DriverEvents, LossCause};
+use super::nodes::CARDS;
 use super::uapi::{Abi, Call, HwIpInfo, InfoIn, info, status};
 use super::{Errno, System};
 use crate::generation::Generation;
 use hal_backend::{Code, Failure};
+use hal_kernel::drm::Unidentified;
 use hal_kernel::registry::Registration;
-use hal_kernel::{CardKey, drm};
+use hal_kernel::{CardFile, CardKey};
 use parking_lot::RwLock;
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 mod memory;
@@ -28,46 +30,23 @@ mod submission;
 
 pub use submission::Progress;
 
-/// How long to sleep between two tries to open a card that is being reset.
-const RETRY: Duration = Duration::from_millis(10);
-
-/// How long a card that is in use is tried again.
-const BRIEF: Duration = Duration::from_millis(100);
-
 /// An open card.
 pub struct Card {
-    kernel: Arc<dyn System>,
-    file: RwLock<Option<File>>,
+    /// `None` once it is closed.
+    file: RwLock<Option<CardFile>>,
     name: String,
     abi: Abi,
     generation: Generation,
     info: HwIpInfo,
-    /// Nothing where the program that opened the card is told itself, or the driver has no such notices.
-    notices: Option<Notices>,
-    /// Who has dma-bufs of its memory.
-    holders: Holders,
-    /// What a program that ran on it failed with, the first of them: only software can say it.
+    /// `None` if the program that opened the card gets the events itself, or the driver has none.
+    driver_events: Option<DriverEvents>,
+    /// The holders of dma-bufs of its memory.
+    holders: DmabufHolders,
+    /// The failure of the first program that failed on it. Only an emulated card reports it.
     note: OnceLock<String>,
-    /// That it is of no use any more, for threads that sleep.
-    end: End,
-    /// Among what this process has open, if it is known there. Goes behind the file.
+    loss: CardLoss,
+    /// Its place among the cards that this process has open, if it has one. Released after the file.
     registration: Option<Registration>,
-}
-
-/// The file of a card.
-enum File {
-    /// Opened here, so closed here.
-    Opened(OwnedFd),
-    /// A duplicate of one that the program opened, and closes.
-    Adopted(OwnedFd),
-}
-
-impl File {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            File::Opened(file) | File::Adopted(file) => file.as_fd(),
-        }
-    }
 }
 
 impl fmt::Debug for Card {
@@ -81,85 +60,38 @@ impl fmt::Debug for Card {
 
 impl Card {
     /// Opens a card, and waits up to `patience` while it is being reset.
-    pub fn open(kernel: Arc<dyn System>, path: &Path, patience: Duration) -> Result<Arc<Self>, Failure> {
-        Self::open_at(None, kernel, path, patience)
-    }
-
-    /// The same, with a registration among what this process has open.
-    pub(crate) fn open_at(
-        registration: Option<Registration>,
-        kernel: Arc<dyn System>,
-        path: &Path,
-        patience: Duration,
-    ) -> Result<Arc<Self>, Failure> {
-        let file = Self::open_file(&*kernel, path, patience)?;
-        Self::start(registration, kernel, File::Opened(file), path.display().to_string())
-    }
-
-    /// Opens a card's file, and waits up to `patience` while it is being reset.
-    pub(crate) fn open_file(
-        kernel: &dyn System,
-        path: &Path,
-        patience: Duration,
-    ) -> Result<OwnedFd, Failure> {
-        let begin = Instant::now();
-        loop {
-            match kernel.open(path) {
-                Ok(file) => return Ok(file),
-                Err(Errno::AGAIN) if begin.elapsed() < patience => std::thread::sleep(RETRY),
-                // A process that has just been started holds copies of all files until it has replaced itself.
-                Err(Errno::BUSY) if begin.elapsed() < patience.min(BRIEF) => std::thread::sleep(RETRY),
-                Err(errno) => return Err(cannot_open(kernel, path, errno, begin.elapsed())),
-            }
-        }
+    pub fn open(system: Arc<dyn System>, path: &Path, patience: Duration) -> Result<Arc<Self>, Failure> {
+        Self::start(None, CardFile::open(&CARDS, system, path, patience)?)
     }
 
     /// Uses a card that the program has opened itself. The program's descriptor stays its own.
-    pub fn adopt(kernel: Arc<dyn System>, file: BorrowedFd<'_>, name: String) -> Result<Arc<Self>, Failure> {
-        Self::adopt_at(None, kernel, file, name)
+    pub fn adopt(system: Arc<dyn System>, file: BorrowedFd<'_>, name: String) -> Result<Arc<Self>, Failure> {
+        Self::start(None, CardFile::adopt(system, file, name)?)
     }
 
-    /// The same, with a registration among what this process has open.
-    pub(crate) fn adopt_at(
-        registration: Option<Registration>,
-        kernel: Arc<dyn System>,
-        file: BorrowedFd<'_>,
-        name: String,
-    ) -> Result<Arc<Self>, Failure> {
-        let copy = file.try_clone_to_owned().map_err(|error| {
-            Failure::new(Code::InvalidArgument, format!("{name} is not an open descriptor: {error}"))
-        })?;
-        Self::start(registration, kernel, File::Adopted(copy), name)
-    }
-
-    fn start(
-        registration: Option<Registration>,
-        kernel: Arc<dyn System>,
-        file: File,
-        name: String,
-    ) -> Result<Arc<Self>, Failure> {
-        let no_bell = |errno: Errno| {
+    /// Identifies an open file, with its registration among the cards that this process has open.
+    pub(crate) fn start(registration: Option<Registration>, file: CardFile) -> Result<Arc<Self>, Failure> {
+        let name = file.name().to_owned();
+        let no_eventfd = |errno: Errno| {
             Failure::new(
                 Code::ResourceExhausted,
                 format!("{name} has no descriptor to report its end by: {errno}"),
             )
         };
-        let end = End::new().map_err(no_bell)?;
-        // In a box from the beginning, so that the file is let go of on every path.
+        let loss = CardLoss::new().map_err(no_eventfd)?;
         let mut card = Self {
-            kernel,
             file: RwLock::new(Some(file)),
             name,
             abi: Abi::Drm,
             generation: Generation::Gaudi2,
             info: HwIpInfo::new_zeroed(),
-            notices: None,
-            holders: Holders::default(),
+            driver_events: None,
+            holders: DmabufHolders::default(),
             note: OnceLock::new(),
-            end,
+            loss,
             registration,
         };
-        // Numbers of requests mean something else to other drivers: nothing is sent before the name is known.
+        // Other drivers understand request numbers otherwise: the driver's name comes first.
         card.abi = card.identify()?;
         let state: super::uapi::DeviceStatus =
             card.info(info::DEVICE_STATUS).map_err(|errno| card.failure("its state", errno))?;
@@ -178,139 +110,127 @@ impl Card {
             );
             Failure::new(Code::Unimplemented, message)
         })?;
-        card.notices = card.ask_for_notices().map_err(|errno| card.failure("word of its errors", errno))?;
+        card.driver_events =
+            card.register_for_events().map_err(|errno| card.failure("word of its errors", errno))?;
         Ok(Arc::new(card))
     }
 
-    /// Asks the driver for word of errors.
-    fn ask_for_notices(&self) -> Result<Option<Notices>, Errno> {
-        let notices = Notices::new()?;
-        let counter = u32::try_from(notices.counter().as_raw_fd()).map_err(|_| Errno::BADF)?;
+    /// Registers an eventfd that the driver signals on errors.
+    fn register_for_events(&self) -> Result<Option<DriverEvents>, Errno> {
+        let driver_events = DriverEvents::new()?;
+        let counter = u32::try_from(driver_events.counter().as_raw_fd()).map_err(|_| Errno::BADF)?;
         let request = InfoIn { op: info::REGISTER_EVENTFD, dcore_id: counter, ..InfoIn::default() };
         match self.call::<_, InfoIn>(Call::Info, &request).1 {
-            Ok(()) => Ok(Some(notices)),
+            Ok(()) => Ok(Some(driver_events)),
             // Another descriptor is registered already, or the driver is older than that.
             Err(Errno::INVAL | Errno::NOTTY | Errno::OPNOTSUPP) => Ok(None),
             Err(errno) => Err(errno),
         }
     }
 
-    pub(super) fn notices(&self) -> Option<&Notices> {
-        self.notices.as_ref()
+    pub(super) fn driver_events(&self) -> Option<&DriverEvents> {
+        self.driver_events.as_ref()
     }
 
-    pub(super) fn end(&self) -> &End {
-        &self.end
+    pub(super) fn loss(&self) -> &CardLoss {
+        &self.loss
     }
 
-    /// It is known to be lost: later openings of the card do not get this one.
+    /// Takes it out of the registry because it is lost: a later open does not get this one.
     pub(super) fn give_up(&self) {
         if let Some(registration) = &self.registration {
             registration.give_up();
         }
     }
 
-    /// Finds out whether the file is of the right driver, and which numbers that listens to.
+    /// Checks that the file is of the right driver, and finds out which request numbers that has.
     fn identify(&self) -> Result<Abi, Failure> {
-        let named = match &*self.file.read() {
-            Some(file) => drm::driver_name(&*self.kernel, file.as_fd()),
-            None => Err(Errno::NODEV),
+        let identified = match &*self.file.read() {
+            Some(file) => file.identify(DRIVER),
+            None => Err(Unidentified::Unanswered(Errno::NODEV)),
         };
-        match named {
-            Ok(name) if name == DRIVER => Ok(Abi::Drm),
-            Ok(name) => {
-                let message = format!(
-                    "{} belongs to the kernel driver {name:?}, not {DRIVER:?}; the device list shows which node is which",
-                    self.name
-                );
-                Err(Failure::new(Code::InvalidArgument, message))
-            }
-            // Not a DRM device: an older kernel's, if it is one at all.
-            Err(Errno::NOTTY) => {
+        match identified {
+            Ok(()) => Ok(Abi::Drm),
+            // No DRM device: a card of a kernel before 6.7, if it is a card.
+            Err(Unidentified::Unanswered(Errno::NOTTY)) => {
                 let mut probe = InfoIn { op: info::DEVICE_STATUS, ..InfoIn::default() };
                 let mut state = super::uapi::DeviceStatus::default();
                 probe.return_pointer = state.as_mut_bytes().as_mut_ptr() as u64;
                 probe.return_size = 8;
                 match self.ioctl(Call::Info.request(Abi::Old), probe.as_mut_bytes()) {
                     Ok(()) => Ok(Abi::Old),
-                    Err(errno) => {
-                        let message = format!("{} is not a {DRIVER} device: {errno}", self.name);
-                        Err(Failure::new(Code::InvalidArgument, message))
-                    }
+                    Err(errno) => Err(Unidentified::Unanswered(errno).failure(&self.name, DRIVER)),
                 }
             }
-            Err(errno) => Err(self.failure("its driver's name", errno)),
+            Err(Unidentified::Unanswered(errno)) => Err(self.failure("its driver's name", errno)),
+            Err(other) => Err(other.failure(&self.name, DRIVER)),
         }
     }
 
-    /// Lets go of the file, and has all holders let go of the dma-bufs that hold it. Every call fails from then on.
+    /// Closes the file and has each holder release its dma-buf. Every call fails from then on.
     pub fn close(&self) {
-        self.let_go("its device was closed");
+        self.release("its device was closed");
     }
 
-    /// The same, of a card that is lost: holders of its memory are told why, and so are all who use it.
+    /// Closes a card that is lost, and notifies the holders of its memory and its users of the cause.
     pub(crate) fn lose(&self, why: &Failure) {
-        self.end.come(Ending::Lost(why.clone()));
-        self.let_go(why.message());
+        self.loss.report(LossCause::Lost(why.clone()));
+        self.release(why.message());
     }
 
-    fn let_go(&self, why: &str) {
+    fn release(&self, why: &str) {
         self.give_up();
         let file = self.file.write().take();
         self.holders.lose(why);
-        match file {
-            Some(File::Opened(file)) => self.kernel.close(file),
-            Some(File::Adopted(file)) => drop(file),
-            // The owner of the file closes it.
-            None => return,
-        }
+        // Another caller has taken the file, closes it and reports that.
+        let Some(file) = file else { return };
+        drop(file);
         if let Some(registration) = &self.registration {
             registration.release();
         }
     }
 
-    /// Enters a holder of its memory, by a dma-buf or a mapping, which is told when the card is lost.
-    pub(crate) fn is_held_by(&self, holder: Weak<dyn Holder>) {
+    /// Adds a holder of its memory, by a dma-buf or a mapping, to notify when the card is lost.
+    pub(crate) fn is_held_by(&self, holder: Weak<dyn DmabufHolder>) {
         self.holders.add(holder);
     }
 
-    /// Whether its file has not been let go of.
+    /// Whether its file is open.
     pub fn is_open(&self) -> bool {
         self.file.read().is_some()
     }
 
-    /// What its file is known by.
+    /// The key of its file, while it is open.
     pub(crate) fn key(&self) -> Option<CardKey> {
         self.file.read().as_ref().and_then(|file| CardKey::of_file(file.as_fd()).ok())
     }
 
-    /// What to call it in messages: the path that it was opened by.
+    /// Its name in messages: the path that it was opened by.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is.
+    /// Its generation.
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// What the kernel says of its hardware.
+    /// The kernel's description of its hardware.
     pub fn hardware(&self) -> &HwIpInfo {
         &self.info
     }
 
-    /// Which numbers its driver listens to.
+    /// The request numbers of its driver.
     pub fn abi(&self) -> Abi {
         self.abi
     }
 
     fn ioctl(&self, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
         let file = self.file.read();
-        let file = file.as_ref().ok_or(Errno::NODEV)?;
-        self.kernel.ioctl(file.as_fd(), request, argument)
+        file.as_ref().ok_or(Errno::NODEV)?.ioctl(request, argument)
     }
 
-    /// Makes a call. What comes back is valid on success, and for waits also on failure.
+    /// Makes a call. The output is valid on success, and for waits also on failure.
     fn call<I, O>(&self, call: Call, input: &I) -> (O, Result<(), Errno>)
     where
         I: IntoBytes + Immutable,
@@ -323,7 +243,7 @@ impl Card {
         }
         let result = self.ioctl(call.request(self.abi), argument);
         if let Err(errno) = result {
-            self.look_at(call, errno);
+            self.check_for_loss(call, errno);
         }
         let mut output = O::new_zeroed();
         for (target, &source) in output.as_mut_bytes().iter_mut().zip(argument.iter()) {
@@ -332,9 +252,9 @@ impl Card {
         (output, result)
     }
 
-    /// What a request failed with may be that the card is lost. It is known from here on; of submissions and waits who makes them
-    /// knows which it was, and tells.
-    fn look_at(&self, call: Call, errno: Errno) {
+    /// Takes the card out of the registry if a request failed as only a lost card's does. The callers of submissions
+    /// and waits report the loss themselves, with the cause.
+    fn check_for_loss(&self, call: Call, errno: Errno) {
         let lost = match call {
             Call::Info => errno == Errno::NODEV,
             Call::CommandBuffer | Call::Memory => matches!(errno, Errno::NODEV | Errno::BUSY),
@@ -344,7 +264,7 @@ impl Card {
         if lost {
             self.give_up();
             if !matches!(call, Call::Submit | Call::Wait) {
-                self.end.come(Ending::Refused(errno));
+                self.loss.report(LossCause::Refused(errno));
             }
         }
     }
@@ -363,7 +283,7 @@ impl Card {
         result.map(|()| answer)
     }
 
-    /// What state it is in, for people.
+    /// Its state, for people.
     pub fn state(&self) -> &'static str {
         match self.info::<super::uapi::DeviceStatus>(info::DEVICE_STATUS) {
             Ok(state) => state_name(state.status),
@@ -371,23 +291,23 @@ impl Card {
         }
     }
 
-    /// What its driver says went wrong since the card was opened.
+    /// The driver's events since the card was opened.
     pub(crate) fn take_events(&self) -> u64 {
         let events = self.info::<u64>(info::GET_EVENTS).unwrap_or(0);
-        self.notices().map_or(events, |notices| notices.take_down(events))
+        self.driver_events().map_or(events, |driver_events| driver_events.record(events))
     }
 
-    /// A program that ran on it has failed.
+    /// Records that a program failed on it.
     pub(crate) fn note(&self, failure: &str) {
         let _ = self.note.set(failure.to_owned());
     }
 
-    /// What a program that ran on it failed with, if one did.
+    /// The failure of a program on it, if one failed.
     pub(crate) fn noted(&self) -> Option<&str> {
         self.note.get().map(String::as_str)
     }
 
-    /// What the driver tells of the card, for people, and what a program that ran on it failed with.
+    /// The driver's events and the failure of a program on it, for people.
     pub fn events(&self) -> String {
         let events = self.take_events();
         let mut names: Vec<&str> = event_names(events).collect();
@@ -395,7 +315,7 @@ impl Card {
         if names.is_empty() { "it does not say why".to_owned() } else { names.join(", ") }
     }
 
-    /// What a failed call means, and what to do.
+    /// The failure of a call, with what to do.
     pub fn failure(&self, what: &str, errno: Errno) -> Failure {
         failure(&self.name, what, errno)
     }

@@ -2,11 +2,10 @@
 
 //! What the kernel's answers mean, and what to do about them.
 
+use super::Errno;
 use super::uapi::{event, status};
-use super::{Errno, System};
 use hal_backend::{Code, Failure};
-use std::path::Path;
-use std::time::Duration;
+use hal_kernel::card_file::{OpenError, Reason, Retry};
 
 /// The name that the kernel's driver gives itself.
 pub(super) const DRIVER: &str = "habanalabs";
@@ -69,40 +68,17 @@ pub(super) fn state_advice(state: u32) -> &'static str {
     }
 }
 
-/// Why a card's node was not opened, and what to do.
-pub(super) fn cannot_open(kernel: &dyn System, path: &Path, errno: Errno, waited: Duration) -> Failure {
-    let name = path.display();
-    match errno {
-        Errno::NOENT | Errno::NXIO => Failure::new(
-            Code::NotFound,
-            format!(
-                "there is no {name}: no card, or its driver {DRIVER} is not loaded; without a card, ask for gaudi://emulated"
-            ),
-        ),
-        Errno::ACCESS => Failure::new(
-            Code::PermissionDenied,
-            format!("{name} may not be opened by this user; add the user to the group of the node"),
-        ),
-        Errno::BUSY => {
-            let holder = kernel.holder(path).unwrap_or_else(|| "another process of another user".to_owned());
-            Failure::new(
-                Code::Unavailable,
-                format!("{name} is in use by {holder}, and a card has one user at a time"),
-            )
-        }
-        Errno::AGAIN => Failure::new(
-            Code::Unavailable,
-            format!(
-                "{name} is still being reset after {waited:.1?}; try again, or with a longer open_timeout="
-            ),
-        ),
-        Errno::PERM => Failure::new(
-            Code::FailedPrecondition,
-            format!("{name} is broken or waits for a reset; reset it, or load its driver again"),
-        ),
-        errno => Failure::new(
-            Code::Unavailable,
-            format!("{name} cannot be opened: {errno} (errno {})", errno.raw_os_error()),
-        ),
-    }
-}
+/// The meanings of errors of an open.
+pub(super) const OPEN_ERRORS: &[OpenError] = &[
+    OpenError {
+        errno: Errno::AGAIN,
+        retry: Retry::Patiently,
+        reason: Reason::NotReady("is still being reset"),
+    },
+    OpenError { errno: Errno::BUSY, retry: Retry::Briefly, reason: Reason::InUse },
+    OpenError {
+        errno: Errno::PERM,
+        retry: Retry::Never,
+        reason: Reason::Unusable("is broken or waits for a reset; reset it, or load its driver again"),
+    },
+];

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What keeps the file of a card open besides its descriptor.
+//! DmabufHolders of a card's dma-bufs, which release them when the card is lost.
 //!
-//! A dma-buf of a card's memory holds the card's file, and so does a mapping of it in another card. A reset waits for that file,
-//! and the kernel kills the process that has opened it. So a holder of one is told when the card is lost.
+//! A dma-buf of a card's memory keeps the card's file open, and so does a mapping of it in another card. A reset waits
+//! for that file, and the kernel kills the process that has opened it. So each holder is notified of the loss.
 
 use parking_lot::Mutex;
 use std::sync::Weak;
 
 /// Something that holds a dma-buf of a card, and can do without.
-pub(crate) trait Holder: Send + Sync {
-    /// The card is lost, and this is why: closes the dma-buf, or ends its mapping.
-    fn let_go(&self, why: &str);
+pub(crate) trait DmabufHolder: Send + Sync {
+    /// Closes the dma-buf, or ends its mapping, because the card is lost.
+    fn release(&self, why: &str);
 }
 
 /// The holders of one card's dma-bufs.
 #[derive(Default)]
-pub(super) struct Holders(Mutex<State>);
+pub(super) struct DmabufHolders(Mutex<HoldersState>);
 
 #[derive(Default)]
-struct State {
+struct HoldersState {
     /// Why the card is lost, if it is.
     lost: Option<String>,
-    holders: Vec<Weak<dyn Holder>>,
+    holders: Vec<Weak<dyn DmabufHolder>>,
 }
 
-impl Holders {
-    /// Adds a holder, which is told at once if the card has been lost meanwhile.
-    pub(super) fn add(&self, holder: Weak<dyn Holder>) {
+impl DmabufHolders {
+    /// Adds a holder. It is notified at once if the card is lost already.
+    pub(super) fn add(&self, holder: Weak<dyn DmabufHolder>) {
         let why = {
             let mut state = self.0.lock();
             let Some(why) = state.lost.clone() else {
@@ -37,24 +37,24 @@ impl Holders {
             };
             why
         };
-        tell(&holder, &why);
+        notify(&holder, &why);
     }
 
-    /// Tells them all, once. The first cause is the one.
+    /// Notifies each holder once, with the first cause.
     pub(super) fn lose(&self, why: &str) {
         let (holders, why) = {
             let mut state = self.0.lock();
             let why = state.lost.get_or_insert_with(|| why.to_owned()).clone();
             (std::mem::take(&mut state.holders), why)
         };
-        holders.iter().for_each(|holder| tell(holder, &why));
+        holders.iter().for_each(|holder| notify(holder, &why));
     }
 }
 
-/// Not under the lock: it may call the kernel, and what it drops may be a card.
-fn tell(holder: &Weak<dyn Holder>, why: &str) {
+/// Notifies one holder. The caller holds no lock: the holder may call the kernel or drop a card.
+fn notify(holder: &Weak<dyn DmabufHolder>, why: &str) {
     if let Some(holder) = holder.upgrade() {
-        holder.let_go(why);
+        holder.release(why);
     }
 }
 
@@ -66,18 +66,18 @@ mod tests {
     #[derive(Default)]
     struct Recorder(Mutex<Vec<String>>);
 
-    impl Holder for Recorder {
-        fn let_go(&self, why: &str) {
+    impl DmabufHolder for Recorder {
+        fn release(&self, why: &str) {
             self.0.lock().push(why.to_owned());
         }
     }
 
     #[test]
-    fn everybody_is_told_once_and_who_comes_late_at_once() {
+    fn each_holder_is_notified_once_and_a_late_one_at_once() {
         let (holders, early, late) =
-            (Holders::default(), Arc::new(Recorder::default()), Arc::new(Recorder::default()));
+            (DmabufHolders::default(), Arc::new(Recorder::default()), Arc::new(Recorder::default()));
         let weak = |recorder: &Arc<Recorder>| {
-            let holder: Arc<dyn Holder> = recorder.clone();
+            let holder: Arc<dyn DmabufHolder> = recorder.clone();
             Arc::downgrade(&holder)
         };
         holders.add(weak(&early));

@@ -5,14 +5,14 @@
 mod card;
 mod error;
 mod holders;
+mod loss;
 mod nodes;
-mod notices;
 
 pub use card::{Card, Progress};
 pub(crate) use error::OPERATIONAL;
 pub use hal_gaudi_abi::uapi;
 pub use hal_kernel::{Errno, Linux, System, borrow};
 pub(crate) use hal_kernel::{clock, map_shared};
-pub(crate) use holders::Holder;
+pub(crate) use holders::DmabufHolder;
+pub(crate) use loss::{EventFd, LossCause};
 pub use nodes::{CARDS, cards};
-pub(crate) use notices::{Bell, Ending};

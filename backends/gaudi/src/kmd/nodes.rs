@@ -3,7 +3,7 @@
 //! The cards that a system lists, none of which is opened.
 
 use super::System;
-use super::error::DRIVER;
+use super::error::{DRIVER, OPEN_ERRORS};
 use crate::EMULATED;
 use crate::generation::{Generation, VENDOR};
 use hal_backend::Failure;
@@ -18,6 +18,8 @@ pub const CARDS: CardClass = CardClass {
     node: "/dev/accel/accel",
     default: "HAL_GAUDI_DEFAULT",
     emulated: &[EMULATED],
+    exclusive: false,
+    open_errors: OPEN_ERRORS,
 };
 
 /// The cards of a system, by number.

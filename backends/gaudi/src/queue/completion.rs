@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What has ended: one thread that learns of it.
+//! The completion thread.
 //!
-//! No descriptor becomes readable when a submission ends, and on Gaudi 2 nothing waits for the first of several. One
-//! thread waits for the oldest job of one queue after the other, and looks at the oldest jobs of all queues after each. The kernel
-//! wakes it at once when the one ends that it waits for, and otherwise at the next tick of its clock, 1 to 10 ms apart: no wait is
-//! shorter than that. With nothing in flight, it sleeps.
+//! No descriptor becomes readable when a submission ends, and on Gaudi 2 no request waits for the first of several. So
+//! one thread waits for the oldest job of one queue after the other, and polls the oldest jobs of all queues after
+//! each wait. The kernel wakes the thread when that job ends, or at the next tick of its clock, 1 to 10 ms apart: no
+//! wait is shorter. With nothing in flight, the thread sleeps.
 
-use super::{Awaited, Flight, Queue, Queues, State};
+use super::{Awaited, Flight, Queue, Queues, QueuesState};
 use crate::kmd::{Progress, clock};
 use hal_backend::{Failure, QueueId};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use std::time::Duration;
 
-/// How long the thread waits for one submission before it looks at the others: to the next tick of the kernel's clock.
+/// How long the thread waits for one submission before it polls the others: to the next tick of the kernel's clock.
 const TICK: Duration = Duration::from_micros(1);
 
-/// How long to wait for room that nothing of ours takes.
+/// How long to wait for room that other users of the card take.
 const NO_ROOM: Duration = Duration::from_millis(1);
 
-/// What to tell the engine.
+/// An outcome to report to the engine.
 struct Report {
     id: QueueId,
     epoch: u64,
@@ -28,8 +28,8 @@ struct Report {
 }
 
 impl Flight {
-    /// Tells its observer, which may do anything. No lock is held.
-    fn tell(&self, outcome: Result<(), &Failure>) {
+    /// Notifies its observer, which may do anything. The caller holds no lock.
+    fn notify(&self, outcome: Result<(), &Failure>) {
         let Some(observer) = &self.observer else { return };
         for &(command, begin, end) in &self.times {
             observer.command(command, begin, end);
@@ -40,16 +40,16 @@ impl Flight {
 }
 
 impl Queues {
-    /// The thread that learns of the card's end, from the kernel or from the thread that meets it, also while nothing is in flight. The card is
-    /// let go of then: a process that keeps one open through a reset is killed.
+    /// Waits for the loss of the card, also while nothing is in flight, and has the completion thread close the card:
+    /// the kernel kills a process that keeps one open through a reset.
     pub(crate) fn watch_for_reset(&self) {
-        let Some(ending) = self.planner.card.wait_for_end(&self.shutdown) else { return };
-        let failure = self.submitter.ended(ending);
+        let Some(cause) = self.planner.card.wait_for_loss(&self.shutdown) else { return };
+        let failure = self.submitter.ended(cause);
         self.state.lock().lost.get_or_insert(failure);
         self.work.notify_all();
     }
 
-    /// The thread that learns of completions. Ends when it is told to and nothing is in flight.
+    /// The completion thread. Returns once it is stopped and nothing is in flight.
     pub(crate) fn serve(&self) {
         let mut turn = 0_usize;
         loop {
@@ -62,7 +62,7 @@ impl Queues {
             if !reports.is_empty() {
                 self.advance_all(&mut state);
                 drop(state);
-                self.tell(reports);
+                self.notify(reports);
                 continue;
             }
             let mut heads = heads(&state);
@@ -81,27 +81,27 @@ impl Queues {
             let count = heads.len();
             heads.rotate_left(turn % count);
             turn = turn.wrapping_add(1);
-            self.watch(&heads);
+            self.poll_heads(&heads);
         }
     }
 
-    /// The thread that learns of completions has panicked: what is in flight has no end that is reported, and the card is lost.
+    /// Loses the card because the completion thread has panicked: no job in flight could be reported any more.
     pub(crate) fn server_panicked(&self, why: &Failure) {
         let mut state = self.state.lock();
         state.lost.get_or_insert_with(|| why.clone());
         self.lose(&mut state);
     }
 
-    /// The thread that learns of the card's end has panicked. The other one, which may be at what is in flight, loses the card.
+    /// Has the completion thread lose the card because the thread that waits for its loss has panicked.
     pub(crate) fn watcher_panicked(&self, why: &Failure) {
         self.state.lock().lost.get_or_insert_with(|| why.clone());
         self.work.notify_all();
     }
 
-    /// Waits for the heads of the queues, and looks at each.
-    fn watch(&self, heads: &[Head]) {
+    /// Waits for the first jobs of the queues, then polls each.
+    fn poll_heads(&self, heads: &[Head]) {
         let sequences: SmallVec<[u64; 8]> = heads.iter().map(|head| head.sequence).collect();
-        // What it says is found out again below, for each one by itself.
+        // The result is not used: each job is polled below.
         let _ = self.submitter.wait_any(&sequences, TICK);
         for head in heads {
             let progress = self.submitter.poll(head.sequence, Duration::ZERO);
@@ -117,9 +117,9 @@ impl Queues {
         }
     }
 
-    /// The last submission of a job that is first in its queue has ended well: so have the others, and each is asked how, since
-    /// an error is remembered for the one that it happened to.
-    fn finish_head(&self, state: &mut State, head: &Head, progress: &Progress) {
+    /// Finishes the first job of a queue, whose last submission has ended well. The others have ended too, and each is
+    /// polled: the kernel keeps an error with the submission that it happened to.
+    fn finish_head(&self, state: &mut QueuesState, head: &Head, progress: &Progress) {
         let queue = state.queue_mut(head.queue);
         #[expect(clippy::expect_used, reason = "this thread alone takes jobs out of their queues")]
         let flight = queue.flights.front_mut().expect("a job on the card is in its queue");
@@ -137,7 +137,7 @@ impl Queues {
             ends.push(if let Progress::Done { at, .. } = progress { at } else { None });
         }
         flight.submissions.clear();
-        // The card began with it when it was done with the one before.
+        // The card began this job when it had ended the one before.
         flight.begin = flight.begin.max(queue.ended);
         let mut begin = flight.begin;
         for (command, index) in flight.marks.drain(..) {
@@ -152,27 +152,27 @@ impl Queues {
         }
     }
 
-    fn tell(&self, reports: Vec<(Report, Flight)>) {
+    fn notify(&self, reports: Vec<(Report, Flight)>) {
         let mut reports = reports.into_iter().peekable();
         while let Some((report, flight)) = reports.next() {
-            flight.tell(report.outcome.as_ref().map(drop));
-            // What the job held is free before its completion is known.
+            flight.notify(report.outcome.as_ref().map(drop));
+            // The job's memory is free before its completion is reported.
             drop(flight);
-            let covered = |(next, _): &(Report, Flight)| next.id == report.id && next.outcome.is_ok();
-            if report.outcome.is_ok() && reports.peek().is_some_and(covered) {
+            let is_implied = |(next, _): &(Report, Flight)| next.id == report.id && next.outcome.is_ok();
+            if report.outcome.is_ok() && reports.peek().is_some_and(is_implied) {
                 continue;
             }
             self.reporter.ended(report.id, report.epoch, report.outcome);
         }
     }
 
-    /// If the card is lost: lets go of it before anything that it was working on, and tells.
-    fn lose(&self, state: &mut MutexGuard<'_, State>) -> bool {
+    /// Closes the card if it is lost, reports the loss, then drops the jobs in flight.
+    fn lose(&self, state: &mut MutexGuard<'_, QueuesState>) -> bool {
         let Some(failure) = state.lost.clone() else { return false };
         let flights: Vec<Flight> =
             state.queues.iter_mut().flat_map(|queue| queue.flights.drain(..)).collect();
         MutexGuard::unlocked(state, || {
-            // A process that keeps a card open through a reset is killed by the kernel.
+            // The kernel kills a process that keeps a card open through a reset.
             self.submitter.close();
             self.planner.card.lose(&failure);
             self.reporter.lose(failure);
@@ -189,7 +189,7 @@ struct Head {
     sequence: u64,
 }
 
-fn heads(state: &State) -> SmallVec<[Head; 4]> {
+fn heads(state: &QueuesState) -> SmallVec<[Head; 4]> {
     let head = |(queue, jobs): (usize, &Queue)| {
         let last = jobs.flights.front()?.submissions.last()?;
         Some(Head { queue, hardware: last.queue(), sequence: last.sequence() })
@@ -198,7 +198,7 @@ fn heads(state: &State) -> SmallVec<[Head; 4]> {
 }
 
 /// Takes the first job of a queue out of it, if it is over.
-fn take_over(state: &mut State, number: usize) -> Option<Flight> {
+fn take_over(state: &mut QueuesState, number: usize) -> Option<Flight> {
     let flight = state.queue(number).flights.front()?;
     let reached = |wait: &Awaited| state.queue(wait.queue).completed >= wait.epoch;
     let is_over = flight.submitted && flight.submissions.is_empty() && flight.needs.iter().all(reached);
@@ -206,7 +206,7 @@ fn take_over(state: &mut State, number: usize) -> Option<Flight> {
 }
 
 /// Takes the jobs that are over out of their queues.
-fn retire(state: &mut State) -> Vec<(Report, Flight)> {
+fn retire(state: &mut QueuesState) -> Vec<(Report, Flight)> {
     let mut reports = Vec::new();
     let mut again = true;
     while again {

@@ -40,7 +40,7 @@ fn things_of_one_key_are_one_while_they_live() {
 }
 
 #[test]
-fn thing_whose_place_is_held_is_waited_for_until_that_is_free() {
+fn request_for_held_keys_waits_until_they_are_free() {
     let registry = registry();
     let (sender, receiver) = mpsc::channel();
     let first = registry.open(1, long(), |place| sender.send(place).map(|()| 1)).unwrap();
@@ -63,7 +63,7 @@ fn thing_whose_place_is_held_is_waited_for_until_that_is_free() {
 }
 
 #[test]
-fn wait_for_a_place_ends_in_time_and_what_is_made_beside_it_says_what_is_wrong() {
+fn wait_for_held_keys_ends_in_time_and_the_next_maker_reports_the_error() {
     let registry = registry();
     let (sender, receiver) = mpsc::channel();
     drop(registry.open(1, None, |place| sender.send(place).map(|()| 1)).unwrap());
@@ -119,7 +119,7 @@ fn one_thread_makes_it_and_other_keys_do_not_wait() {
 
 /// Also where it is not an error that ends it, but a panic.
 #[test]
-fn thing_that_could_not_be_made_is_made_by_who_waited_for_it() {
+fn waiting_thread_retries_what_could_not_be_made() {
     let registry = registry();
     for panics in [false, true] {
         let (begun, has_begun) = mpsc::channel();
@@ -182,8 +182,8 @@ impl Drop for Card {
     }
 }
 
-/// Threads open cards, close them and lose them at once. Each gets one, none is told that another has it, and a thread that begins to ask
-/// when a card is known to be lost does not get that one.
+/// Threads open cards, close them and lose them at once. Each gets one, none is told that another has it, and a
+/// thread that begins to ask when a card is known to be lost does not get that one.
 #[test]
 fn threads_that_open_close_and_lose_cards_at_once_all_get_one() {
     const ROUNDS: u64 = 2000;
@@ -214,8 +214,8 @@ fn threads_that_open_close_and_lose_cards_at_once_all_get_one() {
     assert!(made.load(Ordering::SeqCst) < 6 * ROUNDS, "some got what others had");
 }
 
-/// Threads open a card, fail to, panic while they do, lose it and let go of it, all at once. No thread waits for what never came, none is told
-/// that another has it, and nothing of those who failed is left.
+/// Threads open a card, fail to, panic while they do, lose it and let go of it, all at once. No thread waits for what
+/// never came, none is told that another has it, and nothing of those who failed is left.
 #[test]
 fn threads_that_fail_and_panic_while_they_open_cards_leave_them_to_others() {
     const ROUNDS: u64 = 1000;

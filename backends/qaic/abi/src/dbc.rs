@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! DMA bridge channels: what the kernel puts into the request ring of one, and what the device puts into its response ring
-//! (`drivers/accel/qaic/qaic_data.c`, `qaic_control.c`: `encode_activate`).
+//! DMA bridge channels: what the kernel puts into the request ring of one, and what the device puts into its response
+//! ring (`drivers/accel/qaic/qaic_data.c`, `qaic_control.c`: `encode_activate`).
 //!
-//! Both rings lie in one piece of memory that the kernel gives with the activation: requests from its beginning, responses
-//! up to its end. The device takes an element in this order: the semaphore command before the transfer, the transfer, the
-//! semaphore commands after it, the doorbell, the completion.
+//! Both rings lie in one piece of memory that the kernel gives with the activation: requests from its beginning,
+//! responses up to its end. The device takes an element in this order: the semaphore command before the transfer, the
+//! transfer, the semaphore commands after it, the doorbell, the completion.
 
 use crate::uapi::Semaphore;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -172,7 +172,8 @@ mod tests {
     proptest! {
         #[test]
         fn semaphore_commands_come_back(
-            val in 0_u16..=sem::VALUE_MAX, index in 0..sem::COUNT, presync in 0_u8..2, cmd in 1_u8..=6, flags in 0_u8..4,
+            val in 0_u16..=sem::VALUE_MAX, index in 0..sem::COUNT, presync in 0_u8..2, cmd in 1_u8..=6,
+            flags in 0_u8..4,
         ) {
             let command = Semaphore { val, index, presync, cmd, flags, pad: 0 };
             prop_assert_eq!(decode(encode(&command)), command);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The bytes of Qualcomm Cloud AI 100 (AIC080, AIC100): what goes between a program, the `qaic` kernel driver and a device.
+//! The bytes of Qualcomm Cloud AI 100 (AIC080, AIC100): what goes between a program, the `qaic` kernel driver and a
+//! device.
 //!
-//! Both sides of every interface are here, so that a client and an emulator can be written over this crate without sharing
-//! anything else. It holds no state, makes no calls and needs no unsafe code.
+//! Both sides of every interface are here, so that a client and an emulator can be written over this crate without
+//! sharing anything else. It holds no state, makes no calls and needs no unsafe code.
 //!
 //! | module | bytes between |
 //! |---|---|
@@ -17,8 +18,8 @@
 //! | [`sysfs`] | program and kernel: what is found without opening a device |
 //!
 //! Every number here is taken from Linux 6.12 (`include/uapi/drm/qaic_accel.h`, `drivers/accel/qaic/`) unless another
-//! source is named; layouts of commands are those of the vendor's user-space library, version of 2025-05. What goes to a
-//! device is little endian on any host; the kernel's own structures have the host's order.
+//! source is named; layouts of commands are those of the vendor's user-space library, version of 2025-05. What goes
+//! to a device is little endian on any host; the kernel's own structures have the host's order.
 
 pub mod container;
 pub mod dbc;

@@ -2,8 +2,8 @@
 
 //! What the driver asks of an emulated card to run host programs: networks that call one.
 //!
-//! No device understands such networks. Their images and the bytes of calls and outcomes are the emulator's own, and the driver
-//! passes them on.
+//! No device understands such networks. Their images and the bytes of calls and outcomes are the emulator's own, and
+//! the driver passes them on.
 
 use hal_backend::Failure;
 use hal_kernel::HostPrograms;

@@ -2,9 +2,9 @@
 
 //! What is found out about devices without opening one.
 //!
-//! A device has a folder in the class of accelerators, in which `device` is its place on the PCI bus. The file `uevent` there
-//! says which driver has it, what it is and where. Linux 6.19 and newer also have a state for each DMA bridge channel, and send it
-//! as an event of the kind `change` when it changes (`drivers/accel/qaic/qaic_sysfs.c`).
+//! A device has a folder in the class of accelerators, in which `device` is its place on the PCI bus. The file
+//! `uevent` there says which driver has it, what it is and where. Linux 6.19 and newer also have a state for each DMA
+//! bridge channel, and send it as an event of the kind `change` when it changes (`drivers/accel/qaic/qaic_sysfs.c`).
 
 /// The class of accelerators: a folder for each, `accelN`.
 pub const CLASS: &str = "/sys/class/accel";

@@ -3,12 +3,12 @@
 //! The kernel's interface: request numbers, structures, limits.
 //!
 //! Every size and offset is asserted when this is compiled, and compared by a test with `qaic_accel.txt`, which a C
-//! compiler printed from the headers of Linux 6.12 (those of 6.12.107 and 7.3 agree). Fields are named as the kernel names
-//! them; padding must be zero.
+//! compiler printed from the headers of Linux 6.12 (those of 6.12.107 and 7.3 agree). Fields are named as the kernel
+//! names them; padding must be zero.
 //!
-//! Requests are told apart by their number alone: the kernel takes a request of any direction and size with a number that
-//! it knows. That is why [`Call::PartitionDevice`] is dangerous, and why nothing is sent before the name of the driver is
-//! known.
+//! Requests are told apart by their number alone: the kernel takes a request of any direction and size with a number
+//! that it knows. That is why [`Call::PartitionDevice`] is dangerous, and why nothing is sent before the name of the
+//! driver is known.
 
 /// `_IOC` of a direction, a type, a number and a size.
 const fn request(direction: u32, number: u8, size: usize) -> u32 {
@@ -95,7 +95,7 @@ impl Call {
         }
     }
 
-    /// Its number, by which the kernel tells it from others.
+    /// Its number, by which the kernel distinguishes it.
     pub const fn number(self) -> u8 {
         match self {
             Call::Version => 0x00,
@@ -360,20 +360,6 @@ hal_kernel::layouts! {
         flags: u32 = 4,
         fd: i32 = 8,
     }
-
-    /// The name and version of a driver. Names are written where they have room; their lengths come back in full.
-    DrmVersion = "", 64 {
-        major: i32 = 0,
-        minor: i32 = 4,
-        patch: i32 = 8,
-        pad: u32 = 12,
-        name_length: u64 = 16,
-        name: u64 = 24,
-        date_length: u64 = 32,
-        date: u64 = 40,
-        description_length: u64 = 48,
-        description: u64 = 56,
-    }
 }
 
 /// A buffer object goes to the device.
@@ -394,10 +380,12 @@ pub const CHANNELS: u32 = 16;
 
 /// What the size of a buffer object is rounded up to.
 pub const PAGE: u64 = 4096;
-/// Up to where slices of an object may reach, on kernels before 6.14 (6.13.9, 6.12.21 and 6.6.85 of older lines): they count an
-/// object's memory in a signed number of 32 bits, and find other memory beyond (`clone_range_of_sgt_for_slice`).
+/// Up to where slices of an object may reach, on kernels before 6.14 (6.13.9, 6.12.21 and 6.6.85 of older lines):
+/// they count an object's memory in a signed number of 32 bits, and find other memory beyond
+/// (`clone_range_of_sgt_for_slice`).
 pub const REACH: u64 = 1 << 31;
-/// How long such an object may be: with more the number begins anew, and memory below [`REACH`] may not be found either.
+/// How long such an object may be: with more the number begins anew, and memory below [`REACH`] may not be found
+/// either.
 pub const COUNTED: u64 = (1 << 32) - PAGE;
 
 /// Commands and flags of semaphores.

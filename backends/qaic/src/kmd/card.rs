@@ -2,13 +2,15 @@
 
 //! An open device: buffer objects, their slices, execution, waits.
 //!
-//! This is a thin layer. A call here is one request of the kernel, repeated only where a signal interrupted it before it
-//! did anything. It keeps no account of what is queued: the kernel says of an object that was never queued that its wait
-//! is over, and of one whose transfer failed as well, so the caller that queues keeps that account.
+//! This is a thin layer. A call here is one request of the kernel, repeated only where a signal interrupted it before
+//! it did anything. It keeps no account of what is queued: the kernel says of an object that was never queued that
+//! its wait is over, and of one whose transfer failed as well, so the caller that queues keeps that account.
 
+use super::nodes::CARDS;
 use super::{Errno, Error, System};
-use hal_backend::{Code, Failure, HostRange};
-use hal_kernel::drm;
+use hal_backend::{Failure, HostRange};
+use hal_kernel::CardFile;
+use hal_kernel::drm::Unidentified;
 use hal_qaic_abi::DRIVER;
 use hal_qaic_abi::uapi::{
     AttachSlice, AttachSliceHeader, Call, CreateBo, DetachSlice, Execute, ExecuteEntry, ExecuteHeader,
@@ -16,28 +18,20 @@ use hal_qaic_abi::uapi::{
     SliceEntry, Wait,
 };
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// How long to sleep between two tries to open a device that is offline.
-const RETRY: Duration = Duration::from_millis(20);
-
 /// An open device, closed when it is dropped.
 pub struct Card {
-    kernel: Arc<dyn System>,
-    /// There until it is dropped.
-    file: Option<OwnedFd>,
-    /// Whether the program has opened it, and closes it: the file here is another descriptor for it.
-    adopted: bool,
-    name: String,
+    file: CardFile,
 }
 
 impl fmt::Debug for Card {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Card").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Card").field("name", &self.name()).finish_non_exhaustive()
     }
 }
 
@@ -83,71 +77,33 @@ impl Batch {
 
 impl Card {
     /// Opens a device, and waits up to `patience` while it is offline: it boots, or is being reset.
-    pub fn open(kernel: Arc<dyn System>, path: &Path, patience: Duration) -> Result<Arc<Self>, Failure> {
-        let begin = Instant::now();
-        let file = loop {
-            match kernel.open(path) {
-                Ok(file) => break file,
-                Err(Errno::NODEV | Errno::INTR) if begin.elapsed() < patience => std::thread::sleep(RETRY),
-                Err(errno) => return Err(cannot_open(path, errno, begin.elapsed())),
-            }
-        };
-        Self::identified(kernel, file, false, path.display().to_string())
-    }
-
-    /// The failure for a descriptor that is not open.
-    #[cold]
-    pub(crate) fn closed(name: &str) -> Failure {
-        Failure::new(Code::InvalidArgument, format!("{name} is not open"))
+    pub fn open(system: Arc<dyn System>, path: &Path, patience: Duration) -> Result<Arc<Self>, Failure> {
+        Self::of(CardFile::open(&CARDS, system, path, patience)?)
     }
 
     /// A device that the program has opened and closes. What is made here goes when the last descriptor for it does.
-    pub fn adopt(kernel: Arc<dyn System>, file: BorrowedFd<'_>, name: String) -> Result<Arc<Self>, Failure> {
-        let file = file.try_clone_to_owned().map_err(|error| {
-            Failure::new(Code::InvalidArgument, format!("{name} cannot be used: {error}"))
-        })?;
-        Self::identified(kernel, file, true, name)
+    pub fn adopt(system: Arc<dyn System>, file: BorrowedFd<'_>, name: String) -> Result<Arc<Self>, Failure> {
+        Self::of(CardFile::adopt(system, file, name)?)
     }
 
-    fn identified(
-        kernel: Arc<dyn System>,
-        file: OwnedFd,
-        adopted: bool,
-        name: String,
-    ) -> Result<Arc<Self>, Failure> {
-        let card = Self { kernel, file: Some(file), adopted, name };
-        // Numbers of requests mean something else to other drivers: nothing is sent before the name is known.
-        card.identify()?;
-        Ok(Arc::new(card))
-    }
-
-    fn identify(&self) -> Result<(), Failure> {
-        let named = match &self.file {
-            Some(file) => drm::driver_name(&*self.kernel, file.as_fd()),
-            None => Err(Errno::NODEV),
-        };
-        match named {
-            Ok(name) if name == DRIVER => Ok(()),
-            Ok(name) => {
-                let message = format!("{} belongs to the driver {name:?}, not to {DRIVER}", self.name);
-                Err(Failure::new(Code::InvalidArgument, message))
-            }
-            Err(Errno::NODEV) => Err(Error::Gone.failure(&self.name)),
-            Err(errno) => {
-                let message = format!("{} is not a {DRIVER} device: {errno}", self.name);
-                Err(Failure::new(Code::InvalidArgument, message))
-            }
+    /// The device of an open file, once the file is identified: other drivers understand the numbers of requests
+    /// otherwise.
+    pub(crate) fn of(file: CardFile) -> Result<Arc<Self>, Failure> {
+        match file.identify(DRIVER) {
+            Ok(()) => Ok(Arc::new(Self { file })),
+            Err(Unidentified::Unanswered(Errno::NODEV)) => Err(Error::Gone.failure(file.name())),
+            Err(other) => Err(other.failure(file.name(), DRIVER)),
         }
     }
 
     /// What to call it in messages: the path that it was opened by.
     pub fn name(&self) -> &str {
-        &self.name
+        self.file.name()
     }
 
-    /// The kernel that it was opened with.
-    pub fn kernel(&self) -> &Arc<dyn System> {
-        &self.kernel
+    /// The system that it was opened on.
+    pub fn system(&self) -> &Arc<dyn System> {
+        self.file.system()
     }
 
     /// Makes a request once. The argument comes back, also where it fails.
@@ -156,8 +112,7 @@ impl Card {
         T: FromBytes + IntoBytes + Immutable + KnownLayout,
     {
         debug_assert_eq!(size_of::<T>(), call.size());
-        let file = self.file.as_ref().ok_or(Errno::NODEV)?;
-        self.kernel.ioctl(file.as_fd(), call.request(), argument.as_mut_bytes())
+        self.file.ioctl(call.request(), argument.as_mut_bytes())
     }
 
     /// Makes a request that does nothing when a signal interrupts it, until none does.
@@ -174,15 +129,15 @@ impl Card {
         }
     }
 
-    /// Whether the device can be used. The request names a handle that does not exist, which only a device that can be used
-    /// answers.
+    /// Whether the device can be used. The request names a handle that does not exist, which only a device that can
+    /// be used answers.
     pub(super) fn is_online(&self) -> bool {
         let mut absent = MmapBo { handle: u32::MAX, ..MmapBo::default() };
         self.request(Call::MmapBo, &mut absent) != Err(Errno::NODEV)
     }
 
-    /// Sends a message, and waits for its answer as long as the kernel does. Whether a signal came before or after it was
-    /// sent cannot be known, so it is not repeated.
+    /// Sends a message, and waits for its answer as long as the kernel does. Whether a signal came before or after it
+    /// was sent cannot be known, so it is not repeated.
     pub(super) fn manage(&self, message: &mut ManageMessage) -> Result<(), Errno> {
         self.request(Call::Manage, message)
     }
@@ -198,8 +153,7 @@ impl Card {
         let wrong = |errno| Error::of(Call::MmapBo, errno);
         let length = length.max(1).checked_next_multiple_of(PAGE).ok_or(wrong(Errno::NOMEM))?;
         let size = usize::try_from(length).map_err(|_| wrong(Errno::NOMEM))?;
-        let file = self.file.as_ref().ok_or(Error::Gone)?;
-        let view = self.kernel.map(file.as_fd(), size, map.offset).map_err(wrong)?;
+        let view = self.file.map(size, map.offset).map_err(wrong)?;
         Ok(Object { handle, length, view })
     }
 
@@ -256,7 +210,8 @@ impl Card {
         }
     }
 
-    /// How the last executions of objects of a channel went. How many elements they take is known once they have slices.
+    /// How the last executions of objects of a channel went. How many elements they take is known once they have
+    /// slices.
     #[expect(clippy::expect_used, reason = "no ring takes so many objects at once")]
     pub fn performance(&self, channel: u32, objects: &[&Object]) -> Result<Vec<Performance>, Error> {
         let entry =
@@ -273,15 +228,6 @@ impl Card {
             device: micros(entry.device_latency_us),
         };
         Ok(entries.iter().map(answer).collect())
-    }
-}
-
-impl Drop for Card {
-    fn drop(&mut self) {
-        // Only the opener of a file closes it.
-        if let Some(file) = self.file.take().filter(|_| !self.adopted) {
-            self.kernel.close(file);
-        }
     }
 }
 
@@ -307,8 +253,8 @@ impl Drop for Handle {
     }
 }
 
-/// A buffer object: memory of the host that the device can read or write. It is given back when this is dropped, and the
-/// kernel keeps what is queued until it has ended. Ranges of its view keep the mapping, not the handle.
+/// A buffer object: memory of the host that the device can read or write. It is given back when this is dropped, and
+/// the kernel keeps what is queued until it has ended. Ranges of its view keep the mapping, not the handle.
 pub struct Object {
     handle: Handle,
     length: u64,
@@ -335,32 +281,6 @@ impl Object {
     /// The host's view of it.
     pub fn view(&self) -> &HostRange {
         &self.view
-    }
-}
-
-fn cannot_open(path: &Path, errno: Errno, waited: Duration) -> Failure {
-    let name = path.display();
-    match errno {
-        Errno::NOENT | Errno::NXIO => Failure::new(
-            Code::NotFound,
-            format!(
-                "there is no {name}: no card, or its driver {DRIVER} is not loaded; without a card, ask for qaic://emulated"
-            ),
-        ),
-        Errno::ACCESS => Failure::new(
-            Code::PermissionDenied,
-            format!("{name} may not be opened by this user; add the user to the group of the node"),
-        ),
-        Errno::NODEV => Failure::new(
-            Code::Unavailable,
-            format!(
-                "{name} is still offline after {waited:.1?}: it boots, or is being reset; try again, or with a longer open_timeout="
-            ),
-        ),
-        errno => Failure::new(
-            Code::Unavailable,
-            format!("{name} cannot be opened: {errno} (errno {})", errno.raw_os_error()),
-        ),
     }
 }
 

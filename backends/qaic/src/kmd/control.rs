@@ -2,11 +2,11 @@
 
 //! Messages to a device's management processor, one at a time, on a thread of their own.
 //!
-//! A message blocks until the device has answered or the kernel has given up, which by itself takes a minute, and a signal
-//! that interrupts it leaves unknown whether it was sent. So messages are sent by a thread that takes no signals, and a
-//! caller waits as long as it wants to: with a timeout that is shorter than the kernel's, the caller goes on, and the thread
-//! stays behind until the kernel gives up. What the device may still give to an abandoned message is given back when the
-//! file is closed.
+//! A message blocks until the device has answered or the kernel has given up, which by itself takes a minute, and a
+//! signal that interrupts it leaves unknown whether it was sent. So messages are sent by a thread that takes no
+//! signals, and a caller waits as long as it wants to: with a timeout that is shorter than the kernel's, the caller
+//! goes on, and the thread stays behind until the kernel gives up. What the device may still give to an abandoned
+//! message is given back when the file is closed.
 //!
 //! A timeout that is longer than the kernel's is refused when the device is opened, rather than shortened.
 
@@ -24,7 +24,7 @@ use std::time::Duration;
 const KERNEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A message on its way.
-struct Work {
+struct ControlRequest {
     what: &'static str,
     message: Message,
     /// What DMA transfers in the message read. It stays until the kernel has let go of it.
@@ -53,7 +53,7 @@ impl Reply {
 /// The way to a device's management processor.
 #[derive(Debug)]
 pub struct Control {
-    queue: Mutex<Sender<Work>>,
+    queue: Mutex<Sender<ControlRequest>>,
     timeout: Duration,
     /// Whether the last message was not answered.
     silent: AtomicBool,
@@ -62,15 +62,15 @@ pub struct Control {
 impl Control {
     /// The way to this device, with this timeout if not the kernel's.
     pub fn new(card: &Arc<Card>, timeout: Option<Duration>) -> Result<Self, Failure> {
-        let kernel = ModuleSettings::read(&**card.kernel()).control_timeout().unwrap_or(KERNEL_TIMEOUT);
-        let timeout = timeout.unwrap_or(kernel);
-        if timeout > kernel {
+        let limit = ModuleSettings::read(&**card.system()).control_timeout().unwrap_or(KERNEL_TIMEOUT);
+        let timeout = timeout.unwrap_or(limit);
+        if timeout > limit {
             let message = format!(
                 "{}: control_timeout={} is longer than the kernel waits, which is {} s; raise \
                  /sys/module/qaic/parameters/control_resp_timeout_s first",
                 card.name(),
                 timeout.as_secs(),
-                kernel.as_secs()
+                limit.as_secs()
             );
             return Err(Failure::new(Code::InvalidArgument, message));
         }
@@ -106,9 +106,9 @@ impl Control {
             message.ask(ask)?;
         }
         let (reply, answer) = sync_channel(1);
-        let work = Work { what, message, memory, reply };
+        let work = ControlRequest { what, message, memory, reply };
         self.queue.lock().send(work).map_err(|_| Error::Gone)?;
-        // The kernel's own end comes first where its time is ours, so that its reason is told.
+        // If both have the same time limit, the kernel's end comes first, so that its reason is reported.
         let patience = self.timeout + self.timeout / 8 + Duration::from_millis(100);
         let result = match answer.recv_timeout(patience) {
             Ok(result) => result,
@@ -120,9 +120,9 @@ impl Control {
     }
 }
 
-fn serve(card: &Card, queue: &Receiver<Work>) {
+fn serve(card: &Card, queue: &Receiver<ControlRequest>) {
     block_signals();
-    while let Ok(Work { what, message, memory, reply }) = queue.recv() {
+    while let Ok(ControlRequest { what, message, memory, reply }) = queue.recv() {
         let result = send(card, what, message);
         drop(memory);
         // The caller may have gone on.
@@ -139,7 +139,7 @@ fn send(card: &Card, what: &'static str, mut message: Message) -> Result<Reply, 
         // The device refuses, and its answer says why.
         Err(Errno::CANCELED) => true,
         Err(Errno::TIMEDOUT) => {
-            let waited = ModuleSettings::read(&**card.kernel()).control_timeout().unwrap_or(KERNEL_TIMEOUT);
+            let waited = ModuleSettings::read(&**card.system()).control_timeout().unwrap_or(KERNEL_TIMEOUT);
             return Err(Error::NoAnswer { what, waited });
         }
         Err(Errno::PIPE) => return Err(Error::Checksum { what }),
@@ -164,8 +164,8 @@ fn send(card: &Card, what: &'static str, mut message: Message) -> Result<Reply, 
 
 /// A signal would interrupt a message, and then it is unknown whether it was sent.
 fn block_signals() {
-    // SAFETY: the set is initialised by the first call before the second reads it; changing the mask of this thread, which is
-    // ours, touches no memory of others.
+    // SAFETY: the set is initialised by the first call before the second reads it; changing the mask of this thread,
+    // which is ours, touches no memory of others.
     unsafe {
         let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigfillset(all.as_mut_ptr());

@@ -56,7 +56,8 @@ pub enum Error {
     },
     /// The device speaks another version of the protocol.
     #[error(
-        "the device's {what} are of version {device}, and this driver's of {ours}; use firmware and driver of one release"
+        "the device's {what} are of version {device}, and this driver's of {ours}; use firmware and driver of one \
+         release"
     )]
     Version {
         /// Which half of the protocol.
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn number_means_what_its_call_gives_it() {
+    fn meaning_of_an_error_number_depends_on_its_call() {
         assert_eq!(Error::of(Call::Execute, Errno::PIPE), Error::WorkloadLost);
         assert_eq!(Error::of(Call::Wait, Errno::PERM), Error::WorkloadLost);
         assert!(matches!(Error::of(Call::Manage, Errno::PIPE), Error::Checksum { .. }));
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_name_the_device_the_number_and_what_to_do() {
+    fn failures_name_the_device_the_number_and_the_advice() {
         let refused = Error::Refused { what: "the activation", status: Status::NO_CORES }.failure("accel3");
         assert_eq!(refused.code(), Code::ResourceExhausted);
         assert_eq!(
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn each_number_of_the_kernel_has_its_code_and_says_what_it_is() {
+    fn each_error_number_has_its_code_and_message() {
         for (errno, code, says) in [
             (Errno::NOMEM, Code::ResourceExhausted, "memory"),
             (Errno::NOSPC, Code::ResourceExhausted, "room"),

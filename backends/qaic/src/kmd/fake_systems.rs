@@ -4,7 +4,8 @@
 
 use super::{Errno, System};
 use hal_backend::HostRange;
-use hal_qaic_abi::uapi::{Call, DrmVersion};
+use hal_kernel::drm;
+use hal_qaic_abi::uapi::Call;
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::BTreeMap;
@@ -107,7 +108,7 @@ impl System for Scripted {
         if self.driver.is_empty() {
             return Err(Errno::NOTTY);
         }
-        let mut version = DrmVersion::read_from_bytes(argument).map_err(|_| Errno::INVAL)?;
+        let mut version = drm::Version::read_from_bytes(argument).map_err(|_| Errno::INVAL)?;
         version.name_length = self.driver.len() as u64;
         // SAFETY: the request says that there is room for 32 bytes.
         unsafe { (version.name as *mut u8).copy_from(self.driver.as_ptr(), self.driver.len()) };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The client's side of the kernel driver: its calls with types, over the boundary that Linux and an emulator are behind.
+//! The client's side of the kernel driver: its calls with types, over the boundary that Linux and an emulator are
+//! behind.
 //!
 //! | file | what |
 //! |---|---|
@@ -11,7 +12,7 @@
 //! | `error.rs` | what may go wrong, and what to do about it |
 //!
 //! A device takes several clients: each open file is one, with its own handles and channels. When a file is closed, the
-//! kernel tells the device to give back everything that its user had.
+//! kernel has the device free everything that its user had.
 
 mod card;
 mod control;

@@ -2,8 +2,8 @@
 
 //! The conversations that load, activate, deactivate and unload networks.
 //!
-//! Each is one message: a command, and what the kernel has to add to it. What a device refuses comes back with its status,
-//! whether the kernel noticed the refusal or only passed it on.
+//! Each is one message: a command, and what the kernel has to add to it. What a device refuses comes back with its
+//! status, whether the kernel noticed the refusal or only passed it on.
 
 use super::control::{Control, Reply};
 use super::{Card, Error};
@@ -68,8 +68,8 @@ fn understood(what: &'static str, ours: Version, device: Version) -> Result<Vers
 }
 
 impl Device {
-    /// The device of an open file. Fails if it speaks another major version of either half of the protocol: of transactions,
-    /// which are the kernel's business as well, or of commands, which the kernel only passes on.
+    /// The device of an open file. Fails if it speaks another major version of either half of the protocol: of
+    /// transactions, which are the kernel's business as well, or of commands, which the kernel only passes on.
     ///
     /// A device that does not say which commands it knows, or says it in a way that is not understood, is taken, with a
     /// [warning](Device::warnings): that it cannot be asked is no proof that it cannot be used.
@@ -120,7 +120,8 @@ impl Device {
         let differs = |what: &str, ours: Version, device: Version| {
             (ours.with(device) == Compatibility::Differs).then(|| {
                 format!(
-                    "{name}: the device's {what} are of version {device}, and this driver's of {ours}: one knows more than \
+                    "{name}: the device's {what} are of version {device}, and this driver's of {ours}: one knows \
+                     more than \
                      the other, and what both know works; firmware and driver of one release go together best"
                 )
             })
@@ -223,7 +224,8 @@ impl Device {
             };
             let (transfer, memory) = transfer(CONSTANTS_TAG, bytes);
             if let Err(error) = self.command(&request, &[], &[transfer], memory, status) {
-                // Only a device that refuses may have given the room back itself. One that is silent is not asked again.
+                // Only a device that refuses may have given the room back itself. One that is silent is not asked
+                // again.
                 if !self.control.is_silent() {
                     let _ = self.unload_constants(id);
                 }
@@ -249,8 +251,8 @@ impl Device {
         Ok(NetworkId(answer.elf_id.get()))
     }
 
-    /// Starts a network, on a channel whose rings have so many elements. While the sub-system restarts, it is tried again
-    /// for up to `patience`.
+    /// Starts a network, on a channel whose rings have so many elements. While the sub-system restarts, it is tried
+    /// again for up to `patience`.
     pub fn activate(
         &self,
         network: NetworkId,

@@ -2,9 +2,10 @@
 
 //! The devices that a system lists, none of which is opened, and the settings of their driver.
 
-use super::System;
+use super::{Errno, System};
 use crate::EMULATED;
 use hal_backend::Failure;
+use hal_kernel::card_file::{OpenError, Reason, Retry};
 use hal_kernel::cards::{Attributes, CardClass, Description, ListedCard};
 use hal_qaic_abi::sysfs::{self, ChannelState, PARAMETER_DEFAULTS};
 use hal_qaic_abi::uapi::CHANNELS;
@@ -21,6 +22,15 @@ pub const CARDS: CardClass = CardClass {
     node: "/dev/accel/accel",
     default: "HAL_QAIC_DEFAULT",
     emulated: &[EMULATED],
+    exclusive: false,
+    open_errors: &[
+        OpenError {
+            errno: Errno::NODEV,
+            retry: Retry::Patiently,
+            reason: Reason::NotReady("is still offline (it boots, or is being reset)"),
+        },
+        OpenError { errno: Errno::INTR, retry: Retry::Patiently, reason: Reason::Other },
+    ],
 };
 
 /// The cards of a system, by number.
@@ -63,8 +73,8 @@ pub struct ModuleSettings {
 
 impl ModuleSettings {
     /// The settings of a system.
-    pub fn read(kernel: &dyn System) -> Self {
-        let value = |name: &str| kernel.read(&Path::new(sysfs::PARAMETERS).join(name)).ok();
+    pub fn read(system: &dyn System) -> Self {
+        let value = |name: &str| system.read(&Path::new(sysfs::PARAMETERS).join(name)).ok();
         let values = PARAMETER_DEFAULTS.iter().map(|&(name, _)| {
             let text = value(name).map(|text| text.trim().to_owned());
             (name, text)

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The thread that learns of what has ended.
+//! The completion thread.
 //!
-//! The kernel waits for one object at a time and no descriptor becomes readable, so with one network busy the thread waits
-//! for its oldest run, and with several for the oldest of each in turn, for as short as the kernel's clock of milliseconds
-//! allows. A run that ends while the thread waits for another one is noticed that much later; its channel has the next one in
-//! the ring already.
+//! The kernel waits for one object at a time and no descriptor becomes readable, so with one network busy the thread
+//! waits for its oldest run, and with several for the oldest of each in turn, for as short as the kernel's clock of
+//! milliseconds allows. A run that ends while the thread waits for another one is noticed that much later; its
+//! channel has the next one in the ring already.
 //!
-//! How long a run takes is counted from when it is the oldest of its network. One that takes too long, or that the kernel
-//! calls lost, breaks its network: all that is in flight there goes back to the submission thread, which stops the network
-//! before the completion is reported, since the device may still write to what is queued.
+//! The time of a run counts from when it is the oldest of its network. A run that takes too long, or that the kernel
+//! calls lost, breaks its network: all runs in flight there go back to the submission thread, which stops the network
+//! before it reports them, since the device may still write to queued objects.
 
 use super::{Flight, Landed, Queues};
 use crate::kmd::Error;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long to wait for the only network that is busy, before looking whether another one is, or the device is to stop.
+/// How long to wait for the only busy network before checking for another one and for a stop.
 const ALONE: Duration = Duration::from_millis(20);
 
 /// How long to wait for one of several: the least that the kernel knows.
@@ -52,7 +52,7 @@ impl Completions {
         Self { queues: queues.clone(), timeout, flights: VecDeque::new(), oldest: Vec::new(), turn: 0 }
     }
 
-    /// What the thread does, until the submission thread has ended.
+    /// Runs on the thread until the submission thread has ended.
     pub(crate) fn serve(mut self) {
         loop {
             while self.step() {}
@@ -104,7 +104,7 @@ impl Completions {
         if state.lost.is_some() {
             let gone = self.flights.drain(..).map(|watched| broken(watched, Error::Gone));
             state.landed.extend(gone);
-            self.queues.tell(state);
+            self.queues.notify(state);
         }
     }
 
@@ -145,7 +145,7 @@ impl Completions {
         }
     }
 
-    /// The run at a place is complete: takes what came out, and tells its job.
+    /// Completes the run at a place: copies its outputs and notifies its job.
     fn land(&mut self, place: usize) {
         #[expect(
             clippy::expect_used,
@@ -153,9 +153,9 @@ impl Completions {
         )]
         let watched = self.flights.remove(place).expect("the run that was waited for is in flight");
         let not_before = watched.not_before;
-        let Flight { number, mut origin, mut launched } = watched.flight;
+        let Flight { number, mut command_ref, mut launched } = watched.flight;
         let target = &launched.target;
-        if let Some(observer) = origin.observer.take() {
+        if let Some(observer) = command_ref.observer.take() {
             let object = target.blueprint.waited.last();
             let object = object.map(|&group| launched.slot.object(&target.blueprint, group));
             let times = object.and_then(|object| {
@@ -163,24 +163,24 @@ impl Completions {
             });
             let (begin, end) = match times {
                 Some(times) => {
-                    let queued = origin.begin + nanos(times.submit);
+                    let queued = command_ref.begin + nanos(times.submit);
                     (queued.max(not_before), queued + nanos(times.device))
                 }
-                None => (origin.begin.max(not_before), clock()),
+                None => (command_ref.begin.max(not_before), clock()),
             };
             let end = end.clamp(begin, clock().max(begin));
             self.tell_next(launched.network, end);
-            observer.command(origin.command, begin, end);
+            observer.command(command_ref.command, begin, end);
         }
         let outcome = launched.slot.take(&target.blueprint);
         launched.end();
-        let outcome = outcome.map_err(|trouble| self.queues.failure(trouble));
-        let line = origin.line;
+        let outcome = outcome.map_err(|error| self.queues.failure(error));
+        let queue = command_ref.queue;
         let mut state = self.queues.state.lock();
-        self.queues.finish_run(&mut state, number, &origin, outcome);
+        self.queues.finish_run(&mut state, number, &command_ref, outcome);
         state.landed.push(Landed { launched, broken: None });
-        self.queues.tell(state);
-        self.queues.report(line);
+        self.queues.notify(state);
+        self.queues.report(queue);
     }
 
     /// The device begins with the next run of a network when it is done with the one before.
@@ -191,10 +191,10 @@ impl Completions {
         }
     }
 
-    /// What is in flight on the network of the run at a place will not end, for this reason.
+    /// Breaks the network of the run at a place, for this reason.
     fn break_network(&mut self, place: usize, error: &Error) {
         let network = self.flight(place).flight.launched.network;
-        // Also those that were queued meanwhile.
+        // The runs that were queued meanwhile as well.
         self.take_launched();
         let mut state = self.queues.state.lock();
         for watched in std::mem::take(&mut self.flights) {
@@ -207,13 +207,13 @@ impl Completions {
         if *error == Error::Gone {
             self.queues.lose(&mut state);
         }
-        self.queues.tell(state);
+        self.queues.notify(state);
     }
 }
 
 fn broken(watched: Watched, error: Error) -> Landed {
-    let Flight { number, origin, launched } = watched.flight;
-    Landed { launched, broken: Some((error, number, origin)) }
+    let Flight { number, command_ref, launched } = watched.flight;
+    Landed { launched, broken: Some((error, number, command_ref)) }
 }
 
 fn nanos(time: Duration) -> u64 {

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The thread that begins what was submitted: transfers, and runs of networks.
+//! The submission thread: it begins transfers and runs of networks.
 //!
-//! It goes round the queues, a command of each at a time, and sleeps when none can go on. What keeps a command waiting is a
-//! run that it would be noticed to overtake, a network that has as many runs in flight as its ring takes, or sixteen
-//! channels that are all busy: each ends with a run that is over, of which the completion thread tells.
+//! It goes round the queues, one command of each at a time, and sleeps when none can go on. A command waits for a run
+//! that it must not overtake, for room in the ring of its network, or for one of the sixteen channels. Each of these
+//! waits ends with a run, and the completion thread wakes this thread then.
 //!
-//! Everything that starts or stops a network for a dispatch is done here, so that no two of them meet. It talks to the
-//! device's management processor then, and other queues wait for that; what is in flight goes on.
+//! Only this thread starts and stops networks, so no two of these meet. It sends messages to the device's management
+//! processor then, and the other queues wait for that; runs in flight go on.
 
-use super::{Begun, Flight, Landed, Origin, QUEUES, Queues};
+use super::{Begun, CommandRef, Flight, Landed, QUEUES, Queues};
 use crate::device::QaicDevice;
 use crate::executable::{Callee, Executable};
 use crate::hazard::{Access, Phase, Reach};
 use crate::kmd::Error;
-use crate::launch::{Binding, Trouble};
+use crate::launch::{Binding, RunError};
 use crate::networks::{Launched, Networks, Refusal, Settings};
 use hal_backend::{Code, Command, Dispatch, Failure, HostPart, HostRange, Job, Place, Span, Workgroups};
 use hal_kernel::clock;
@@ -22,7 +22,7 @@ use hal_qaic_abi::programs::ProgramCall;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long to sleep when a ring is full of what is not ours: at first, and at most.
+/// The first and the longest sleep while others' work fills a ring.
 const BACK_OFF: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
 /// A job whose commands begin.
@@ -35,8 +35,8 @@ struct Current {
     full_since: Option<Instant>,
 }
 
-/// What became of a command.
-enum Step {
+/// The state of a command after an attempt to begin it.
+enum Progress {
     /// It is done.
     Done,
     /// It is in flight.
@@ -45,10 +45,10 @@ enum Step {
     Waiting,
     /// It waits for a ring that other work, or work that has just ended, is in.
     Full,
-    Failed(Trouble),
+    Failed(RunError),
 }
 
-/// What the thread is to do next.
+/// The thread's next action.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Go round again.
@@ -96,7 +96,7 @@ impl Submissions {
         }
     }
 
-    /// What the thread does, until the device is dropped.
+    /// Runs on the thread until the device is dropped.
     pub(crate) fn serve(mut self) {
         loop {
             match self.step() {
@@ -124,29 +124,29 @@ impl Submissions {
             return if self.told_loss { Next::End } else { Next::Sleep(news, None) };
         }
         let mut next = Next::Sleep(news, None);
-        for line in 0..QUEUES {
-            match self.advance(line) {
+        for queue in 0..QUEUES {
+            match self.advance(queue) {
                 None => {}
-                Some(Step::Full) => {
+                Some(Progress::Full) => {
                     if matches!(next, Next::Sleep(..)) {
                         next = Next::Sleep(news, Some(self.pause));
                         self.pause = (self.pause * 2).min(BACK_OFF.1);
                     }
                 }
-                Some(Step::Waiting) => {}
-                Some(Step::Done | Step::Begun | Step::Failed(_)) => {
+                Some(Progress::Waiting) => {}
+                Some(Progress::Done | Progress::Begun | Progress::Failed(_)) => {
                     self.pause = BACK_OFF.0;
                     next = Next::Again;
                 }
             }
         }
         let state = self.queues.state.lock();
-        let is_done =
-            state.stopping && state.lines.iter().all(|line| line.waiting.is_empty() && line.begun.is_empty());
+        let is_done = state.stopping
+            && state.queues.iter().all(|queue| queue.waiting.is_empty() && queue.begun.is_empty());
         if is_done { Next::End } else { next }
     }
 
-    /// Takes back what runs that are over had, and stops the networks of those that will not end.
+    /// Takes back the buffers of runs that are over, and stops the networks of those that will not end.
     fn take_landed(&mut self) -> u64 {
         let mut state = self.queues.state.lock();
         std::mem::swap(&mut state.landed, &mut self.landed);
@@ -154,26 +154,26 @@ impl Submissions {
         drop(state);
         for Landed { mut launched, broken } in self.landed.drain(..) {
             self.in_flight -= 1;
-            let Some((error, run, origin)) = broken else {
+            let Some((error, run, command_ref)) = broken else {
                 self.networks.give_back(launched.network, launched.slot);
                 continue;
             };
             let error = self.networks.end(launched.network, &error);
             launched.end();
             drop(launched);
-            let failure = self.queues.failure(Trouble::Device(error));
-            self.queues.finish_run(&mut self.queues.state.lock(), run, &origin, Err(failure));
-            self.queues.report(origin.line);
+            let failure = self.queues.failure(RunError::Device(error));
+            self.queues.finish_run(&mut self.queues.state.lock(), run, &command_ref, Err(failure));
+            self.queues.report(command_ref.queue);
         }
         retired.into_iter().for_each(|executable| self.networks.retire(executable));
         news
     }
 
-    /// Whether the device is gone. Then everything goes, and it is told when nothing is in flight any more.
+    /// Whether the device is gone. If so, it drops all jobs, and reports the loss once nothing is in flight.
     fn is_lost(&mut self) -> bool {
         let state = self.queues.state.lock();
         let Some(failure) = state.lost.clone() else { return false };
-        // What is in flight comes back from the completion thread, unless that one has panicked.
+        // Runs in flight come back from the completion thread, unless that one has panicked.
         let is_coming_back = self.in_flight > 0 && !state.has_panicked;
         drop(state);
         if self.told_loss || is_coming_back {
@@ -188,46 +188,46 @@ impl Submissions {
     }
 
     /// Begins a queue's next command; nothing, if it has none.
-    fn advance(&mut self, line: usize) -> Option<Step> {
-        let mut current = match self.current(line).take() {
+    fn advance(&mut self, queue: usize) -> Option<Progress> {
+        let mut current = match self.current(queue).take() {
             Some(current) => current,
-            None => self.next_job(line)?,
+            None => self.next_job(queue)?,
         };
-        let step = if self.has_failed(line, &current) { None } else { self.begin(line, &mut current) };
+        let step = if self.has_failed(queue, &current) { None } else { self.begin(queue, &mut current) };
         let Some(step) = step else {
-            self.finish(line, current);
-            return Some(Step::Done);
+            self.finish(queue, current);
+            return Some(Progress::Done);
         };
         match step {
-            Step::Done | Step::Begun => {
+            Progress::Done | Progress::Begun => {
                 current.next += 1;
                 current.full_since = None;
             }
-            Step::Waiting => {}
-            Step::Full => {
+            Progress::Waiting => {}
+            Progress::Full => {
                 let since = *current.full_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= self.settings.timeout {
-                    self.fail(line, &current, Trouble::Device(Error::Full));
+                    self.fail(queue, &current, RunError::Device(Error::Full));
                 }
             }
-            Step::Failed(ref trouble) => self.fail(line, &current, trouble.clone()),
+            Progress::Failed(ref error) => self.fail(queue, &current, error.clone()),
         }
-        *self.current(line) = Some(current);
+        *self.current(queue) = Some(current);
         Some(step)
     }
 
     /// The job of a queue whose commands are beginning.
-    fn current(&mut self, line: usize) -> &mut Option<Current> {
+    fn current(&mut self, queue: usize) -> &mut Option<Current> {
         #[expect(clippy::indexing_slicing, reason = "there is one for each queue")]
-        &mut self.current[line]
+        &mut self.current[queue]
     }
 
-    fn next_job(&mut self, line: usize) -> Option<Current> {
+    fn next_job(&mut self, queue: usize) -> Option<Current> {
         #[expect(clippy::indexing_slicing, reason = "there is one for each queue")]
-        let number = &mut self.jobs[line];
+        let number = &mut self.jobs[queue];
         let mut state = self.queues.state.lock();
         let aborted = state.aborted.clone();
-        let found = state.line(line);
+        let found = state.queue(queue);
         let job = found.waiting.pop_front()?;
         *number += 1;
         found.begun.push_back(Begun {
@@ -244,65 +244,65 @@ impl Submissions {
     }
 
     /// Whether nothing more of a job is to begin.
-    fn has_failed(&self, line: usize, current: &Current) -> bool {
+    fn has_failed(&self, queue: usize, current: &Current) -> bool {
         let mut state = self.queues.state.lock();
         let aborted = state.aborted.clone();
-        let begun = state.line(line).begun(current.phase.job);
+        let begun = state.queue(queue).begun(current.phase.job);
         if begun.failure.is_none() {
             begun.failure = aborted;
         }
         begun.failure.is_some()
     }
 
-    fn fail(&self, line: usize, current: &Current, trouble: Trouble) {
-        let is_gone = matches!(trouble, Trouble::Device(Error::Gone));
-        let failure = self.queues.failure(trouble);
+    fn fail(&self, queue: usize, current: &Current, error: RunError) {
+        let is_gone = matches!(error, RunError::Device(Error::Gone));
+        let failure = self.queues.failure(error);
         let mut state = self.queues.state.lock();
         if is_gone {
             self.queues.lose(&mut state);
             state.news += 1;
         }
-        state.line(line).begun(current.phase.job).failure.get_or_insert(failure);
+        state.queue(queue).begun(current.phase.job).failure.get_or_insert(failure);
     }
 
-    /// Everything of a job has begun that will.
-    fn finish(&self, line: usize, current: Current) {
+    /// Marks a job as begun: no more commands of it begin.
+    fn finish(&self, queue: usize, current: Current) {
         let mut state = self.queues.state.lock();
-        state.line(line).begun(current.phase.job).job = Some(current.job);
+        state.queue(queue).begun(current.phase.job).job = Some(current.job);
         drop(state);
-        self.queues.report(line);
+        self.queues.report(queue);
     }
 
     /// Begins the next command of a job; nothing, if all have begun.
-    fn begin(&mut self, line: usize, current: &mut Current) -> Option<Step> {
+    fn begin(&mut self, queue: usize, current: &mut Current) -> Option<Progress> {
         let Current { job, phase, next, .. } = current;
         let command = job.commands.get(*next)?;
         let begin = clock();
         let result = match command {
             Command::Fill { target, pattern } => part(target).and_then(|target| {
                 let used = [Reach::new(target, Access::WRITE)];
-                self.transfer(line, *phase, &used, || target.fill(pattern.bytes()))
+                self.transfer(queue, *phase, &used, || target.fill(pattern.bytes()))
             }),
             Command::Copy { source, target } => part(source).and_then(|source| {
                 let target = part(target)?;
                 let used = [Reach::new(source, Access::READ), Reach::new(target, Access::WRITE)];
-                self.transfer(line, *phase, &used, || target.copy_from(source))
+                self.transfer(queue, *phase, &used, || target.copy_from(source))
             }),
             Command::Update { source, target } => part(target).and_then(|target| {
                 let used = [Reach::new(target, Access::WRITE)];
-                self.transfer(line, *phase, &used, || target.copy_from(source.whole()))
+                self.transfer(queue, *phase, &used, || target.copy_from(source.whole()))
             }),
             Command::Dispatch(dispatch) => {
                 let observer = job.observer.clone();
-                self.dispatch(dispatch, Origin { line, phase: *phase, command: *next, observer, begin })
+                self.dispatch(dispatch, CommandRef { queue, phase: *phase, command: *next, observer, begin })
             }
             Command::Barrier => {
                 phase.barriers += 1;
-                Ok(Step::Done)
+                Ok(Progress::Done)
             }
         };
-        let step = result.unwrap_or_else(Step::Failed);
-        if let (Step::Done, Some(observer)) = (&step, &job.observer) {
+        let step = result.unwrap_or_else(Progress::Failed);
+        if let (Progress::Done, Some(observer)) = (&step, &job.observer) {
             observer.command(*next, begin, clock());
         }
         Some(step)
@@ -311,28 +311,32 @@ impl Submissions {
     /// Does a transfer, which is a copy by this thread, unless it has to wait.
     fn transfer(
         &self,
-        line: usize,
+        queue: usize,
         phase: Phase,
         used: &[Reach],
         work: impl FnOnce() -> bool,
-    ) -> Result<Step, Trouble> {
-        if self.has_to_wait(line, phase, used) {
-            return Ok(Step::Waiting);
+    ) -> Result<Progress, RunError> {
+        if self.has_to_wait(queue, phase, used) {
+            return Ok(Progress::Waiting);
         }
-        done(work()).map(|()| Step::Done)
+        done(work()).map(|()| Progress::Done)
     }
 
-    /// Whether a command that uses this would be noticed to overtake a run.
-    fn has_to_wait(&self, line: usize, phase: Phase, used: &[Reach]) -> bool {
+    /// Whether a command that uses this must not overtake a run.
+    fn has_to_wait(&self, queue: usize, phase: Phase, used: &[Reach]) -> bool {
         let mut state = self.queues.state.lock();
-        let hazards = &state.line(line).hazards;
+        let hazards = &state.queue(queue).hazards;
         used.iter().any(|reach| hazards.hold(phase, reach))
     }
 
     /// Queues a run of a network, unless it has to wait.
-    fn dispatch(&mut self, dispatch: &Dispatch<QaicDevice>, origin: Origin) -> Result<Step, Trouble> {
+    fn dispatch(
+        &mut self,
+        dispatch: &Dispatch<QaicDevice>,
+        command_ref: CommandRef,
+    ) -> Result<Progress, RunError> {
         let executable: &Executable = &dispatch.executable;
-        executable.takes(dispatch.bindings.len()).map_err(Trouble::Program)?;
+        executable.takes(dispatch.bindings.len()).map_err(RunError::Program)?;
         self.bindings.clear();
         self.reaches.clear();
         for (number, span) in dispatch.bindings.iter().enumerate() {
@@ -343,20 +347,20 @@ impl Submissions {
         if let Workgroups::Indirect(place) = &dispatch.workgroups {
             self.reaches.push(Reach::new(part(place)?, Access::READ));
         }
-        if self.has_to_wait(origin.line, origin.phase, &self.reaches) {
-            return Ok(Step::Waiting);
+        if self.has_to_wait(command_ref.queue, command_ref.phase, &self.reaches) {
+            return Ok(Progress::Waiting);
         }
         let workgroups = match &dispatch.workgroups {
             Workgroups::Count(count) => *count,
             Workgroups::Indirect(place) => counts(part(place)?)?,
         };
         if workgroups.contains(&0) {
-            return Ok(Step::Done);
+            return Ok(Progress::Done);
         }
         if executable.is_network() && workgroups != [1; 3] {
             let message =
                 format!("a network runs as a whole, so its workgroups are 1 1 1, not {workgroups:?}");
-            return Err(Trouble::Program(Failure::new(Code::InvalidArgument, message)));
+            return Err(RunError::Program(Failure::new(Code::InvalidArgument, message)));
         }
         let Dispatch { workgroup_size, local_memory, .. } = *dispatch;
         let constants = &dispatch.constants;
@@ -364,32 +368,32 @@ impl Submissions {
         let callee = Callee { executable, function: dispatch.function };
         match self.networks.launch(&callee, &call, &mut self.bindings) {
             Ok(launched) => {
-                self.launched(origin, launched);
-                Ok(Step::Begun)
+                self.launched(command_ref, launched);
+                Ok(Progress::Begun)
             }
-            Err(Refusal::Busy) => Ok(Step::Waiting),
-            Err(Refusal::Full) => Ok(Step::Full),
-            Err(Refusal::Failed(trouble)) => Err(trouble),
+            Err(Refusal::Busy) => Ok(Progress::Waiting),
+            Err(Refusal::Full) => Ok(Progress::Full),
+            Err(Refusal::Failed(error)) => Err(error),
         }
     }
 
     /// A run is in flight.
-    fn launched(&mut self, origin: Origin, launched: Launched) {
+    fn launched(&mut self, command_ref: CommandRef, launched: Launched) {
         self.runs += 1;
         self.in_flight += 1;
         let mut state = self.queues.state.lock();
-        let line = state.line(origin.line);
+        let queue = state.queue(command_ref.queue);
         for reach in self.reaches.drain(..) {
-            line.hazards.add(self.runs, origin.phase, reach);
+            queue.hazards.add(self.runs, command_ref.phase, reach);
         }
-        line.begun(origin.phase.job).runs += 1;
-        state.launched.push(Flight { number: self.runs, origin, launched });
+        queue.begun(command_ref.phase.job).runs += 1;
+        state.launched.push(Flight { number: self.runs, command_ref, launched });
         drop(state);
         self.queues.completion.notify_one();
     }
 }
 
-fn binding(span: &Span<QaicDevice>) -> Result<Binding, Trouble> {
+fn binding(span: &Span<QaicDevice>) -> Result<Binding, RunError> {
     let memory = match &span.place {
         Place::Device(memory, offset) => Some((memory.clone(), *offset)),
         Place::Host(_) => None,
@@ -398,7 +402,7 @@ fn binding(span: &Span<QaicDevice>) -> Result<Binding, Trouble> {
 }
 
 /// The bytes of a span, for as long as its memory lives.
-fn view(span: &Span<QaicDevice>) -> Result<HostRange, Trouble> {
+fn view(span: &Span<QaicDevice>) -> Result<HostRange, RunError> {
     let found = match &span.place {
         Place::Device(memory, offset) => memory.view().slice(*offset, span.length),
         Place::Host(range) => range.slice(0, span.length),
@@ -407,7 +411,7 @@ fn view(span: &Span<QaicDevice>) -> Result<HostRange, Trouble> {
 }
 
 /// The bytes of a span, for as long as it is borrowed.
-fn part(span: &Span<QaicDevice>) -> Result<HostPart<'_>, Trouble> {
+fn part(span: &Span<QaicDevice>) -> Result<HostPart<'_>, RunError> {
     let found = match &span.place {
         Place::Device(memory, offset) => memory.view().part(*offset, span.length),
         Place::Host(range) => range.part(0, span.length),
@@ -416,17 +420,17 @@ fn part(span: &Span<QaicDevice>) -> Result<HostPart<'_>, Trouble> {
 }
 
 /// The number of workgroups, which is read when the dispatch begins.
-fn counts(place: HostPart<'_>) -> Result<[u32; 3], Trouble> {
+fn counts(place: HostPart<'_>) -> Result<[u32; 3], RunError> {
     let mut words = [[0; 4]; 3];
     done(place.read(words.as_flattened_mut()))?;
     Ok(words.map(u32::from_ne_bytes))
 }
 
-fn done(fitted: bool) -> Result<(), Trouble> {
+fn done(fitted: bool) -> Result<(), RunError> {
     fitted.then_some(()).ok_or_else(misfit)
 }
 
-fn misfit() -> Trouble {
+fn misfit() -> RunError {
     let message = "a command reaches past the memory that it works on";
-    Trouble::Program(Failure::new(Code::OutOfRange, message))
+    RunError::Program(Failure::new(Code::OutOfRange, message))
 }

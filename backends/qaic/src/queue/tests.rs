@@ -23,8 +23,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-/// A program with two functions: each byte of the second binding becomes that of the first plus the constant, for as many as
-/// there are workgroups; and one that fails.
+/// A program with two functions: each byte of the second binding becomes that of the first plus the constant, for as
+/// many as there are workgroups; and one that fails.
 struct Adder {
     functions: Vec<Function>,
 }
@@ -139,7 +139,7 @@ struct Bench {
     queues: Arc<Queues>,
     submissions: Submissions,
     completions: Completions,
-    told: Arc<Told>,
+    reports: Arc<Told>,
     names: Vec<QueueId>,
     epoch: u64,
 }
@@ -154,19 +154,19 @@ impl Bench {
     /// On another kernel than the fake, which is idle then.
     fn on(
         fake: Arc<FakeCard>,
-        kernel: Arc<dyn System>,
+        system: Arc<dyn System>,
         programs: Arc<dyn HostPrograms>,
         settings: Settings,
     ) -> Self {
-        let card = Card::open(kernel, Path::new("/dev/accel/accel0"), Duration::from_secs(10)).unwrap();
+        let card = Card::open(system, Path::new("/dev/accel/accel0"), Duration::from_secs(10)).unwrap();
         let client = Arc::new(Client::new(card.clone(), None).unwrap());
         let queues = Queues::new("qaic0");
-        let told = Arc::new(Told::default());
-        queues.start(Box::new(told.clone()));
+        let reports = Arc::new(Told::default());
+        queues.start(Box::new(reports.clone()));
         let submissions = Submissions::new(&queues, Networks::new(client, settings), settings);
         let completions = Completions::new(&queues, settings.timeout);
         let (names, programs) = (queue_ids(), card_programs(programs));
-        Self { fake, programs, card, queues, submissions, completions, told, names, epoch: 0 }
+        Self { fake, programs, card, queues, submissions, completions, reports, names, epoch: 0 }
     }
 
     fn with_channels(channels: usize) -> Self {
@@ -208,10 +208,10 @@ impl Bench {
         loop {
             self.begin_all();
             self.completions.step();
-            if let Some(why) = self.told.lost.lock().first() {
+            if let Some(why) = self.reports.lost.lock().first() {
                 return Err(why.clone());
             }
-            if let Some((_, outcome)) = self.told.ended.lock().iter().find(|(ended, _)| *ended == epoch) {
+            if let Some((_, outcome)) = self.reports.ended.lock().iter().find(|(ended, _)| *ended == epoch) {
                 return outcome.clone();
             }
         }
@@ -477,7 +477,7 @@ fn dispatch_that_does_not_end_in_time_stops_its_network() {
 }
 
 #[test]
-fn device_that_is_to_stop_gives_up_what_runs() {
+fn stopping_device_gives_up_running_work() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
     let memory = bench.memory(&[1; 8]);

@@ -5,6 +5,7 @@
 use crate::error::CallError;
 use crate::uapi::{self, Request};
 use crate::version::{DriverInfo, Feature, Version};
+use hal_kernel::CardFile;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -14,6 +15,12 @@ pub trait Ioctl {
     ///
     /// Some arguments have addresses in them: of memory that is to be pinned. Whatever implements this passes them on.
     fn ioctl(&self, request: u32, argument: &mut [u8]) -> Result<(), Errno>;
+}
+
+impl Ioctl for CardFile {
+    fn ioctl(&self, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        CardFile::ioctl(self, request, argument)
+    }
 }
 
 /// What card it is.
@@ -185,19 +192,19 @@ pub struct Power {
 
 /// The calls of an open card whose module is known.
 #[derive(Debug)]
-pub struct Calls<K> {
-    kernel: K,
+pub struct Calls<F> {
+    file: F,
     driver: DriverInfo,
 }
 
-impl<K: Ioctl> Calls<K> {
+impl<F: Ioctl> Calls<F> {
     /// Asks the module what it is, and refuses one with another interface.
-    pub fn new(kernel: K) -> Result<Self, CallError> {
+    pub fn new(file: F) -> Result<Self, CallError> {
         let mut argument = uapi::GetDriverInfo {
             in_output_size_bytes: output_size::<uapi::GetDriverInfo>(4),
             ..Default::default()
         };
-        call(&kernel, Request::GetDriverInfo, &mut argument, String::new)?;
+        call(&file, Request::GetDriverInfo, &mut argument, String::new)?;
         let version = Version::new(
             argument.driver_version_major,
             argument.driver_version_minor,
@@ -207,7 +214,7 @@ impl<K: Ioctl> Calls<K> {
         if driver.api != 2 {
             return Err(CallError::Api { api: driver.api, version });
         }
-        Ok(Self { kernel, driver })
+        Ok(Self { file, driver })
     }
 
     /// Which module it is.
@@ -216,8 +223,8 @@ impl<K: Ioctl> Calls<K> {
     }
 
     /// The file.
-    pub fn kernel(&self) -> &K {
-        &self.kernel
+    pub fn file(&self) -> &F {
+        &self.file
     }
 
     fn need(&self, feature: Feature) -> Result<(), CallError> {
@@ -231,7 +238,7 @@ impl<K: Ioctl> Calls<K> {
         argument: &mut A,
         about: impl FnOnce() -> String,
     ) -> Result<(), CallError> {
-        call(&self.kernel, request, argument, about)
+        call(&self.file, request, argument, about)
     }
 
     /// What card it is.
@@ -291,8 +298,8 @@ impl<K: Ioctl> Calls<K> {
         })
     }
 
-    /// Resets the card. Every file of it but those that are opened afterwards is dead then, this one included, except after
-    /// [`Reset::Post`].
+    /// Resets the card. Every file of it but those that are opened afterwards is dead then, this one included, except
+    /// after [`Reset::Post`].
     pub fn reset(&self, reset: Reset) -> Result<(), CallError> {
         self.need(Feature::ChipReset)?;
         let (flags, what) = match reset {
@@ -312,7 +319,8 @@ impl<K: Ioctl> Calls<K> {
         if argument.result == 0 { Ok(()) } else { Err(CallError::ResetFailed { what }) }
     }
 
-    /// Makes whole pages of this program's memory reachable for the card, until they are unpinned or the file is closed.
+    /// Makes whole pages of this program's memory reachable for the card, until they are unpinned or the file is
+    /// closed.
     ///
     /// The memory has to stay mapped as it is for so long; nothing checks that it does.
     pub fn pin(&self, address: u64, length: u64, pinning: Pinning) -> Result<Pinned, CallError> {
@@ -475,11 +483,11 @@ const fn output_size<T>(input: usize) -> u32 {
 }
 
 fn call<A: IntoBytes + FromBytes + Immutable>(
-    kernel: &impl Ioctl,
+    file: &impl Ioctl,
     request: Request,
     argument: &mut A,
     about: impl FnOnce() -> String,
 ) -> Result<(), CallError> {
     let refused = |errno| CallError::Refused { request, about: about(), errno };
-    kernel.ioctl(request.number(), argument.as_mut_bytes()).map_err(refused)
+    file.ioctl(request.number(), argument.as_mut_bytes()).map_err(refused)
 }

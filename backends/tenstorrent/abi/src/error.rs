@@ -32,7 +32,10 @@ pub enum CallError {
         version: Version,
     },
     /// A module that is too old for this.
-    #[error("tt-kmd {version} does not have {}, which came with {}: install a newer module", feature.name(), feature.since())]
+    #[error(
+        "tt-kmd {version} does not have {}, which came with {}: install a newer module",
+        feature.name(), feature.since()
+    )]
     TooOld {
         /// What was asked for.
         feature: Feature,

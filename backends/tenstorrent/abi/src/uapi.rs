@@ -2,8 +2,9 @@
 
 //! The bytes of the kernel interface: request numbers, structures, constants.
 //!
-//! Each structure is what a request's argument points to, input first, then output. Sizes and offsets are asserted when this is
-//! compiled, and compared by a test with `abi/tenstorrent.txt`, which a C compiler printed from the header of module 2.10.0.
+//! Each structure is what a request's argument points to, input first, then output. Sizes and offsets are asserted
+//! when this is compiled, and compared by a test with `abi/tenstorrent.txt`, which a C compiler printed from the
+//! header of module 2.10.0.
 
 /// The requests. The numbers have no sizes in them: the kernel's are all made with `_IO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

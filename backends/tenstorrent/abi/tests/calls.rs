@@ -110,7 +110,7 @@ fn cards_and_mappings_are_read() {
 }
 
 #[test]
-fn windows_are_taken_pointed_and_given_back() {
+fn windows_are_allocated_pointed_and_freed() {
     let recording = Recording::of(0);
     let calls = Calls::new(&recording).unwrap();
     let mut asked = [0; 12];
@@ -237,7 +237,7 @@ fn cleanups_power_and_exports_say_their_size() {
 
 /// A module of each version is asked for exactly what it has.
 #[test]
-fn old_modules_are_not_asked_for_what_is_new() {
+fn old_modules_get_no_new_requests() {
     for minor in 0..=10 {
         let recording = Recording::of(minor);
         let calls = Calls::new(&recording).unwrap();
@@ -269,7 +269,7 @@ fn old_modules_are_not_asked_for_what_is_new() {
 }
 
 #[test]
-fn refusals_say_what_was_asked_and_what_to_do() {
+fn refusals_name_the_request_and_the_advice() {
     let recording = Recording::of(10);
     let calls = Calls::new(&recording).unwrap();
     let mut asked = [0; 12];

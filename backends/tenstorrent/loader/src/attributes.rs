@@ -2,9 +2,10 @@
 
 //! Which RISC-V extensions code is compiled for: what a file's attributes say, and what was declared.
 //!
-//! A compiler leaves a note in each file (`.riscv.attributes`, with a program header of its own) which names the extensions that it was
-//! allowed to use: `rv32i2p1_m2p0_f2p2_zicsr2p0`. Versions are of no interest here. Some extensions imply others, which compilers name too
-//! although they were not asked to; so sets of extensions are compared with all that they imply.
+//! A compiler leaves a note in each file (`.riscv.attributes`, with a program header of its own) which names the
+//! extensions that it was allowed to use: `rv32i2p1_m2p0_f2p2_zicsr2p0`. Versions are of no interest here. Some
+//! extensions imply others, which compilers name too although they were not asked to; so sets of extensions are
+//! compared with all that they imply.
 
 use crate::bytes::{part, text, u32_at};
 use crate::elf::{self, ElfError};

@@ -22,7 +22,8 @@ pub enum ElfError {
     NotElf,
     /// An ELF file of another kind.
     #[error(
-        "it is an ELF file with {what} {found:#x}, where {expected:#x} is needed; compile it with the format embedded-elf-riscv_32"
+        "it is an ELF file with {what} {found:#x}, where {expected:#x} is needed; compile it with the format \
+         embedded-elf-riscv_32"
     )]
     OtherKind {
         /// Which field.
@@ -34,7 +35,8 @@ pub enum ElfError {
     },
     /// Flags for a variant of RISC-V that the cores are not.
     #[error(
-        "its flags are {0:#x}; the cores have neither compressed instructions nor floats of more than 32 bits (compile without +c and +d)"
+        "its flags are {0:#x}; the cores have neither compressed instructions nor floats of more than 32 bits \
+         (compile without +c and +d)"
     )]
     Flags(u32),
     /// A program header of a kind that nothing is known about.
@@ -62,7 +64,8 @@ pub enum ElfError {
     WritableCode(u32),
     /// A relocation other than `R_RISCV_RELATIVE`.
     #[error(
-        "it has a relocation of type {kind} at {at:#x}, where only R_RISCV_RELATIVE (3) is supported; compile with --iree-llvmcpu-link-embedded=true"
+        "it has a relocation of type {kind} at {at:#x}, where only R_RISCV_RELATIVE (3) is supported; compile with \
+         --iree-llvmcpu-link-embedded=true"
     )]
     Relocation {
         /// Its type.
@@ -80,7 +83,8 @@ pub enum ElfError {
     },
     /// A symbol that another object is to provide.
     #[error(
-        "it imports {0:?}, and nothing can be imported; routines for floats are imported where code is compiled without +f"
+        "it imports {0:?}, and nothing can be imported; routines for floats are imported where code is compiled \
+         without +f"
     )]
     Import(String),
     /// No query function.

@@ -287,7 +287,8 @@ impl Assembler {
     /// The code, with every label resolved.
     ///
     /// # Panics
-    /// When a label was never bound, or is too far away: code that is too large for its branches is a mistake of its author.
+    /// When a label was never bound, or is too far away: code that is too large for its branches is a mistake of its
+    /// author.
     pub fn finish(mut self) -> Vec<u32> {
         for (at, label, fixup) in self.fixups {
             let place = self.labels.get(label.0).copied().flatten().expect("every label is bound");

@@ -33,12 +33,14 @@ pub enum LoadError {
     Code(#[from] Unfit),
     /// Code that replaces an instruction would be further away from it than a jump reaches.
     #[error(
-        "the executable cannot be loaded: its code is too long for a jump to what replaces instructions that the cores lack"
+        "the executable cannot be loaded: its code is too long for a jump to what replaces instructions that the \
+         cores lack"
     )]
     TooFar,
     /// An address that is not possible.
     #[error(
-        "an executable cannot be loaded at {base:#x} with {room} bytes: the address must be a multiple of 16, and the end be addressable"
+        "an executable cannot be loaded at {base:#x} with {room} bytes: the address must be a multiple of 16, and \
+         the end be addressable"
     )]
     Target {
         /// The address.
@@ -93,7 +95,8 @@ impl Image {
         self.replaced.len()
     }
 
-    /// An instruction of the executable's own code, as it was in the file. Zero is what a file may end with in place of a whole one.
+    /// An instruction of the executable's own code, as it was in the file. Zero is what a file may end with in place
+    /// of a whole one.
     pub(crate) fn instruction(&self, at: u32) -> u32 {
         self.replaced.get(&at).copied().unwrap_or_else(|| u32_at(&self.bytes, at).unwrap_or(0))
     }

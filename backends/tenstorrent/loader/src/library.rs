@@ -2,9 +2,9 @@
 
 //! IREE's structures of an executable, as a 32-bit core sees them.
 //!
-//! Layouts are those of `iree_hal_executable_library_v0_t` and its parts, version 0.6, with pointers of four bytes. What an
-//! executable's query function returns is read here from a copy of its memory; what a function of it takes is written
-//! here, to be copied to where the pointers in it say that it is.
+//! Layouts are those of `iree_hal_executable_library_v0_t` and its parts, version 0.6, with pointers of four bytes.
+//! What an executable's query function returns is read here from a copy of its memory; what a function of it takes is
+//! written here, to be copied to where the pointers in it say that it is.
 
 use crate::bytes::{text, u16_at, u32_at};
 use thiserror::Error;
@@ -157,7 +157,8 @@ pub struct Dispatch<'a> {
 }
 
 impl Dispatch<'_> {
-    /// The structure with everything that it points to, to be written to `address`; `None` if a number is too large for it.
+    /// The structure with everything that it points to, to be written to `address`; `None` if a number is too large
+    /// for it.
     pub fn encode(&self, address: u32) -> Option<Vec<u8>> {
         let [size_x, size_y, size_z] = self.workgroup_size;
         let [count_x, count_y, count_z] = self.workgroup_count;

@@ -2,23 +2,26 @@
 
 //! Code that works on more memory than a tile has: loads and stores go by a table of pages.
 //!
-//! The cores have no memory management. So each load and each store of an executable, but for those by its stack pointer, becomes a jump to
-//! a veneer of its own, which looks the address up in a table, adds what is there, and does the access. An entry has two words, for
-//! loads and for stores: what to add to an address in the page, zero or less, or one, if the page is not there (or, for stores, is not
-//! being written yet). The table begins at address 0, so the entry of an address is eight times its page's number, and needs no base. Addresses of the
-//! tile's own memory have entries of zeros; pages of elsewhere have addresses above all of it, from [`first_address`] of the table's
+//! The cores have no memory management. So each load and each store of an executable, but for those by its stack
+//! pointer, becomes a jump to a veneer of its own, which looks the address up in a table, adds what is there, and
+//! does the access. An entry has two words, for loads and for stores: what to add to an address in the page, zero or
+//! less, or one, if the page is not there (or, for stores, is not being written yet). The table begins at address 0,
+//! so the entry of an address is eight times its page's number, and needs no base. Addresses of the tile's own memory
+//! have entries of zeros; pages of elsewhere have addresses above all of it, from [`first_address`] of the table's
 //! part for them on.
 //!
 //! Where a page is not there, the veneer calls who brings it, and tries again.
 //!
-//! A veneer is four times as long as what it stands for with all that belongs to it, and an executable has all functions of a model. So
-//! only the accesses are replaced that one function [may come to](Image::paged): code for one function, which the others are no part of.
+//! A veneer is four times as long as what it stands for with all that belongs to it, and an executable has all
+//! functions of a model. So only the accesses are replaced that one function [may come to](Image::paged): code for
+//! one function, which the others are no part of.
 //!
-//! A function with a large frame has a register for that, `s0`, which is then as good as the stack pointer: where a function writes it
-//! with addresses of its frame alone (and with what it was before, from its frame), accesses by it are left as they are, too.
+//! A function with a large frame has a register for that, `s0`, which is then as good as the stack pointer: where a
+//! function writes it with addresses of its frame alone (and with what it was before, from its frame), accesses by it
+//! are left as they are, too.
 //!
-//! A veneer needs two registers. It has `gp` and `tp`, which compilers keep for purposes that such executables do not have; one that
-//! writes either is refused.
+//! A veneer needs two registers. It has `gp` and `tp`, which compilers keep for purposes that such executables do not
+//! have; one that writes either is refused.
 
 use crate::bytes::put_u32;
 use crate::elf::ElfError;
@@ -35,7 +38,8 @@ pub const PAGE: u32 = 4096;
 pub const ENTRY: u32 = 8;
 /// What an entry says of a page that is not there.
 pub const ABSENT: u32 = 1;
-/// The registers of a veneer: the address of the access, and where the code that brings a page returns to, less [`RETRY`].
+/// The registers of a veneer: the address of the access, and where the code that brings a page returns to, less
+/// [`RETRY`].
 pub const ADDRESS: Reg = GP;
 /// See [`ADDRESS`].
 pub const LINK: Reg = TP;
@@ -192,7 +196,8 @@ impl Image {
         Ok(accesses)
     }
 
-    /// Whether [`FRAME_POINTER`] is that in a function: wherever it is written, it is with an address of the frame, or with what was saved there.
+    /// Whether [`FRAME_POINTER`] is that in a function: wherever it is written, it is with an address of the frame,
+    /// or with what was saved there.
     fn has_frame_pointer(&self, places: &BTreeSet<u32>) -> bool {
         let (mut is_set, mut is_other) = (false, false);
         for &at in places {
@@ -269,7 +274,8 @@ mod tests {
         assert_eq!((jump(0).imm, jump(3).imm), (16, 40));
         assert_eq!(paged.bytes().len(), 16 + 2 * 36);
         assert_eq!((jump(11).imm, jump(19).imm), (4 - 44, 16 - 76));
-        // The first adds up its address, the second has it; the routine that brings a page is told in both ways, and comes back to the beginning.
+        // The first adds up its address, the second has it; the routine that brings a page is told in both ways, and
+        // comes back to the beginning.
         assert_eq!((word(4), word(13)), (addi(GP, Reg::A[1], 4), srli(TP, Reg::A[2], 12)));
         assert_eq!(word(20), addi(GP, Reg::A[2], 0));
         assert_eq!((4 * (4 - 13), 4 * (13 - 22)), (RETRY, RETRY));

@@ -2,9 +2,10 @@
 
 //! What a function may come to: its own code, and that of what it calls.
 //!
-//! Branches and jumps name their targets, and a return comes back behind a call that was followed. What is further away than a jump
-//! reaches is called by two instructions, of which the first makes the address (`auipc`, then `jalr`): that is a name too. Where
-//! a target is in a register otherwise, as of a table of jumps, it is not known, and neither is what may be come to: then that is everything.
+//! Branches and jumps name their targets, and a return comes back behind a call that was followed. What is further
+//! away than a jump reaches is called by two instructions, of which the first makes the address (`auipc`, then
+//! `jalr`): that is a name too. Where a target is in a register otherwise, as of a table of jumps, it is not known,
+//! and neither is what may be come to: then that is everything.
 
 use crate::bytes::u32_at;
 use crate::image::Image;
@@ -97,7 +98,8 @@ impl Reach {
                             at = target;
                             continue;
                         }
-                        // What replaces an instruction is no part of the executable's own code, and comes back behind it.
+                        // What replaces an instruction is no part of the executable's own code, and comes back behind
+                        // it.
                         Some(Jump::Call(_) | Jump::Always(_)) => {}
                         // Zeros fill what is between functions.
                         None if word == RETURN || word == 0 => break,

@@ -2,8 +2,9 @@
 
 //! Looking through the code of an executable for what the cores of a tile do not execute.
 //!
-//! Compilers do not know these cores. What they emit that can be done in other instructions is to be replaced; what cannot is
-//! refused, with the word and where it is, before anything runs: hardware would execute it as something else.
+//! Compilers do not know these cores. What they emit that can be done in other instructions is to be replaced; what
+//! cannot is refused, with the word and where it is, before anything runs: hardware would execute it as something
+//! else.
 
 use crate::attributes::Extensions;
 use crate::float::{Order, Rounding, Routine, Sign};
@@ -306,7 +307,8 @@ mod tests {
     use emulator_riscv::{Isa, Refusal, decode};
     use proptest::prelude::*;
 
-    /// The interpreter's decoder was written apart from this, and judged by other implementations: both must agree on what a core executes.
+    /// The interpreter's decoder was written apart from this, and judged by other implementations: both must agree on
+    /// what a core executes.
     fn agree(word: u32) {
         for (cores, isa) in [(Cores::Wormhole, Isa::Wormhole), (Cores::Blackhole, Isa::Blackhole)] {
             let (ours, theirs) = (examine(word, cores), decode(word, isa));

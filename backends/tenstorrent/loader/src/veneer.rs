@@ -2,18 +2,19 @@
 
 //! Instructions that the cores lack, replaced by jumps to integer code.
 //!
-//! Blackhole's cores have no `fdiv.s` and no `fsqrt.s`, and round to nearest even alone, while compilers convert towards zero or
-//! downwards. Wormhole's have no floats at all. Each instruction that the cores do not execute becomes a jump to a *veneer*, which brings the
-//! operands to where a [routine](crate::float) takes them, and puts the result where the instruction would have. Nothing else changes: no
-//! other register, and no memory that a program has.
+//! Blackhole's cores have no `fdiv.s` and no `fsqrt.s`, and round to nearest even alone, while compilers convert
+//! towards zero or downwards. Wormhole's have no floats at all. Each instruction that the cores do not execute
+//! becomes a jump to a *veneer*, which brings the operands to where a [routine](crate::float) takes them, and puts
+//! the result where the instruction would have. Nothing else changes: no other register, and no memory that a program
+//! has.
 //!
-//! A veneer needs two registers. It has `gp` and `tp`, which compilers keep for purposes that such executables do not have; one that
-//! writes either is refused. What it saves is in memory that each core has for itself, at the same address for all of them, of
-//! which executables know nothing: so cores that execute the same image do not disturb each other, and the stack is left alone. The float registers that
-//! Wormhole lacks are there too.
+//! A veneer needs two registers. It has `gp` and `tp`, which compilers keep for purposes that such executables do not
+//! have; one that writes either is refused. What it saves is in memory that each core has for itself, at the same
+//! address for all of them, of which executables know nothing: so cores that execute the same image do not disturb
+//! each other, and the stack is left alone. The float registers that Wormhole lacks are there too.
 //!
-//! Instructions that are the same share a veneer, whose return address is in `tp`. Only loads, stores and copies of floats, where there are none,
-//! have one each: they need both registers, and are the most.
+//! Instructions that are the same share a veneer, whose return address is in `tp`. Only loads, stores and copies of
+//! floats, where there are none, have one each: they need both registers, and are the most.
 
 use crate::encode::{
     Assembler, FloatReg, Label, Reg, addi, flw, fmv_x_w, jal, jalr, lui, lw, slli, srli, sw, xor,
@@ -52,7 +53,8 @@ fn float(number: u32) -> i32 {
     slot::FLOATS + 4 * (number & 31).cast_signed()
 }
 
-/// The code for some instructions, to be placed at `at`, and the jump that each becomes. `None` if that is too far away from them.
+/// The code for some instructions, to be placed at `at`, and the jump that each becomes. `None` if that is too far
+/// away from them.
 pub(crate) fn assemble(sites: &[Site], at: u32, cores: Cores) -> Option<(Vec<u32>, Vec<u32>)> {
     let mut asm = Assembler::new();
     let mut jumps = Vec::with_capacity(sites.len());
@@ -209,7 +211,8 @@ impl Own {
     }
 }
 
-/// What a float register's load becomes, where pages are looked up, behind the load of [`Reg::TP`] itself; and what a store does instead.
+/// What a float register's load becomes, where pages are looked up, behind the load of [`Reg::TP`] itself; and what a
+/// store does instead.
 ///
 /// The address is in [`Reg::GP`].
 pub(crate) fn behind_page(asm: &mut Assembler, word: u32, store: bool) {

@@ -19,7 +19,9 @@ proptest! {
         let registers = |word| { let i = read(word); (i.op, u32::from(i.rd), u32::from(i.rs1), u32::from(i.rs2)) };
         for (word, op) in [
             (add(d, a, b), Op::Add), (sub(d, a, b), Op::Sub), (sll(d, a, b), Op::Sll), (srl(d, a, b), Op::Srl),
-            (slt(d, a, b), Op::Slt), (sltu(d, a, b), Op::Sltu), (mul(d, a, b), Op::Mul), (mulhu(d, a, b), Op::Mulhu), (xor(d, a, b), Op::Xor), (or(d, a, b), Op::Or), (and(d, a, b), Op::And),
+            (slt(d, a, b), Op::Slt), (sltu(d, a, b), Op::Sltu), (mul(d, a, b), Op::Mul),
+            (mulhu(d, a, b), Op::Mulhu), (xor(d, a, b), Op::Xor), (or(d, a, b), Op::Or),
+            (and(d, a, b), Op::And),
             (divu(d, a, b), Op::Divu), (remu(d, a, b), Op::Remu),
         ] {
             prop_assert_eq!(registers(word), (op, rd, rs1, rs2));
@@ -33,16 +35,26 @@ proptest! {
             prop_assert_eq!((i.op, u32::from(i.rd), u32::from(i.rs1), i.imm), (op, rd, rs1, immediate));
         }
         let stored = read(sw(b, immediate, a));
-        prop_assert_eq!((stored.op, u32::from(stored.rs1), u32::from(stored.rs2), stored.imm), (Op::Sw, rs1, rs2, immediate));
+        prop_assert_eq!(
+            (stored.op, u32::from(stored.rs1), u32::from(stored.rs2), stored.imm),
+            (Op::Sw, rs1, rs2, immediate)
+        );
         let distance = immediate & 31;
-        for (word, op) in [(slli(d, a, immediate), Op::Slli), (srli(d, a, immediate), Op::Srli), (srai(d, a, immediate), Op::Srai)] {
+        for (word, op) in [
+            (slli(d, a, immediate), Op::Slli),
+            (srli(d, a, immediate), Op::Srli),
+            (srai(d, a, immediate), Op::Srai),
+        ] {
             let i = read(word);
             prop_assert_eq!((i.op, u32::from(i.rd), u32::from(i.rs1), i.imm), (op, rd, rs1, distance));
         }
         let moved = read(fmv_x_w(d, FloatReg::numbered(rs1)));
         prop_assert_eq!((moved.op, u32::from(moved.rd), u32::from(moved.rs1)), (Op::FmvX, rd, rs1));
         let loaded = read(flw(FloatReg::numbered(rd), immediate, a));
-        prop_assert_eq!((loaded.op, u32::from(loaded.rd), u32::from(loaded.rs1), loaded.imm), (Op::Flw, rd, rs1, immediate));
+        prop_assert_eq!(
+            (loaded.op, u32::from(loaded.rd), u32::from(loaded.rs1), loaded.imm),
+            (Op::Flw, rd, rs1, immediate)
+        );
     }
 
     #[test]

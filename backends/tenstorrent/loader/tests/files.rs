@@ -228,7 +228,7 @@ fn instructions_that_no_veneer_replaces_are_refused() {
 }
 
 #[test]
-fn messages_say_what_to_do() {
+fn messages_advise() {
     let error = load(&Parts::new(&[0x0200_7053]).file(), TARGET).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -242,7 +242,9 @@ proptest! {
 
     /// Whatever is loaded is inside of its room, and is what it would be anywhere else but for relocations.
     #[test]
-    fn fuzz_damaged_files_are_loaded_or_refused(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
+    fn fuzz_damaged_files_are_loaded_or_refused(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
         let mut file = parts().file();
         // Most of the file is zeros between its data and its dynamic section: change the rest.
         let dense = file.len() - 0x1000;

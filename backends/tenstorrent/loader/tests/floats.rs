@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Floats on cores that have none: every instruction for floats, replaced for Wormhole, against the same on an interpreted Blackhole, whose
-//! float unit the vendor's own model judges, and against the host's arithmetic.
+//! Floats on cores that have none: every instruction for floats, replaced for Wormhole, against the same on an
+//! interpreted Blackhole, whose float unit the vendor's own model judges, and against the host's arithmetic.
 
 #![expect(
     clippy::unwrap_used,
@@ -153,7 +153,8 @@ fn comparisons_signs_kinds_and_conversions_are_as_the_host_has_them() {
     }
 }
 
-/// Two factors, what is added, and what the vendor's model (`fma_model_bh` of tenstorrent/ttsim at 56694c8) makes of it.
+/// Two factors, what is added, and what the vendor's model (`fma_model_bh` of tenstorrent/ttsim at 56694c8) makes of
+/// it.
 const ENDS: [[u32; 4]; 14] = [
     [0x0080_0001, 0x3f00_0001, 0x8080_0000, 0x8000_0000],
     [0x0080_0000, 0x3f7f_ffff, 0x8080_0000, 0x8000_0000],
@@ -171,8 +172,8 @@ const ENDS: [[u32; 4]; 14] = [
     [0x4b80_0000, 0x3f80_0000, 0xbf00_0001, 0x4b7f_ffff],
 ];
 
-/// What the vendor's model of the unit makes of a product and a sum, where sums lose their leading bits and become denormal, and where a product
-/// alone is too large or too small.
+/// What the vendor's model of the unit makes of a product and a sum, where sums lose their leading bits and become
+/// denormal, and where a product alone is too large or too small.
 #[test]
 fn products_and_sums_at_the_ends_are_as_the_vendors_model_has_them() {
     let machine = Machine::new(FORMS[3].word, Cores::Wormhole);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Kernels that IREE's compiler made for 32-bit RISC-V: loaded, asked what they are, and dispatched on an interpreted core.
+//! Kernels that IREE's compiler made for 32-bit RISC-V: loaded, asked what they are, and dispatched on an interpreted
+//! core.
 //!
 //! The compiler is the one that `cargo xtask build` installs; `HAL_IREE_COMPILE` names another.
 
@@ -239,7 +240,8 @@ fn kernels_with_integers_compute_on_both() {
     assert_eq!(counts[0], counts[1]);
 }
 
-/// Each workgroup does its own part: how many there are is known to a program's module alone, so they run until all is done.
+/// Each workgroup does its own part: how many there are is known to a program's module alone, so they run until all
+/// is done.
 #[test]
 fn workgroups_do_a_part_each() {
     const UNTOUCHED: u32 = 0xffff_ffff;

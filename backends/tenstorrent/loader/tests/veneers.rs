@@ -19,7 +19,8 @@ use support::machine::{BASE, STACK};
 const NAN: u32 = 0x7fc0_0000;
 const SIGN: u32 = 1 << 31;
 
-/// Executes one instruction, replaced as it is loaded, on the cores of both chips, with these first operands: the results are the same.
+/// Executes one instruction, replaced as it is loaded, on the cores of both chips, with these first operands: the
+/// results are the same.
 struct Machine {
     machines: [support::machine::Machine; 2],
     word: u32,
@@ -175,7 +176,8 @@ fn floats_to_integers() {
             check(value.to_bits());
             check((-value).to_bits());
         }
-        proptest!(ProptestConfig::with_cases(2000), |(sign: bool, exponent in 110_u32..165, fraction in 0..0x80_0000_u32)| {
+        let config = ProptestConfig::with_cases(2000);
+        proptest!(config, |(sign: bool, exponent in 110_u32..165, fraction in 0..0x80_0000_u32)| {
             check(u32::from(sign) << 31 | exponent << 23 | fraction);
         });
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Packs executables that IREE's compiler made for Tenstorrent's cores into one container, of which each card runs what it can.
+//! Packs executables that IREE's compiler made for Tenstorrent's cores into one container, of which each card runs
+//! what it can.
 
 use hal_tenstorrent::container::{Container, Variant};
 use hal_tenstorrent_loader::{Cores, Extensions, extensions};

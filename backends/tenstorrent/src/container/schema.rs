@@ -50,7 +50,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Container<'_>, ParseError> {
         let version = executable.u16(EXECUTABLE_VERSION, 0)?;
         if version != VERSION {
             return Err(ParseError::incompatible(format!(
-                "version {version}, and this driver reads version {VERSION}; pack it with this driver's tenstorrent-pack"
+                "version {version}, and this driver reads version {VERSION}; pack it with this driver's \
+                 tenstorrent-pack"
             )));
         }
         let variants = executable.tables(EXECUTABLE_VARIANTS, "variant", read_variant)?;

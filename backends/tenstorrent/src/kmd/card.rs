@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! An open card: who it is, its memory and registers, and what is done when it is closed.
+//! An open card: its identity, memory and registers, and its end.
 //!
-//! A card is opened for one program alone. Before any tile is touched, its controller is asked what is fused off: touching that hangs
-//! the network, and may take the host along. From then on only places of the [`Grid`] are touched.
+//! A card is opened for one program alone. Before the driver touches any tile, it asks the card's controller what is
+//! fused off: touching such a tile hangs the network, and may hang the host. Then it touches only places of the
+//! [`Grid`].
 //!
 //! # When the program ends
 //!
-//! The kernel does one write to the network when the file is closed, however that comes about ([`Card::arm`]): it holds the cores of the
-//! first tile. All other tiles are held when the device is closed in order; a program that dies leaves theirs where they are, executing
-//! what they were given to its end, and the next program that opens the card holds all of them before it does anything else.
+//! Whenever the file is closed, the kernel does one write to the network ([`Card::set_cleanup`]), which holds the cores
+//! of the first tile. A device that is closed in order holds all other tiles. If a program dies, its other tiles run to
+//! their end, and the next program that opens the card holds all tiles before it does anything else.
 
 use super::error::Error;
-use super::grid::{Grid, Place};
-use super::window::{File, Windows};
+use super::grid::{Coordinates, Grid};
+use super::nodes::CARDS;
+use super::window::Windows;
 use crate::generation::{Controller, Generation, Harvest, Messages};
 use hal_backend::{Code, Failure};
-use hal_kernel::{Errno, System, clock};
+use hal_kernel::{CardFile, System, clock};
 use hal_tenstorrent_abi::uapi::{VENDOR, power};
 use hal_tenstorrent_abi::{Calls, Feature, NocCleanup, Power};
 use std::collections::BTreeMap;
@@ -28,7 +30,7 @@ use std::time::Duration;
 pub(crate) const SOFT_RESET: u64 = 0xffb1_21b0;
 pub(crate) const ALL_HELD: u32 = 0x4_7800;
 
-/// What comes before the number of a message, and what is there when the firmware does not know it.
+/// The upper half of a message's number, and the number's value if the firmware does not know the message.
 const ASKED: u32 = 0xaa00;
 const UNKNOWN: u32 = u32::MAX;
 /// How long a controller may take to answer.
@@ -55,12 +57,12 @@ pub struct Card {
 }
 
 impl Card {
-    /// Opens a node, waiting so long for another program that has it.
-    pub fn open(kernel: Arc<dyn System>, node: &Path, patience: Duration) -> Result<Self, Failure> {
-        let name = node.display().to_string();
-        let file = open(&kernel, node, patience)?;
+    /// Opens a node, and waits up to `patience` for another program that has it.
+    pub fn open(system: Arc<dyn System>, node: &Path, patience: Duration) -> Result<Self, Failure> {
+        let file = CardFile::open(&CARDS, system, node, patience)?;
+        let name = file.name().to_owned();
         let of = |error: Error| error.failure(&name);
-        let calls = Calls::new(File::new(kernel, file)).map_err(|error| of(error.into()))?;
+        let calls = Calls::new(file).map_err(|error| of(error.into()))?;
         let info = calls.device().map_err(|error| of(error.into()))?;
         let generation = Generation::of(info.device).filter(|_| info.vendor == VENDOR).ok_or_else(|| {
             let message = format!(
@@ -80,7 +82,7 @@ impl Card {
         Self::identify(name.clone(), generation, windows).map_err(of)
     }
 
-    /// Asks the controller what there is.
+    /// Asks the controller which tiles and banks there are.
     fn identify(name: String, generation: &'static Generation, mut windows: Windows) -> Result<Self, Error> {
         let controller = &generation.controller;
         let telemetry = telemetry(&windows, controller)?;
@@ -104,19 +106,19 @@ impl Card {
         windows.add_banks(grid.banks())?;
         let card = Self { name: format!("{board} at {name}"), generation, board, grid, windows };
         card.hold_all()?;
-        card.arm()?;
+        card.set_cleanup()?;
         Ok(card)
     }
 
-    /// Holds the cores of every tile: what a program that died has left running.
+    /// Holds the cores of every tile, which a program that died may have left running.
     pub(crate) fn hold_all(&self) -> Result<(), Error> {
         self.grid.tiles().iter().try_for_each(|&tile| self.write_word(tile, SOFT_RESET, ALL_HELD))
     }
 
     /// Has the kernel hold the first tile when the file is closed.
-    fn arm(&self) -> Result<(), Error> {
+    fn set_cleanup(&self) -> Result<(), Error> {
         let calls = self.windows.calls();
-        let Some(&Place { x, y }) = self.grid.tiles().first() else { return Ok(()) };
+        let Some(&Coordinates { x, y }) = self.grid.tiles().first() else { return Ok(()) };
         if calls.driver().has(Feature::NocCleanup) {
             let cleanup = NocCleanup { x, y, noc: 0, address: SOFT_RESET, value: ALL_HELD };
             calls.set_cleanup(Some(cleanup))?;
@@ -124,54 +126,55 @@ impl Card {
         Ok(())
     }
 
-    /// What it is called in messages.
+    /// Its name in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What its chip is.
+    /// The kind of its chip.
     pub(crate) fn generation(&self) -> &'static Generation {
         self.generation
     }
 
-    /// What it is sold as.
+    /// The name of its board.
     pub fn board(&self) -> &'static str {
         self.board
     }
 
-    /// What there is of it.
+    /// Its tiles and banks.
     pub fn grid(&self) -> &Grid {
         &self.grid
     }
 
-    /// How many windows it has: for anything, and for a bank each.
+    /// The number of small windows, and of those for a bank each.
     pub fn windows(&self) -> (usize, usize) {
         self.windows.counts()
     }
 
     /// Reads memory of a place on the network.
-    pub(crate) fn read(&self, place: Place, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
+    pub(crate) fn read(&self, place: Coordinates, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
         self.windows.read(place, address, bytes)
     }
 
     /// Writes memory of a place on the network.
-    pub(crate) fn write(&self, place: Place, address: u64, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn write(&self, place: Coordinates, address: u64, bytes: &[u8]) -> Result<(), Error> {
         self.windows.write(place, address, bytes)
     }
 
     /// Reads a word, which may be a register.
-    pub(crate) fn read_word(&self, place: Place, address: u64) -> Result<u32, Error> {
+    pub(crate) fn read_word(&self, place: Coordinates, address: u64) -> Result<u32, Error> {
         let mut bytes = [0; 4];
         self.windows.read(place, address, &mut bytes)?;
         Ok(u32::from_le_bytes(bytes))
     }
 
     /// Writes a word, which may be a register.
-    pub(crate) fn write_word(&self, place: Place, address: u64, word: u32) -> Result<(), Error> {
+    pub(crate) fn write_word(&self, place: Coordinates, address: u64, word: u32) -> Result<(), Error> {
         self.windows.write(place, address, &word.to_le_bytes())
     }
 
-    /// Finds out whether a card that answers with ones only is still there: its controller always has something else to say.
+    /// Finds out whether a card that answers with ones only is still there: its controller always has something else
+    /// to say.
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
         let Controller { place, base, table, .. } = self.generation.controller;
         if self.read_word(place, base + table)? == u32::MAX {
@@ -183,40 +186,8 @@ impl Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        // A card that is gone holds nothing, and needs nothing held.
+        // A card that is gone runs nothing that has to be held.
         let _ = self.hold_all();
-    }
-}
-
-/// Opens a node for this program alone.
-fn open(kernel: &Arc<dyn System>, node: &Path, patience: Duration) -> Result<std::os::fd::OwnedFd, Failure> {
-    let deadline = clock().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
-    let name = node.display();
-    loop {
-        let errno = match kernel.open_exclusive(node) {
-            Ok(file) => return Ok(file),
-            Err(errno) => errno,
-        };
-        let (code, why) = match errno {
-            Errno::AGAIN | Errno::BUSY if clock() < deadline => {
-                std::thread::sleep(Duration::from_millis(10));
-                continue;
-            }
-            Errno::AGAIN | Errno::BUSY => {
-                let holder = kernel.holder(node).unwrap_or_else(|| "another program".to_owned());
-                (Code::Unavailable, format!("{holder} has it open; a card is one program's at a time"))
-            }
-            Errno::NOENT | Errno::NXIO | Errno::NODEV => (
-                Code::NotFound,
-                "there is no such card; without one, ask for tenstorrent://emulated".to_owned(),
-            ),
-            Errno::ACCESS | Errno::PERM => (
-                Code::PermissionDenied,
-                format!("{errno}: allow your user to read and write it, as tt-kmd's udev rules do"),
-            ),
-            _ => (Code::Unavailable, errno.to_string()),
-        };
-        return Err(Failure::new(code, format!("{name} cannot be opened: {why}")));
     }
 }
 
@@ -234,7 +205,7 @@ fn word(windows: &Windows, controller: &Controller, address: u64) -> Result<u32,
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// What the controller answers when it is asked what is fused off.
+/// Asks the controller what is fused off.
 fn ask(windows: &Windows, controller: &Controller, messages: &Messages) -> Result<u32, Error> {
     let word = |address| word(windows, controller, address);
     let put = |address, value: u32| {
@@ -243,7 +214,8 @@ fn ask(windows: &Windows, controller: &Controller, messages: &Messages) -> Resul
     let unusable = |message: String| Error::Other(Failure::new(Code::FailedPrecondition, message));
     if word(messages.translation)? & messages.translated == 0 {
         return Err(unusable(
-            "its firmware does not translate coordinates, without which tiles that are fused off leave holes: update it (tt-flash)"
+            "its firmware does not translate coordinates, without which tiles that are fused off leave holes: update \
+             it (tt-flash)"
                 .to_owned(),
         ));
     }
@@ -265,7 +237,8 @@ fn ask(windows: &Windows, controller: &Controller, messages: &Messages) -> Resul
         }
         if state == UNKNOWN || clock() >= deadline {
             return Err(unusable(format!(
-                "its controller does not answer what is fused off ({state:#x}), so no tile can be touched: reset it (tt-smi -r), or \
+                "its controller does not answer what is fused off ({state:#x}), so no tile can be touched: reset it \
+                 (tt-smi -r), or \
                  update its firmware (tt-flash)"
             )));
         }
@@ -273,14 +246,15 @@ fn ask(windows: &Windows, controller: &Controller, messages: &Messages) -> Resul
     }
 }
 
-/// What the controller says, by tag.
+/// The controller's telemetry, by tag.
 fn telemetry(windows: &Windows, controller: &Controller) -> Result<BTreeMap<u32, u32>, Error> {
     let word = |address| word(windows, controller, address);
     let (table, values) = (word(controller.table)?, word(controller.values)?);
     let count = if table == u32::MAX { u32::MAX } else { word(u64::from(table) + 4)? };
     if count > MOST_ENTRIES {
         return Err(Error::Gone(format!(
-            "its controller has no telemetry (a table of {count} entries at {table:#x}): its firmware has not started, or its \
+            "its controller has no telemetry (a table of {count} entries at {table:#x}): its firmware has not \
+             started, or its \
              network hangs; reset it (tt-smi -r)"
         )));
     }

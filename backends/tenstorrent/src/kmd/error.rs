@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What may go wrong with a card, as the driver above is told.
+//! The errors of a card.
 
 use hal_backend::{Code, Failure};
 use hal_kernel::Errno;
@@ -13,7 +13,7 @@ pub enum Error {
     Gone(String),
     /// The kernel refused a call.
     Refused(CallError),
-    /// Anything else, with nothing to blame the card for.
+    /// Anything else that is not the card's fault.
     Other(Failure),
 }
 
@@ -33,7 +33,7 @@ impl From<Failure> for Error {
 }
 
 impl Error {
-    /// What an access through a mapping failed with.
+    /// The error of an access through a mapping.
     pub(crate) fn access(errno: Errno) -> Self {
         match errno {
             Errno::NODEV => Error::Gone(
@@ -47,12 +47,12 @@ impl Error {
         }
     }
 
-    /// Whether it is the end of the device.
+    /// Whether the device is lost with it.
     pub fn is_end(&self) -> bool {
         matches!(self, Error::Gone(_))
     }
 
-    /// As a program is told, of a card of this name.
+    /// The failure that a program gets, for a card of this name.
     pub fn failure(&self, card: &str) -> Failure {
         match self {
             Error::Gone(why) => Failure::new(Code::Unavailable, format!("{card} is gone: {why}")),

@@ -4,28 +4,26 @@
 //!
 //! The chip translates coordinates, so that what is missing does not show as holes.
 //!
-//! On Blackhole, columns of Tensix tiles that are left come first, from
-//! column 1 on, with a gap where column 0 and 9 are DRAM's and 8 is the controller's. DRAM banks are in two columns of their own, 17 and
-//! 18, from row 12 on, three ports each. Where a bank is missing, the half of the chip that is whole is in column 17, with the mirror of
-//! the missing bank last, and the other half in column 18, without it.
+//! On Blackhole, columns of Tensix tiles that are left come first, from column 1 on, with a gap where column 0 and 9
+//! are DRAM's and 8 is the controller's. DRAM banks are in two columns of their own, 17 and 18, from row 12 on, three
+//! ports each. Where a bank is missing, the half of the chip that is whole is in column 17, with the mirror of the
+//! missing bank last, and the other half in column 18, without it.
 //!
-//! On Wormhole, tiles begin at column 18 and row 18, eight in each row, and rows that are left come first. DRAM is not translated, nor
-//! fused off: its six banks have three ports each in columns 0 and 5.
+//! On Wormhole, tiles begin at column 18 and row 18, eight in each row, and rows that are left come first. DRAM is
+//! not translated, nor fused off: its six banks have three ports each in columns 0 and 5.
 
 use std::fmt;
 
 /// Coordinates on the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct Coordinates {
     /// The column.
     pub x: u8,
     /// The row.
     pub y: u8,
 }
 
-impl Place {}
-
-impl fmt::Display for Place {
+impl fmt::Display for Coordinates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({}, {})", self.x, self.y)
     }
@@ -65,12 +63,14 @@ impl fmt::Display for GridError {
         match self {
             GridError::Blackhole { columns, banks } => write!(
                 f,
-                "telemetry says that columns {columns:#x} of 14 and DRAM banks {banks:#x} of 8 are there, from which no coordinates \
+                "telemetry says that columns {columns:#x} of 14 and DRAM banks {banks:#x} of 8 are there, from which \
+                 no coordinates \
                  follow: a chip has some columns, and at least seven banks"
             ),
             GridError::Wormhole { harvested } => write!(
                 f,
-                "the controller says that rows {harvested:#x} of 10 are fused off, from which no coordinates follow: a chip has some rows"
+                "the controller says that rows {harvested:#x} of 10 are fused off, from which no coordinates follow: \
+                 a chip has some rows"
             ),
         }
     }
@@ -79,8 +79,8 @@ impl fmt::Display for GridError {
 /// The tiles and banks of a chip that may be touched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grid {
-    tiles: Vec<Place>,
-    banks: Vec<Place>,
+    tiles: Vec<Coordinates>,
+    banks: Vec<Coordinates>,
 }
 
 impl Grid {
@@ -93,7 +93,7 @@ impl Grid {
         let left = u8::try_from(columns.count_ones()).map_err(|_| wrong)?;
         let tile = |column: u8, row: u8| {
             let x = if column < 7 { column + 1 } else { column + 3 };
-            Place { x, y: row + 2 }
+            Coordinates { x, y: row + 2 }
         };
         let tiles = (0..ROWS).flat_map(|row| (0..left).map(move |column| tile(column, row))).collect();
         let per_column: [u8; 2] = match BANKS - u8::try_from(banks.count_ones()).map_err(|_| wrong)? {
@@ -102,7 +102,7 @@ impl Grid {
             _ => return Err(wrong),
         };
         // Any port of a bank reaches all of it.
-        let bank = |column: u8, index: u8| Place { x: column, y: 12 + PORTS * index };
+        let bank = |column: u8, index: u8| Coordinates { x: column, y: 12 + PORTS * index };
         let banks = [17, 18].into_iter().zip(per_column);
         let banks = banks.flat_map(|(column, count)| (0..count).map(move |index| bank(column, index)));
         Ok(Self { tiles, banks: banks.collect() })
@@ -114,18 +114,18 @@ impl Grid {
         let left =
             WORMHOLE_ROWS.checked_sub(harvested.count_ones()).filter(|_| harvested >> WORMHOLE_ROWS == 0);
         let rows = left.and_then(|left| u8::try_from(left).ok()).filter(|&rows| rows > 0).ok_or(wrong)?;
-        let tile = |column, row| Place { x: WORMHOLE_FIRST + column, y: WORMHOLE_FIRST + row };
+        let tile = |column, row| Coordinates { x: WORMHOLE_FIRST + column, y: WORMHOLE_FIRST + row };
         let tiles = (0..rows).flat_map(|row| (0..WORMHOLE_COLUMNS).map(move |column| tile(column, row)));
-        Ok(Self { tiles: tiles.collect(), banks: WORMHOLE_BANKS.map(|(x, y)| Place { x, y }).to_vec() })
+        Ok(Self { tiles: tiles.collect(), banks: WORMHOLE_BANKS.map(|(x, y)| Coordinates { x, y }).to_vec() })
     }
 
     /// The Tensix tiles, row by row.
-    pub fn tiles(&self) -> &[Place] {
+    pub fn tiles(&self) -> &[Coordinates] {
         &self.tiles
     }
 
     /// A port of each DRAM bank.
-    pub fn banks(&self) -> &[Place] {
+    pub fn banks(&self) -> &[Coordinates] {
         &self.banks
     }
 }
@@ -138,9 +138,15 @@ mod tests {
     fn coordinates_follow_from_what_is_fused_off() {
         let grid = Grid::blackhole(0xfff, 0xff).unwrap();
         assert_eq!((grid.tiles().len(), grid.banks().len()), (120, 8));
-        assert_eq!((grid.tiles()[0], grid.tiles()[7]), (Place { x: 1, y: 2 }, Place { x: 10, y: 2 }));
-        assert_eq!(grid.tiles()[119], Place { x: 14, y: 11 });
-        assert_eq!((grid.banks()[0], grid.banks()[7]), (Place { x: 17, y: 12 }, Place { x: 18, y: 21 }));
+        assert_eq!(
+            (grid.tiles()[0], grid.tiles()[7]),
+            (Coordinates { x: 1, y: 2 }, Coordinates { x: 10, y: 2 })
+        );
+        assert_eq!(grid.tiles()[119], Coordinates { x: 14, y: 11 });
+        assert_eq!(
+            (grid.banks()[0], grid.banks()[7]),
+            (Coordinates { x: 17, y: 12 }, Coordinates { x: 18, y: 21 })
+        );
         // Which columns are missing does not show, and of a missing bank only that there are seven.
         for missing in 0..8 {
             let one_less = Grid::blackhole(0x3ffc, 0xff & !(1 << missing)).unwrap();
@@ -153,7 +159,10 @@ mod tests {
         for missing in 0..10 {
             let grid = Grid::wormhole(1 << missing).unwrap();
             assert_eq!((grid.tiles().len(), grid.banks().len()), (72, 6));
-            assert_eq!((grid.tiles()[0], grid.tiles()[71]), (Place { x: 18, y: 18 }, Place { x: 25, y: 26 }));
+            assert_eq!(
+                (grid.tiles()[0], grid.tiles()[71]),
+                (Coordinates { x: 18, y: 18 }, Coordinates { x: 25, y: 26 })
+            );
         }
         assert_eq!(Grid::wormhole(0x21).unwrap().tiles().len(), 64);
     }

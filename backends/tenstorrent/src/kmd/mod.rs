@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The client's side of the kernel driver: its calls with types, over the boundary that Linux and an emulator are behind.
+//! The client's side of the kernel driver: its calls with types, over the boundary that Linux and an emulator are
+//! behind.
 //!
 //! | file | what |
 //! |---|---|
@@ -19,6 +20,6 @@ mod window;
 pub use card::Card;
 pub(crate) use card::{ALL_HELD, SOFT_RESET};
 pub use error::Error;
-pub use grid::{Grid, GridError, Place};
+pub use grid::{Coordinates, Grid, GridError};
 pub use hal_kernel::{Errno, Linux, System};
 pub use nodes::{CARDS, cards};

@@ -2,9 +2,10 @@
 
 //! The cards that a system lists, none of which is opened.
 
-use super::System;
+use super::{Errno, System};
 use crate::EMULATED;
 use hal_backend::Failure;
+use hal_kernel::card_file::{OpenError, Reason, Retry};
 use hal_kernel::cards::{Attributes, CardClass, Description, ListedCard};
 use hal_tenstorrent_abi::paths;
 use hal_tenstorrent_abi::uapi::{VENDOR, device};
@@ -18,6 +19,13 @@ pub const CARDS: CardClass = CardClass {
     node: "/dev/tenstorrent/",
     default: "HAL_TENSTORRENT_DEFAULT",
     emulated: &EMULATED,
+    exclusive: true,
+    open_errors: &[
+        OpenError { errno: Errno::AGAIN, retry: Retry::Patiently, reason: Reason::InUse },
+        OpenError { errno: Errno::BUSY, retry: Retry::Patiently, reason: Reason::InUse },
+        OpenError { errno: Errno::NODEV, retry: Retry::Never, reason: Reason::Absent },
+        OpenError { errno: Errno::PERM, retry: Retry::Never, reason: Reason::Forbidden },
+    ],
 };
 
 /// The cards of a system, by number.

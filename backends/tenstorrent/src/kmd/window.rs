@@ -1,59 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Windows into a card's network, and which of them shows what.
+//! Windows into a card's network.
 //!
-//! Every access of the host to a card goes through a window, which shows a piece of one tile's address space: registers, memory of a
-//! tile, a DRAM bank. A card has few, and shares them with other programs. A Blackhole's window of 4 GiB shows all of a bank, so with one for each
-//! bank nothing has to be pointed anew; a Wormhole's has 16 MiB. There may be none. Any number of small windows (2 MiB; of a Wormhole 1 MiB) from
-//! one on will do for everything else: what is shown where is decided by the place alone, and a window that shows something else is pointed anew.
+//! Every access of the host to a card goes through a window, which shows a piece of one tile's address space:
+//! registers, memory of a tile, a DRAM bank. A card has few, and shares them with other programs. A Blackhole's
+//! window of 4 GiB shows all of a bank, so with one for each bank nothing has to be pointed anew; a Wormhole's has 16
+//! MiB. There may be none. Any number of small windows (2 MiB; of a Wormhole 1 MiB) from one on will do for
+//! everything else: what is shown where is decided by the place alone, and a window that shows something else is
+//! pointed anew.
 
 use super::error::Error;
-use super::grid::Place;
+use super::grid::Coordinates;
 use hal_backend::{Code, Failure};
-use hal_kernel::{DeviceRange, Errno, System};
-use hal_tenstorrent_abi::{CallError, Calls, Ioctl, Ordering, Target, Tlb, Window as Pointing};
+use hal_kernel::{CardFile, DeviceRange, Errno};
+use hal_tenstorrent_abi::{CallError, Calls, Ordering, Target, Tlb, Window as Pointing};
 use parking_lot::Mutex;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// An open file of a card.
-pub(crate) struct File {
-    kernel: Arc<dyn System>,
-    /// Until it is closed.
-    file: Option<OwnedFd>,
-}
-
-impl std::fmt::Debug for File {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("File").field(&self.file).finish()
-    }
-}
-
-impl File {
-    pub(crate) fn new(kernel: Arc<dyn System>, file: OwnedFd) -> Self {
-        Self { kernel, file: Some(file) }
-    }
-
-    fn map(&self, length: u64, offset: u64) -> Result<Arc<dyn DeviceRange>, Errno> {
-        let file = self.file.as_ref().ok_or(Errno::BADF)?;
-        let length = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
-        self.kernel.map_device(file.as_fd(), length, offset)
-    }
-}
-
-impl Ioctl for File {
-    fn ioctl(&self, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
-        let file = self.file.as_ref().ok_or(Errno::BADF)?;
-        self.kernel.ioctl(file.as_fd(), request, argument)
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        if let Some(file) = self.file.take() {
-            self.kernel.close(file);
-        }
-    }
+fn map(file: &CardFile, length: u64, offset: u64) -> Result<Arc<dyn DeviceRange>, Errno> {
+    file.map_device(usize::try_from(length).map_err(|_| Errno::NOMEM)?, offset)
 }
 
 /// How many small windows are asked for: for the memory and the registers of a few tiles, and to leave some to others.
@@ -64,23 +29,23 @@ const WANTED: usize = 32;
 struct Window {
     tlb: Tlb,
     range: Arc<dyn DeviceRange>,
-    shows: Option<(Place, u64)>,
+    shows: Option<(Coordinates, u64)>,
 }
 
 /// The windows of an open card. Several threads may use them.
 #[derive(Debug)]
 pub(crate) struct Windows {
-    calls: Calls<File>,
+    calls: Calls<CardFile>,
     /// How long the windows of the two kinds are.
     lengths: (u64, u64),
     small: Vec<Mutex<Window>>,
     /// One for each bank, or none at all.
-    large: Vec<(Place, Mutex<Window>)>,
+    large: Vec<(Coordinates, Mutex<Window>)>,
 }
 
 impl Windows {
-    /// Takes small windows. What there is will do, if it is one. `lengths` are those of a small one and of a large one.
-    pub(crate) fn new(calls: Calls<File>, lengths: (u64, u64)) -> Result<Self, Error> {
+    /// Takes as many small windows as there are, at least one. `lengths` are those of a small one and of a large one.
+    pub(crate) fn new(calls: Calls<CardFile>, lengths: (u64, u64)) -> Result<Self, Error> {
         let mut small = Vec::new();
         while small.len() < WANTED {
             match Self::take(&calls, lengths.0) {
@@ -95,14 +60,14 @@ impl Windows {
     }
 
     /// Takes a large window for each bank, if there are as many.
-    pub(crate) fn add_banks(&mut self, banks: &[Place]) -> Result<(), Error> {
+    pub(crate) fn add_banks(&mut self, banks: &[Coordinates]) -> Result<(), Error> {
         let mut large = Vec::new();
         for &bank in banks {
             match Self::take(&self.calls, self.lengths.1) {
                 Ok(window) => large.push((bank, Mutex::new(window))),
                 // The bridge shows none, or others have them.
                 Err(Error::Refused(CallError::Refused { errno: Errno::NOMEM | Errno::INVAL, .. })) => {
-                    return large.into_iter().try_for_each(|(_, window)| self.give_back(window.into_inner()));
+                    return large.into_iter().try_for_each(|(_, window)| self.free(window.into_inner()));
                 }
                 Err(error) => return Err(error),
             }
@@ -111,10 +76,10 @@ impl Windows {
         Ok(())
     }
 
-    fn take(calls: &Calls<File>, length: u64) -> Result<Window, Error> {
+    fn take(calls: &Calls<CardFile>, length: u64) -> Result<Window, Error> {
         let tlb = calls.allocate_window(length)?;
         // Uncached: what is written is on its way when the access is over, in order.
-        match calls.kernel().map(length, tlb.uncached_offset) {
+        match map(calls.file(), length, tlb.uncached_offset) {
             Ok(range) => Ok(Window { tlb, range, shows: None }),
             Err(errno) => {
                 // What is wrong with the mapping is what matters.
@@ -125,13 +90,13 @@ impl Windows {
         }
     }
 
-    fn give_back(&self, window: Window) -> Result<(), Error> {
+    fn free(&self, window: Window) -> Result<(), Error> {
         drop(window.range);
         Ok(self.calls.free_window(window.tlb)?)
     }
 
     /// The card's calls.
-    pub(crate) fn calls(&self) -> &Calls<File> {
+    pub(crate) fn calls(&self) -> &Calls<CardFile> {
         &self.calls
     }
 
@@ -141,7 +106,7 @@ impl Windows {
     }
 
     /// Reads from a place on the network.
-    pub(crate) fn read(&self, place: Place, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
+    pub(crate) fn read(&self, place: Coordinates, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
         let mut rest = bytes;
         let mut at = address;
         while !rest.is_empty() {
@@ -158,7 +123,7 @@ impl Windows {
     }
 
     /// Writes to a place on the network.
-    pub(crate) fn write(&self, place: Place, address: u64, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn write(&self, place: Coordinates, address: u64, bytes: &[u8]) -> Result<(), Error> {
         let mut rest = bytes;
         let mut at = address;
         while !rest.is_empty() {
@@ -177,7 +142,7 @@ impl Windows {
     /// Has a window show an address, does an access of as many bytes as it shows of so many, and says how many.
     fn show(
         &self,
-        place: Place,
+        place: Coordinates,
         address: u64,
         length: usize,
         access: impl FnOnce(&dyn DeviceRange, u64, usize) -> Result<(), Errno>,
@@ -185,7 +150,7 @@ impl Windows {
         let own = self.large.iter().find(|(bank, _)| *bank == place).map(|(_, window)| window);
         let size = if own.is_some() { self.lengths.1 } else { self.lengths.0 };
         let base = address - address % size;
-        let window = own.or_else(|| self.small.get(self.slot(place, base)));
+        let window = own.or_else(|| self.small.get(self.index(place, base)));
         let mut window = window.ok_or_else(|| Error::access(Errno::NXIO))?.lock();
         if window.shows != Some((place, base)) {
             window.shows = None;
@@ -204,19 +169,19 @@ impl Windows {
         Ok(now)
     }
 
-    /// Why an access was refused, with what the kernel knows of it.
+    /// The error of a refused access, with the system's cause if it knows one.
     fn refused(&self, errno: Errno) -> Error {
-        match self.calls.kernel().kernel.cause() {
+        match self.calls.file().system().cause() {
             Some(cause) if errno == Errno::NODEV => Error::Gone(cause),
             _ => Error::access(errno),
         }
     }
 
-    /// Which of the small windows shows this.
-    fn slot(&self, place: Place, base: u64) -> usize {
+    /// The index of the small window for an address of a tile.
+    fn index(&self, place: Coordinates, base: u64) -> usize {
         let number = u64::from(place.x) * 31 + u64::from(place.y) * 7 + base / self.lengths.0;
         #[expect(clippy::cast_possible_truncation, reason = "less than a length")]
-        let slot = (number % (self.small.len() as u64).max(1)) as usize;
-        slot
+        let index = (number % (self.small.len() as u64).max(1)) as usize;
+        index
     }
 }

@@ -2,20 +2,20 @@
 
 //! How the pages of an allocation are divided over banks: the banks of DRAM, or tiles.
 //!
-//! A program's buffer is bytes without a shape, so what is divided is a matrix of pages, row by row, and the division says how wide that
-//! is. A *shard* is the part of it that one bank has; all shards have the same shape and the same address in their banks, and within one
-//! the pages are row by row as well.
+//! A program's buffer is bytes without a shape, so what is divided is a matrix of pages, row by row, and the division
+//! says how wide that is. A *shard* is the part of it that one bank has; all shards have the same shape and the same
+//! address in their banks, and within one the pages are row by row as well.
 //!
 //! | division | shards | so that |
 //! |---|---|---|
 //! | interleaved | one column wide, side by side | each page is in another bank than the one before it |
 //! | height | one on top of the other | pages that follow each other are in one tile, as many as it has |
-//! | width | side by side, as square as can be | the first few pages are in one tile, the next few in the next one, and so on all around |
-//! | block | as square as can be, on the grid that the tiles are | neighbours in the matrix are neighbours on the chip |
+//! | width | side by side, as square as can be | each tile has a few pages, tile after tile |
+//! | block | as square as can be, on the grid of tiles | neighbours in the matrix are neighbours on the chip |
 //!
 //! Shards are dealt out to tiles row by row of the chip, or column by column.
 
-use crate::kmd::Place;
+use crate::kmd::Coordinates;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -80,18 +80,19 @@ impl fmt::Display for Division {
 ///
 /// # Invariants
 ///
-/// There is at least one bank, and no bank is there twice; how many there are is a multiple of how many are side by side.
+/// There is at least one bank, and no bank is there twice; how many there are is a multiple of how many are side by
+/// side.
 #[derive(Debug)]
 pub(crate) struct Banks {
-    places: Vec<Place>,
+    places: Vec<Coordinates>,
     across: u64,
     division: Division,
 }
 
 impl Banks {
-    /// These banks, divided like this; nothing, if there are none. Of tiles that are no rectangle a division by block takes the largest
-    /// part that is one, of all that lack the last row or the last column.
-    pub(crate) fn new(places: &[Place], division: Division) -> Option<Self> {
+    /// These banks, divided like this; nothing, if there are none. Of tiles that are no rectangle a division by block
+    /// takes the largest part that is one, of all that lack the last row or the last column.
+    pub(crate) fn new(places: &[Coordinates], division: Division) -> Option<Self> {
         let mut places = places.to_vec();
         let mut across = 1;
         match division {
@@ -105,7 +106,7 @@ impl Banks {
                 places = rectangle(&places);
                 sort(&mut places, order);
                 // The blocks of a row of the matrix are a row of the chip, or a column of it.
-                let line = |place: &Place| if order == Order::Rows { place.y } else { place.x };
+                let line = |place: &Coordinates| if order == Order::Rows { place.y } else { place.x };
                 let first = places.first().map(line);
                 across = places.iter().filter(|place| Some(line(place)) == first).count();
             }
@@ -136,7 +137,7 @@ impl Banks {
     }
 
     /// Where a page is; nothing, if it is behind the last shard.
-    pub(crate) fn locate(&self, shards: Shards, page: u64) -> Option<(Place, u64)> {
+    pub(crate) fn locate(&self, shards: Shards, page: u64) -> Option<(Coordinates, u64)> {
         let (shard, within) = shards.locate(page);
         Some((*self.places.get(usize::try_from(shard).ok()?)?, within))
     }
@@ -167,7 +168,7 @@ impl Shards {
     }
 }
 
-fn sort(places: &mut [Place], order: Order) {
+fn sort(places: &mut [Coordinates], order: Order) {
     match order {
         Order::Rows => places.sort_unstable_by_key(|place| (place.y, place.x)),
         Order::Columns => places.sort_unstable_by_key(|place| (place.x, place.y)),
@@ -175,12 +176,12 @@ fn sort(places: &mut [Place], order: Order) {
 }
 
 /// The most of these places that are a rectangle: all, or all but those in the last column or in the last row.
-fn rectangle(places: &[Place]) -> Vec<Place> {
+fn rectangle(places: &[Coordinates]) -> Vec<Coordinates> {
     let (columns, rows) = lines(places);
     let without_column = places.iter().copied().filter(|place| Some(&place.x) != columns.last());
     let without_row = places.iter().copied().filter(|place| Some(&place.y) != rows.last());
     let parts = [places.to_vec(), without_column.collect(), without_row.collect()];
-    let is_whole = |part: &Vec<Place>| {
+    let is_whole = |part: &Vec<Coordinates>| {
         let (columns, rows) = lines(part);
         part.len() == columns.len() * rows.len()
     };
@@ -188,7 +189,7 @@ fn rectangle(places: &[Place]) -> Vec<Place> {
 }
 
 /// The columns and the rows that places are in.
-fn lines(places: &[Place]) -> (BTreeSet<u8>, BTreeSet<u8>) {
+fn lines(places: &[Coordinates]) -> (BTreeSet<u8>, BTreeSet<u8>) {
     (places.iter().map(|place| place.x).collect(), places.iter().map(|place| place.y).collect())
 }
 
@@ -204,7 +205,7 @@ mod tests {
     }
 
     /// The tiles of a chip with so many columns that run dispatches: all but the last.
-    fn workers(columns: u32) -> Vec<Place> {
+    fn workers(columns: u32) -> Vec<Coordinates> {
         let mut tiles = Grid::blackhole((1 << columns) - 1, 0xff).unwrap().tiles().to_vec();
         tiles.pop();
         tiles
@@ -235,7 +236,7 @@ mod tests {
 
     /// Where the pages of ten are on the tiles of a chip with two columns, but for the last row, by the coordinates.
     fn example(division: Division, pages: u64) -> BTreeMap<(u8, u8), Vec<u64>> {
-        let tiles: Vec<Place> = workers(2).into_iter().filter(|place| place.y < 5).collect();
+        let tiles: Vec<Coordinates> = workers(2).into_iter().filter(|place| place.y < 5).collect();
         let banks = Banks::new(&tiles, division).unwrap();
         let shards = banks.shards(pages);
         let mut found: BTreeMap<(u8, u8), Vec<u64>> = BTreeMap::new();
@@ -323,14 +324,14 @@ mod tests {
         );
     }
 
-    /// Shards as the vendor cuts them: rows `[i h, (i + 1) h)` and columns `[j w, (j + 1) w)` of the matrix, for tile number `i` or `j` in
-    /// the order, or for the tile in column `j` and row `i`, or the other way around.
+    /// Shards as the vendor cuts them: rows `[i h, (i + 1) h)` and columns `[j w, (j + 1) w)` of the matrix, for tile
+    /// number `i` or `j` in the order, or for the tile in column `j` and row `i`, or the other way around.
     fn shard_by_shard(
-        banks: &[Place],
+        banks: &[Coordinates],
         division: Division,
         shards: Shards,
         pages: u64,
-    ) -> BTreeMap<u64, (Place, u64)> {
+    ) -> BTreeMap<u64, (Coordinates, u64)> {
         let (columns, rows) = lines(banks);
         let (columns, rows): (Vec<u8>, Vec<u8>) = (columns.into_iter().collect(), rows.into_iter().collect());
         let mut ordered = banks.to_vec();
@@ -348,8 +349,8 @@ mod tests {
         let mut found = BTreeMap::new();
         for (i, j) in (0..down).flat_map(|i| (0..across).map(move |j| (i, j))) {
             let tile = match division {
-                Block(Order::Rows) => Place { x: columns[j], y: rows[i] },
-                Block(Order::Columns) => Place { x: columns[i], y: rows[j] },
+                Block(Order::Rows) => Coordinates { x: columns[j], y: rows[i] },
+                Block(Order::Columns) => Coordinates { x: columns[i], y: rows[j] },
                 Height(_) => ordered[i],
                 Interleaved | Width(_) => ordered[j],
             };

@@ -2,13 +2,13 @@
 
 //! Pools of rows: a page in each bank, at the same address in all of them.
 //!
-//! A pool's banks are those of DRAM, or the tiles, of which each gives the end of its memory. An allocation takes as many rows as the pages
-//! that its [division](super::division) puts into one bank; so those of a shard are at one address in every bank, also in banks that have
-//! less of it or nothing.
+//! A pool's banks are those of DRAM, or the tiles, of which each gives the end of its memory. An allocation takes as
+//! many rows as the pages that its [division](super::division) puts into one bank; so those of a shard are at one
+//! address in every bank, also in banks that have less of it or nothing.
 
 use super::division::{Banks, Division, Shards};
 use super::{CardRange, PAGE};
-use crate::kmd::{Card, Place};
+use crate::kmd::{Card, Coordinates};
 use hal_backend::{Code, Failure, MemoryRequest, Purpose};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -22,13 +22,13 @@ const NAMED: usize = 3;
 
 /// How much of each tile's memory buffers have, and how they are divided there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct L1Share {
     /// In bytes: whole pages.
     pub(crate) bytes: u32,
     pub(crate) division: Division,
 }
 
-impl fmt::Display for Share {
+impl fmt::Display for L1Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.bytes >> 10, self.division)
     }
@@ -54,16 +54,16 @@ impl fmt::Display for Use {
 
 /// What a pool's banks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum BankKind {
     Dram,
     Tiles,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for BankKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Kind::Dram => "DRAM",
-            Kind::Tiles => "L1",
+            BankKind::Dram => "DRAM",
+            BankKind::Tiles => "L1",
         })
     }
 }
@@ -72,7 +72,7 @@ impl fmt::Display for Kind {
 #[derive(Debug)]
 pub(crate) struct Pool {
     card: Arc<Card>,
-    kind: Kind,
+    kind: BankKind,
     banks: Banks,
     /// Where rows begin in each bank.
     first: u64,
@@ -81,7 +81,7 @@ pub(crate) struct Pool {
 
 /// Who has some rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Holder {
+struct RowHolder {
     /// How many rows.
     count: u64,
     /// For how many bytes.
@@ -93,7 +93,7 @@ struct Holder {
 #[derive(Debug)]
 struct Rows {
     count: u64,
-    taken: BTreeMap<u64, Holder>,
+    taken: BTreeMap<u64, RowHolder>,
 }
 
 impl Rows {
@@ -109,7 +109,7 @@ impl Rows {
     }
 
     /// Takes rows where the least is left over.
-    fn take(&mut self, holder: Holder) -> Option<u64> {
+    fn take(&mut self, holder: RowHolder) -> Option<u64> {
         let fitting = self.free().filter(|&(_, free)| free >= holder.count);
         let (first, _) = fitting.min_by_key(|&(first, free)| (free, first))?;
         self.taken.insert(first, holder);
@@ -121,20 +121,20 @@ impl Pool {
     /// A card's DRAM.
     pub(crate) fn dram(card: &Arc<Card>) -> Option<Arc<Self>> {
         let rows = Rows::new((card.generation().bank_bytes - FIRST) / PAGE);
-        Self::of(card, Kind::Dram, (card.grid().banks(), Division::Interleaved), (FIRST, rows))
+        Self::of(card, BankKind::Dram, (card.grid().banks(), Division::Interleaved), (FIRST, rows))
     }
 
     /// The last bytes of the memory of each of these tiles; nothing, if that is no page.
-    pub(crate) fn tiles(card: &Arc<Card>, tiles: &[Place], share: Share) -> Option<Arc<Self>> {
+    pub(crate) fn tiles(card: &Arc<Card>, tiles: &[Coordinates], share: L1Share) -> Option<Arc<Self>> {
         let pages = u64::from(share.bytes) / PAGE;
         let rows = (u64::from(card.generation().l1) - pages * PAGE, Rows::new(pages));
-        Self::of(card, Kind::Tiles, (tiles, share.division), rows).filter(|_| pages > 0)
+        Self::of(card, BankKind::Tiles, (tiles, share.division), rows).filter(|_| pages > 0)
     }
 
     fn of(
         card: &Arc<Card>,
-        kind: Kind,
-        (places, division): (&[Place], Division),
+        kind: BankKind,
+        (places, division): (&[Coordinates], Division),
         (first, rows): (u64, Rows),
     ) -> Option<Arc<Self>> {
         let banks = Banks::new(places, division)?;
@@ -145,7 +145,7 @@ impl Pool {
         &self.card
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> BankKind {
         self.kind
     }
 
@@ -171,7 +171,7 @@ impl Pool {
     /// Rows for so many bytes, if there are as many together.
     pub(crate) fn take(self: &Arc<Self>, length: u64, used_for: Use) -> Option<CardRange> {
         let shards: Shards = self.banks.shards(length.div_ceil(PAGE));
-        let holder = Holder { count: shards.pages(), length, used_for };
+        let holder = RowHolder { count: shards.pages(), length, used_for };
         let first = self.rows.lock().take(holder)?;
         Some(CardRange { pool: self.clone(), first, length, shards })
     }
@@ -188,7 +188,7 @@ impl Pool {
         let free: u64 = rows.free().map(|(_, count)| count * row).sum();
         let largest = rows.free().map(|(_, count)| count * row).max().unwrap_or(0);
         let (kind, count) = (self.kind, self.banks.count());
-        let of = if self.kind == Kind::Dram { "banks" } else { "tiles" };
+        let of = if self.kind == BankKind::Dram { "banks" } else { "tiles" };
         let all = rows.count * row;
         format!(
             "of the {all} bytes of {kind} in {count} {of} {free} are free, {largest} of them together; {}",
@@ -197,8 +197,9 @@ impl Pool {
     }
 }
 
-/// Who has how much: for each use how many they are and how much they have in all, which is how messages are sorted, and the largest.
-fn holders<'a>(taken: impl Iterator<Item = &'a Holder>) -> String {
+/// Who has how much: for each use how many they are and how much they have in all, which is how messages are sorted,
+/// and the largest.
+fn holders<'a>(taken: impl Iterator<Item = &'a RowHolder>) -> String {
     let mut uses: BTreeMap<Use, Vec<u64>> = BTreeMap::new();
     for holder in taken {
         uses.entry(holder.used_for).or_default().push(holder.length);
@@ -217,7 +218,8 @@ fn holders<'a>(taken: impl Iterator<Item = &'a Holder>) -> String {
     if named.is_empty() { "nothing is taken".to_owned() } else { format!("taken are {}", named.join(", ")) }
 }
 
-/// Memory for what a program asks for: beside the tiles' cores what dispatches work on, if it finds room there, and else in DRAM.
+/// Memory for what a program asks for: beside the tiles' cores what dispatches work on, if it finds room there, and
+/// else in DRAM.
 pub(crate) fn allocate(
     dram: &Arc<Pool>,
     l1: Option<&Arc<Pool>>,
@@ -250,8 +252,8 @@ mod tests {
 
     const PROGRAM: Use = Use::Program(Purpose::Dispatch);
 
-    fn holder(count: u64) -> Holder {
-        Holder { count, length: 0, used_for: PROGRAM }
+    fn holder(count: u64) -> RowHolder {
+        RowHolder { count, length: 0, used_for: PROGRAM }
     }
 
     #[test]
@@ -274,7 +276,7 @@ mod tests {
 
     #[test]
     fn holders_are_named_by_use_the_largest_first() {
-        let of = |used_for, length| Holder { count: 1, length, used_for };
+        let of = |used_for, length| RowHolder { count: 1, length, used_for };
         let taken = [
             of(PROGRAM, 5),
             of(Use::Program(Purpose::Pool), 900),
@@ -286,7 +288,8 @@ mod tests {
         ];
         assert_eq!(
             holders(taken.iter()),
-            "taken are for pools 1 with 900 bytes (900), for dispatches 5 with 122 bytes (70, 40, 6 and 2 smaller), for host \
+            "taken are for pools 1 with 900 bytes (900), for dispatches 5 with 122 bytes (70, 40, 6 and 2 smaller), \
+             for host \
              memory on its way to tiles 1 with 3 bytes (3)"
         );
         assert_eq!(holders([].iter()), "nothing is taken");

@@ -55,7 +55,7 @@ fn allocate_one(device: &TenstorrentDevice, length: u64, purpose: Purpose) -> Ca
     }
 }
 
-fn kind(range: &CardRange) -> Kind {
+fn kind(range: &CardRange) -> BankKind {
     range.pool.kind()
 }
 
@@ -68,29 +68,33 @@ fn bytes(length: u64, seed: u64) -> Vec<u8> {
 
 /// What a program does with memory.
 #[derive(Clone, Debug)]
-enum Step {
+enum TestStep {
     Allocate { length: u64, purpose: Purpose },
     Free(prop::sample::Index),
     Write { which: prop::sample::Index, from: prop::sample::Index, length: u64 },
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<TestStep>> {
     let length = prop_oneof![1..5000_u64, 1..200_000_u64, 1..3_000_000_u64];
     let purpose =
         prop_oneof![4 => Just(Purpose::Dispatch), 1 => Just(Purpose::Transfer), 1 => Just(Purpose::Pool)];
     let step = prop_oneof![
-        4 => (length, purpose).prop_map(|(length, purpose)| Step::Allocate { length, purpose }),
-        2 => any::<prop::sample::Index>().prop_map(Step::Free),
+        4 => (length, purpose).prop_map(|(length, purpose)| TestStep::Allocate { length, purpose }),
+        2 => any::<prop::sample::Index>().prop_map(TestStep::Free),
         3 => (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1..50_000_u64)
-            .prop_map(|(which, from, length)| Step::Write { which, from, length }),
+            .prop_map(|(which, from, length)| TestStep::Write { which, from, length }),
     ];
     prop::collection::vec(step, 1..40)
 }
 
 /// Checks where an allocation is, and that nothing else is there.
-fn check_places(device: &TenstorrentDevice, range: &CardRange, taken: &mut BTreeMap<(Place, u64), u64>) {
+fn check_places(
+    device: &TenstorrentDevice,
+    range: &CardRange,
+    taken: &mut BTreeMap<(Coordinates, u64), u64>,
+) {
     let grid = device.card().grid();
-    let tiles = kind(range) == Kind::Tiles;
+    let tiles = kind(range) == BankKind::Tiles;
     let legal = if tiles { grid.tiles() } else { grid.banks() };
     let ends = ends(device)[usize::from(!tiles)];
     for piece in range.pieces(0, range.length.next_multiple_of(PAGE)) {
@@ -111,7 +115,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_allocations_are_apart_in_legal_places_and_keep_what_is_written(steps in steps(), board in 0..BOARDS.len()) {
+    fn random_allocations_are_apart_in_legal_places_and_keep_what_is_written(
+        steps in steps(),
+        board in 0..BOARDS.len(),
+    ) {
         for name in Division::names() {
             let device = card(BOARDS[board].0, &format!("64:{name}"));
             let grid = device.card().grid();
@@ -119,18 +126,18 @@ proptest! {
             let mut live: Vec<(CardRange, Vec<u8>)> = Vec::new();
             for (number, step) in (0..).zip(&steps) {
                 match step {
-                    Step::Allocate { length, purpose } => {
+                    TestStep::Allocate { length, purpose } => {
                         let range = allocate_one(&device, *length, *purpose);
                         if *purpose != Purpose::Dispatch {
-                            prop_assert_eq!(kind(&range), Kind::Dram);
+                            prop_assert_eq!(kind(&range), BankKind::Dram);
                         }
                         let contents = bytes(*length, number);
                         range.write(0, &contents).unwrap();
                         range.flush(0, *length).unwrap();
                         live.push((range, contents));
                     }
-                    Step::Free(which) if !live.is_empty() => drop(live.swap_remove(which.index(live.len()))),
-                    Step::Write { which, from, length } if !live.is_empty() => {
+                    TestStep::Free(which) if !live.is_empty() => drop(live.swap_remove(which.index(live.len()))),
+                    TestStep::Write { which, from, length } if !live.is_empty() => {
                         let at = which.index(live.len());
                         let (range, contents) = &mut live[at];
                         let from = from.index(contents.len());
@@ -160,22 +167,22 @@ fn tiles_memory_that_is_full_is_full_until_some_comes_back() {
             let small = |purpose| allocate_one(&device, 5000, purpose);
             // Two pages are in two tiles, so that each buffer takes one of the sixteen rows.
             let mut near: Vec<CardRange> = (0..16).map(|_| small(Purpose::Dispatch)).collect();
-            assert!(near.iter().all(|range| kind(range) == Kind::Tiles), "{near:?}");
-            assert_eq!(kind(&small(Purpose::Dispatch)), Kind::Dram, "{name}: there is no room");
+            assert!(near.iter().all(|range| kind(range) == BankKind::Tiles), "{near:?}");
+            assert_eq!(kind(&small(Purpose::Dispatch)), BankKind::Dram, "{name}: there is no room");
             let gone = near.swap_remove(7);
             let first = gone.first;
-            assert_eq!(kind(&small(Purpose::Transfer)), Kind::Dram);
+            assert_eq!(kind(&small(Purpose::Transfer)), BankKind::Dram);
             drop(gone);
             let again = small(Purpose::Dispatch);
-            assert_eq!((kind(&again), again.first), (Kind::Tiles, first), "{name}");
+            assert_eq!((kind(&again), again.first), (BankKind::Tiles, first), "{name}");
             // All of it is one buffer's when everything is back.
             let room = again.pool.capacity();
             drop((near, again));
             let whole = allocate_one(&device, room, Purpose::Dispatch);
-            assert_eq!((kind(&whole), whole.room()), (Kind::Tiles, room), "{name}");
+            assert_eq!((kind(&whole), whole.room()), (BankKind::Tiles, room), "{name}");
             drop(whole);
             let more = allocate_one(&device, room + 1, Purpose::Dispatch);
-            assert_eq!(kind(&more), Kind::Dram, "{name}");
+            assert_eq!(kind(&more), BankKind::Dram, "{name}");
         }
     }
 }
@@ -183,7 +190,7 @@ fn tiles_memory_that_is_full_is_full_until_some_comes_back() {
 #[test]
 fn buffers_are_beside_the_cores_only_where_some_of_it_is_theirs() {
     let none = card("board=p100a", "0");
-    assert_eq!(kind(&allocate_one(&none, 100, Purpose::Dispatch)), Kind::Dram);
+    assert_eq!(kind(&allocate_one(&none, 100, Purpose::Dispatch)), BankKind::Dram);
     assert_eq!(none.shared_l1(), None);
     let some = card("board=p100a", "4:interleaved");
     assert_eq!(some.shared_l1(), Some(119 * 4096));

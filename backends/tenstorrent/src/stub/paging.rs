@@ -2,9 +2,10 @@
 
 //! The part of the stub that brings pages one by one, while a function runs that works on more memory than a tile has.
 //!
-//! There are so many places for pages, each with one for a copy behind it. They are taken in turn: the page that is in the place whose turn
-//! it is goes, and what has changed of it is written back. A page is copied when it is first written to; until then its entry for stores
-//! says that it is absent. See [`hal_tenstorrent_loader::paging`] for the table.
+//! There are so many places for pages, each with one for a copy behind it. They are taken in turn: the page that is
+//! in the place whose turn it is goes, and what has changed of it is written back. A page is copied when it is first
+//! written to; until then its entry for stores says that it is absent. See [`hal_tenstorrent_loader::paging`] for the
+//! table.
 
 use super::{A, RA, Routines, S, SP, T, ZERO, common};
 use hal_tenstorrent_loader::encode::{Assembler, Reg, When, add, addi, jalr, lui, lw, slli, srli, sub, sw};

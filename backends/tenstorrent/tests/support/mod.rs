@@ -124,7 +124,8 @@ pub(crate) fn succeed(mut command: Program) {
 /// Parameters that every card takes.
 const COMMON: [&str; 5] = ["tiles", "cores", "l1", "paging", "open_timeout"];
 
-/// Opens the emulated card of a machine with these parameters, or the card that `HAL_TENSTORRENT_CARD` names with those that it takes.
+/// Opens the emulated card of a machine with these parameters, or the card that `HAL_TENSTORRENT_CARD` names with
+/// those that it takes.
 pub(crate) fn open(pairs: &[(&str, &str)]) -> Result<TenstorrentDevice, Failure> {
     let card = std::env::var("HAL_TENSTORRENT_CARD").unwrap_or_else(|_| "emulated".to_owned());
     let (path, given) = card.split_once('?').unwrap_or((&card, ""));

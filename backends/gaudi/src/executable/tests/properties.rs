@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn fuzz_bytes_of_any_kind_are_no_trouble(bytes in vec(any::<u8>(), 0..200)) {
+    fn fuzz_any_bytes_are_read_or_refused_without_a_panic(bytes in vec(any::<u8>(), 0..200)) {
         let mut file = bytes;
         if let Some(identifier) = file.get_mut(4..8) {
             identifier.copy_from_slice(b"HGX1");
@@ -196,7 +196,7 @@ proptest! {
     }
 
     #[test]
-    fn fuzz_templates_of_any_words_are_no_trouble(
+    fn fuzz_templates_of_any_words_are_read_or_refused_without_a_panic(
         words in vec((any::<u32>(), 0u32..0x20, any::<bool>()), 1..40),
         at in 0u32..400,
     ) {

@@ -81,8 +81,7 @@ impl Card {
         let handle = output.cb_handle;
         let mapped = {
             let file = self.file.read();
-            let file = file.as_ref().ok_or(Errno::NODEV)?;
-            self.kernel.map(file.as_fd(), size as usize, handle)
+            file.as_ref().ok_or(Errno::NODEV)?.map(size as usize, handle)
         };
         match mapped {
             Ok(range) => Ok((handle, range)),

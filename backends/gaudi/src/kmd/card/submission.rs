@@ -7,14 +7,14 @@ use super::{Card, Errno};
 use crate::generation::Capabilities;
 use std::time::Duration;
 
-/// How far a submission is.
+/// The state of a submission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It has not ended.
+    /// It has not ended yet.
     Busy,
     /// It has ended well, or so long ago that the driver has forgotten how.
     Done {
-        /// When, by the kernel's monotonic clock, if it was submitted to be told.
+        /// When, by the kernel's monotonic clock, if the submission asked for a timestamp.
         at: Option<u64>,
         /// Whether that is unknown.
         gone: bool,
@@ -42,8 +42,8 @@ impl Card {
         result.map(|()| output.seq)
     }
 
-    /// Submits commands to a queue: a sequence number. The commands are in a command buffer of the kernel, or at a device
-    /// address, as the card's generation has it.
+    /// Submits commands to a queue: a sequence number. The commands are in a command buffer of the kernel, or at a
+    /// device address, as the card's generation has it.
     pub fn submit(&self, queue: u32, commands: u64, length: u32, timeout: Option<u32>) -> Result<u64, Errno> {
         let owner = if self.generation.copies_command_buffers() { 0 } else { chunk::USER_ALLOC_CB };
         let chunk = Chunk {

@@ -5,7 +5,9 @@
 use super::super::cards;
 use super::*;
 use hal_backend::HostRange;
+use hal_kernel::drm;
 use rustix::fs::{MemfdFlags, memfd_create};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A kernel whose node belongs to some driver, and that counts what else is asked of it.
@@ -54,18 +56,18 @@ impl System for Other {
 }
 
 #[test]
-fn nothing_is_sent_to_another_driver_but_the_question_for_its_name() {
-    let kernel = Arc::new(Other { name: "qaic", others: AtomicUsize::new(0) });
-    let refused = Card::open(kernel.clone(), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap_err();
+fn other_driver_gets_no_request_but_for_its_name() {
+    let system = Arc::new(Other { name: "qaic", others: AtomicUsize::new(0) });
+    let refused = Card::open(system.clone(), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.message().contains("qaic") && refused.message().contains("habanalabs"), "{refused}");
-    assert_eq!(kernel.others.load(Ordering::Relaxed), 0);
+    assert_eq!(system.others.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 fn file_that_is_no_card_is_refused() {
-    let kernel = Arc::new(Other { name: "", others: AtomicUsize::new(0) });
-    let refused = Card::open(kernel.clone(), Path::new("/dev/null"), Duration::ZERO).unwrap_err();
+    let system = Arc::new(Other { name: "", others: AtomicUsize::new(0) });
+    let refused = Card::open(system.clone(), Path::new("/dev/null"), Duration::ZERO).unwrap_err();
     assert!(refused.message().contains("not a habanalabs device"), "{refused}");
-    assert!(cards(&*kernel).unwrap().is_empty(), "a kernel without accelerators lists none");
+    assert!(cards(&*system).unwrap().is_empty(), "a kernel without accelerators lists none");
 }

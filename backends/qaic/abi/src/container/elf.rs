@@ -11,7 +11,8 @@ use super::bytes::{array, piece, place, u16_at, u32_at, u64_at};
 struct Class {
     /// Of the file's header: where the table of sections is said to be.
     table: usize,
-    /// Of the file's header: the size of an entry, the number of entries, the entry with the names, one after the other.
+    /// Of the file's header: the size of an entry, the number of entries, the entry with the names, one after the
+    /// other.
     entries: usize,
     /// Of a section's header: its place and its length.
     section: (usize, usize),

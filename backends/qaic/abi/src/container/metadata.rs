@@ -2,9 +2,9 @@
 
 //! Metadata: the list of DMA requests that make one inference, and who it is for.
 //!
-//! It is a FlatBuffer in the section `metadata_fb`. Older images have it in the section `metadata`: as a FlatBuffer, with or
-//! without eight bytes before it that stop older firmware, or as a plain structure of version 0.12. Whatever else it
-//! says is for the device alone.
+//! It is a FlatBuffer in the section `metadata_fb`. Older images have it in the section `metadata`: as a FlatBuffer,
+//! with or without eight bytes before it that stop older firmware, or as a plain structure of version 0.12. Whatever
+//! else it says is for the device alone.
 
 use super::bytes::{array, piece, place, u16_at, u32_at, u64_at};
 use super::{ParseError, elf};
@@ -137,8 +137,8 @@ mod field {
     pub(super) const DOORBELL_SIZE: u16 = 3;
 }
 
-/// Fields of a DMA request that an image may ask its reader to know. `portId` and `transactionId` do not concern a single
-/// network on a single device.
+/// Fields of a DMA request that an image may ask its reader to know. `portId` and `transactionId` do not concern a
+/// single network on a single device.
 const KNOWN: [&str; 12] = [
     "semaphoreOps",
     "doorbellOps",

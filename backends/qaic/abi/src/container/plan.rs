@@ -2,9 +2,9 @@
 
 //! What is queued to make one inference: buffer objects, their slices, and where the slices go on the device.
 //!
-//! The metadata's requests become the slices of buffer objects, in their order: requests that follow each other and are of
-//! the same buffer share an object, and one that transfers nothing has an object of its own. All objects of an inference
-//! are queued by one call of the kernel, in this order.
+//! The metadata's requests become the slices of buffer objects, in their order: requests that follow each other and
+//! are of the same buffer share an object, and one that transfers nothing has an object of its own. All objects of an
+//! inference are queued by one call of the kernel, in this order.
 
 use super::ParseError;
 use super::metadata::{Direction, Network, Request, Space};
@@ -72,7 +72,8 @@ impl Plan {
         })?;
         if let Some(group) = plan.groups.iter().find(|group| group.length > REACH) {
             return Err(ParseError::unsupported(format!(
-                "buffer {} reaches {} bytes, and kernels before Linux 6.14 find no more than {REACH} bytes of one: let the network \
+                "buffer {} reaches {} bytes, and kernels before Linux 6.14 find no more than {REACH} bytes of one: \
+                 let the network \
                  take it in several",
                 group.buffer, group.length
             )));

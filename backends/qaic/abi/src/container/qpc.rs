@@ -12,8 +12,9 @@
 //! | 24 | 8 | how many segments |
 //! | 32 | 8 | the address of their table |
 //!
-//! A segment of the table has four numbers of 8 bytes: its length; where its second part begins (for `constants.bin`, whose
-//! first part is static and second dynamic); the address of its name, which ends with a zero; the address of its bytes.
+//! A segment of the table has four numbers of 8 bytes: its length; where its second part begins (for `constants.bin`,
+//! whose first part is static and second dynamic); the address of its name, which ends with a zero; the address of
+//! its bytes.
 
 use super::bytes::{array, piece, place, u16_at, u32_at, u64_at};
 use hal_backend::container::ParseError;
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_no_container_is_refused_with_what_it_is() {
+    fn file_that_is_no_container_is_refused_by_its_kind() {
         let bytes = container().write();
         let with = |at: usize, byte: u8| {
             let mut bytes = bytes.clone();

@@ -2,9 +2,9 @@
 
 //! Commands: what programs and a device say to each other through the kernel, in passthrough transactions.
 //!
-//! A command is a structure that begins with its kind. Layouts are those of version 17.0 of the vendor's user-space library
-//! (`QNncProtocol.h`, `QAicHostApiInfo.h`); all of it is little endian and unaligned here, so that it is the same on any
-//! host. Only what is needed to load, run and unload networks, and to ask a device what it has, is here.
+//! A command is a structure that begins with its kind. Layouts are those of version 17.0 of the vendor's user-space
+//! library (`QNncProtocol.h`, `QAicHostApiInfo.h`); all of it is little endian and unaligned here, so that it is the
+//! same on any host. Only what is needed to load, run and unload networks, and to ask a device what it has, is here.
 //!
 //! The vendor's library leaves [eight more bytes](TAIL) behind each request than its structure has, and a device that
 //! checks lengths may count on them, so [`request`] does the same.

@@ -2,10 +2,11 @@
 
 //! The NNC protocol: how programs, the kernel and a device's management processor (QSM) talk about networks.
 //!
-//! A **message** has **transactions**, each with a header that says what it is and how long. A program gives the kernel a
-//! message in the form of [`user`]; the kernel turns what it understands into the form of [`wire`], such as addresses of
-//! this process into those that the device reads, adds a header, and waits for the answer, which goes the same way back. A
-//! transaction of the kind *passthrough* has a **command** ([`command`]), which the kernel neither reads nor changes.
+//! A **message** has **transactions**, each with a header that says what it is and how long. A program gives the
+//! kernel a message in the form of [`user`]; the kernel turns what it understands into the form of [`wire`], such as
+//! addresses of this process into those that the device reads, adds a header, and waits for the answer, which goes
+//! the same way back. A transaction of the kind *passthrough* has a **command** ([`command`]), which the kernel
+//! neither reads nor changes.
 //!
 //! Everything is aligned to, and padded to, eight bytes.
 
@@ -17,8 +18,8 @@ pub mod wire;
 
 pub use malformed::Malformed;
 
-/// Kinds of transactions. Those with `USER` go between a program and the kernel, those with `DEVICE` between the kernel and
-/// a device.
+/// Kinds of transactions. Those with `USER` go between a program and the kernel, those with `DEVICE` between the
+/// kernel and a device.
 pub mod transaction {
     #![expect(missing_docs, reason = "the names are the kernel's, and say it")]
     pub const PASSTHROUGH_FROM_USER: u32 = 1;
@@ -43,8 +44,8 @@ pub mod transaction {
     pub const VALIDATE_PARTITION_TO_DEVICE: u32 = 20;
 }
 
-/// A version of one half of the protocol. A change of the major number changes what is understood; one of the minor number
-/// adds to it.
+/// A version of one half of the protocol. A change of the major number changes what is understood; one of the minor
+/// number adds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     /// Must match.

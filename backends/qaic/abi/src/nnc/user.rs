@@ -2,9 +2,9 @@
 
 //! Messages between a program and the kernel: what the `MANAGE` request points to.
 //!
-//! The answer is written over the request, so the memory of a message always has [`MESSAGE_MAX`] bytes. How long an answer
-//! is, is said by its length alone: its number of transactions also counts those that the kernel kept to itself, such as the
-//! answer to a deactivation (`decode_message`).
+//! The answer is written over the request, so the memory of a message always has [`MESSAGE_MAX`] bytes. How long an
+//! answer is, is said by its length alone: its number of transactions also counts those that the kernel kept to
+//! itself, such as the answer to a deactivation (`decode_message`).
 //!
 //! This form never leaves the machine. Its fields have the host's byte order, but for the commands in passthrough
 //! transactions.
@@ -256,8 +256,8 @@ pub fn answers(bytes: &[u8]) -> Result<Vec<Answer<'_>>, Malformed> {
     Ok(answers)
 }
 
-/// What a message asks for: exactly as many transactions as it says, in exactly as many bytes (`encode_message`). Padding is
-/// not looked at.
+/// What a message asks for: exactly as many transactions as it says, in exactly as many bytes (`encode_message`).
+/// Padding is not looked at.
 pub fn asks(bytes: &[u8], count: u32) -> Result<Vec<Ask<'_>>, Malformed> {
     let mut walk = Walk { rest: bytes, number: 0 };
     let mut asks = Vec::new();

@@ -2,13 +2,13 @@
 
 //! Messages between the kernel and a device, as they go over the control channel.
 //!
-//! All fields are little endian. The checksum is of the whole message with its own field zero; whether a device wants one
-//! is said by bit 0 of its status, and until that is known a message has one and an answer's is not looked at
+//! All fields are little endian. The checksum is of the whole message with its own field zero; whether a device wants
+//! one is said by bit 0 of its status, and until that is known a message has one and an answer's is not looked at
 //! (`qaic_control_open`).
 //!
-//! A transfer of more pieces than a message takes goes in **chunks**: the kernel sends as many as fit and gives the transfer
-//! a number; the device answers with [`FromDevice::DmaContinue`], which repeats the number and says how far it is; then
-//! comes a message with nothing but the next chunk. An empty chunk ends it early.
+//! A transfer of more pieces than a message takes goes in **chunks**: the kernel sends as many as fit and gives the
+//! transfer a number; the device answers with [`FromDevice::DmaContinue`], which repeats the number and says how far
+//! it is; then comes a message with nothing but the next chunk. An empty chunk ends it early.
 
 use super::crc::Crc;
 use super::{Malformed, Version, transaction};

@@ -4,15 +4,17 @@
 
 use super::super::fake_systems::Scripted;
 use super::*;
+use hal_backend::Code;
 use hal_qaic_abi::uapi::{FROM_DEVICE, TO_DEVICE};
 use parking_lot::Mutex;
+use std::os::fd::AsFd;
 
 const NODE: &str = "/dev/accel/accel3";
 
-fn open(kernel: Scripted) -> (Arc<Card>, Arc<Scripted>) {
-    let kernel = Arc::new(kernel);
-    let card = Card::open(kernel.clone(), Path::new(NODE), Duration::ZERO).unwrap();
-    (card, kernel)
+fn open(system: Scripted) -> (Arc<Card>, Arc<Scripted>) {
+    let system = Arc::new(system);
+    let card = Card::open(system.clone(), Path::new(NODE), Duration::ZERO).unwrap();
+    (card, system)
 }
 
 fn read<T: FromBytes + KnownLayout + Immutable>(argument: &[u8]) -> T {
@@ -39,23 +41,23 @@ fn batch(objects: &[(&Object, Option<u64>)]) -> Batch {
 }
 
 #[test]
-fn nothing_is_sent_to_another_driver_but_the_question_for_its_name() {
-    let kernel = Arc::new(Scripted { driver: "habanalabs", ..willing() });
-    let refused = Card::open(kernel.clone(), Path::new(NODE), Duration::ZERO).unwrap_err();
+fn other_driver_gets_no_request_but_for_its_name() {
+    let system = Arc::new(Scripted { driver: "habanalabs", ..willing() });
+    let refused = Card::open(system.clone(), Path::new(NODE), Duration::ZERO).unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.message().contains("\"habanalabs\", not to qaic"), "{refused}");
-    assert_eq!(*kernel.calls.lock(), []);
-    let kernel = Arc::new(Scripted { driver: "", ..willing() });
-    let refused = Card::open(kernel, Path::new("/dev/null"), Duration::ZERO).unwrap_err();
+    assert_eq!(*system.calls.lock(), []);
+    let system = Arc::new(Scripted { driver: "", ..willing() });
+    let refused = Card::open(system, Path::new("/dev/null"), Duration::ZERO).unwrap_err();
     assert!(refused.message().contains("/dev/null is not a qaic device"), "{refused}");
 }
 
 #[test]
-fn device_that_is_offline_is_waited_for_as_long_as_one_likes() {
+fn offline_device_is_waited_for_up_to_the_given_time() {
     let offline = |times| {
-        let kernel = willing();
-        *kernel.opening.lock() = vec![Errno::NODEV; times];
-        Arc::new(kernel)
+        let system = willing();
+        *system.opening.lock() = vec![Errno::NODEV; times];
+        Arc::new(system)
     };
     assert!(Card::open(offline(3), Path::new(NODE), Duration::from_secs(60)).is_ok());
     let refused = Card::open(offline(1), Path::new(NODE), Duration::ZERO).unwrap_err();
@@ -65,45 +67,45 @@ fn device_that_is_offline_is_waited_for_as_long_as_one_likes() {
         "{refused}"
     );
     for (errno, code) in [(Errno::NOENT, Code::NotFound), (Errno::ACCESS, Code::PermissionDenied)] {
-        let kernel = willing();
-        *kernel.opening.lock() = vec![errno];
-        let refused = Card::open(Arc::new(kernel), Path::new(NODE), Duration::from_secs(60)).unwrap_err();
+        let system = willing();
+        *system.opening.lock() = vec![errno];
+        let refused = Card::open(Arc::new(system), Path::new(NODE), Duration::from_secs(60)).unwrap_err();
         assert_eq!(refused.code(), code, "only what passes is waited for");
     }
 }
 
 #[test]
-fn object_has_whole_pages_and_is_given_back() {
-    let (card, kernel) = open(willing());
+fn object_has_whole_pages_and_is_freed() {
+    let (card, system) = open(willing());
     let object = card.create(5000).unwrap();
     assert_eq!((object.length(), object.view().length()), (8192, 8192));
     assert_eq!(card.create(0).unwrap().length(), 4096);
     drop(object);
-    let calls = kernel.calls.lock();
+    let calls = system.calls.lock();
     let expected =
         [Call::CreateBo, Call::MmapBo, Call::CreateBo, Call::MmapBo, Call::GemClose, Call::GemClose];
     assert_eq!(*calls, expected);
 }
 
 #[test]
-fn object_that_cannot_be_mapped_is_given_back() {
-    let (card, kernel) = open(Scripted::new(|call, _| match call {
+fn object_that_cannot_be_mapped_is_freed() {
+    let (card, system) = open(Scripted::new(|call, _| match call {
         Call::MmapBo => Err(Errno::INVAL),
         _ => Ok(()),
     }));
     assert!(card.create(1).is_err());
-    assert_eq!(*kernel.calls.lock(), [Call::CreateBo, Call::MmapBo, Call::GemClose]);
+    assert_eq!(*system.calls.lock(), [Call::CreateBo, Call::MmapBo, Call::GemClose]);
 }
 
 #[test]
-fn opener_of_a_file_tells_the_kernel_that_it_is_closed() {
-    let (card, kernel) = open(willing());
+fn only_the_opener_of_a_file_closes_it() {
+    let (card, system) = open(willing());
     let file = std::fs::File::open("/dev/null").unwrap();
-    let adopted = Card::adopt(kernel.clone(), file.as_fd(), "descriptor".to_owned()).unwrap();
+    let adopted = Card::adopt(system.clone(), file.as_fd(), "descriptor".to_owned()).unwrap();
     drop(adopted);
-    assert_eq!(*kernel.closed.lock(), 0, "it is the program's");
+    assert_eq!(*system.closed.lock(), 0, "it is the program's");
     drop(card);
-    assert_eq!(*kernel.closed.lock(), 1);
+    assert_eq!(*system.closed.lock(), 1);
 }
 
 #[test]
@@ -171,7 +173,7 @@ fn slices_and_executions_have_their_bytes() {
 #[test]
 fn interrupted_requests_are_done_again() {
     let mut interruptions = 3;
-    let (card, kernel) = open(Scripted::new(move |call, _| {
+    let (card, system) = open(Scripted::new(move |call, _| {
         if matches!(call, Call::Execute | Call::Wait) && interruptions > 0 {
             interruptions -= 1;
             return Err(Errno::INTR);
@@ -181,7 +183,7 @@ fn interrupted_requests_are_done_again() {
     let object = card.create(1).unwrap();
     card.execute(0, &batch(&[(&object, None)])).unwrap();
     card.wait(&object, 0, Duration::from_secs(10)).unwrap();
-    assert_eq!(kernel.calls.lock().iter().filter(|call| **call == Call::Execute).count(), 4);
+    assert_eq!(system.calls.lock().iter().filter(|call| **call == Call::Execute).count(), 4);
 }
 
 #[test]
@@ -246,12 +248,12 @@ fn interrupted_request_is_made_again_as_it_was() {
 
 #[test]
 fn batch_that_is_emptied_is_not_partial_any_more() {
-    let (card, kernel) = open(willing());
+    let (card, system) = open(willing());
     let object = card.create(1).unwrap();
     let mut batch = batch(&[(&object, Some(1))]);
     card.execute(0, &batch).unwrap();
     batch.clear();
     batch.push(&object, None);
     card.execute(0, &batch).unwrap();
-    assert_eq!(kernel.calls.lock()[2..], [Call::PartialExecute, Call::Execute]);
+    assert_eq!(system.calls.lock()[2..], [Call::PartialExecute, Call::Execute]);
 }

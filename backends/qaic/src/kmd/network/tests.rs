@@ -23,8 +23,10 @@ enum Asked {
 }
 
 /// A kernel whose device answers by `answer`, which adds to the message and says what the kernel returns.
-fn kernel(mut answer: impl FnMut(&[Asked], &mut Message) -> Result<(), Errno> + Send + 'static) -> Scripted {
-    let mut told = false;
+fn answering(
+    mut answer: impl FnMut(&[Asked], &mut Message) -> Result<(), Errno> + Send + 'static,
+) -> Scripted {
+    let mut answered = false;
     Scripted::new(move |call, argument| {
         if call == Call::MmapBo {
             // A request for an object that does not exist asks whether the device can be used: it cannot.
@@ -57,9 +59,9 @@ fn kernel(mut answer: impl FnMut(&[Asked], &mut Message) -> Result<(), Errno> + 
                 let version = Version { major: 5, minor: 0 };
                 reply.answer(&Answer::Status { version, status: 0, flags: 0 }).map_err(|_| Errno::INVAL)
             }
-            [Asked::Command(bytes)] if !told && kind(bytes) == Ok(kind::STATUS_REQUEST) => {
+            [Asked::Command(bytes)] if !answered && kind(bytes) == Ok(kind::STATUS_REQUEST) => {
                 // Opening a device asks for its commands' version; what is asked later is the test's.
-                told = true;
+                answered = true;
                 say(&mut reply, &knows(COMMANDS));
                 Ok(())
             }
@@ -75,9 +77,9 @@ fn kernel(mut answer: impl FnMut(&[Asked], &mut Message) -> Result<(), Errno> + 
     })
 }
 
-fn device(kernel: Scripted) -> Device {
-    let kernel: Arc<dyn System> = Arc::new(kernel);
-    let card = Card::open(kernel, Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
+fn device(system: Scripted) -> Device {
+    let system: Arc<dyn System> = Arc::new(system);
+    let card = Card::open(system, Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
     Device::new(card, None).unwrap()
 }
 
@@ -105,8 +107,8 @@ fn activated() -> ActivateResponse {
     }
 }
 
-/// Every word that goes to the kernel from the first question to the end of a network, as the kernel's header and the vendor's
-/// commands have them. `P` is the process, `A` an address in it.
+/// Every word that goes to the kernel from the first question to the end of a network, as the kernel's header and the
+/// vendor's commands have them. `P` is the process, `A` an address in it.
 const TRANSCRIPT: [&str; 6] = [
     "12 8",
     "1 24 | 13 0 | 0 0",
@@ -120,7 +122,7 @@ const TRANSCRIPT: [&str; 6] = [
 fn activation_has_its_golden_transcript() {
     let said = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let record = said.clone();
-    let inner = kernel(|asked, reply| {
+    let inner = answering(|asked, reply| {
         let Some(Asked::Command(bytes)) = asked.first() else { panic!("{asked:?}") };
         match command::kind(bytes).unwrap() {
             kind::LOAD_ELF_REQUEST => {
@@ -167,7 +169,7 @@ fn activation_has_its_golden_transcript() {
 fn network_is_loaded_activated_deactivated_and_unloaded() {
     let log = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let record = log.clone();
-    let device = device(kernel(move |asked, reply| {
+    let device = device(answering(move |asked, reply| {
         let Some(Asked::Command(bytes)) = asked.first() else { panic!("a command comes first: {asked:?}") };
         let kind = command::kind(bytes).unwrap();
         record.lock().push((kind, asked.get(1).cloned()));
@@ -229,11 +231,11 @@ fn activate(
     patience: Duration,
 ) -> Result<Activation, Error> {
     let mut answer = answer;
-    device(kernel(move |_, reply| answer(reply))).activate(NetworkId(1), None, 1, patience)
+    device(answering(move |_, reply| answer(reply))).activate(NetworkId(1), None, 1, patience)
 }
 
 #[test]
-fn devices_refusal_comes_with_its_status_however_it_is_told() {
+fn devices_refusal_has_its_status_in_every_form_of_answer() {
     let what = ActivateRequest::NAME;
     let refused = |status| Err(Error::Refused { what, status });
     let no_cores = || ActivateResponse { status: (-13).into(), ..Default::default() };
@@ -350,7 +352,7 @@ fn open(
     transactions: Version,
     status: impl Fn(&mut Message) -> Result<(), Errno> + Send + 'static,
 ) -> Result<Device, Failure> {
-    let kernel = Scripted::new(move |_, argument| {
+    let system = Scripted::new(move |_, argument| {
         let mut manage = ManageMessage::read_from_bytes(argument).unwrap();
         // SAFETY: `manage.data` is the message's memory, which the system call borrows.
         let memory = unsafe { &mut *(manage.data as *mut [u8; MESSAGE_MAX]) };
@@ -367,7 +369,7 @@ fn open(
         argument.copy_from_slice(manage.as_bytes());
         result
     });
-    let card = Card::open(Arc::new(kernel), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
+    let card = Card::open(Arc::new(system), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap();
     Device::new(card, None)
 }
 
@@ -432,7 +434,7 @@ fn device_that_does_not_say_which_commands_it_knows_is_taken_with_a_warning() {
 #[test]
 fn shorter_timeout_is_kept_and_a_longer_one_is_refused() {
     let (hold, held) = std::sync::mpsc::channel::<()>();
-    let mut slow = kernel(move |_, _| {
+    let mut slow = answering(move |_, _| {
         // Until the test is over.
         let _ = held.recv();
         Err(Errno::IO)
@@ -452,8 +454,8 @@ fn shorter_timeout_is_kept_and_a_longer_one_is_refused() {
 }
 
 #[test]
-fn device_tells_what_it_has() {
-    let device = device(kernel(|_, reply| {
+fn device_describes_itself() {
+    let device = device(answering(|_, reply| {
         let mut answer = StatusResponse::default();
         answer.device.commands_major = 17.into();
         answer.device.resources.cores_total = 16;
@@ -477,8 +479,8 @@ impl Noise {
     }
 }
 
-/// Says something in the place of an answer: its bytes with some of them changed, cut short, padded, or anything at all; with
-/// a length and a count that need not be theirs.
+/// Says something in the place of an answer: its bytes with some of them changed, cut short, padded, or anything at
+/// all; with a length and a count that need not be theirs.
 fn distort(noise: &mut Noise, memory: &mut [u8; MESSAGE_MAX], manage: &mut ManageMessage) {
     match noise.below(6) {
         0 => manage.len = u32::try_from(noise.below(manage.len as usize + 1)).unwrap(),
@@ -505,7 +507,7 @@ fn device_that_answers_anything_is_refused_or_understood_and_the_next_message_is
     let mut noise = Noise(13);
     let garbage = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let distorted = garbage.clone();
-    let mut inner = kernel(|asked, reply| {
+    let mut inner = answering(|asked, reply| {
         let Some(Asked::Command(bytes)) = asked.first() else { panic!("{asked:?}") };
         match command::kind(bytes).unwrap() {
             kind::LOAD_ELF_REQUEST => {
@@ -556,7 +558,7 @@ fn device_that_answers_anything_is_refused_or_understood_and_the_next_message_is
 
 #[test]
 fn first_command_of_an_answer_counts_and_a_refusal_without_a_status_is_one() {
-    let device = device(kernel(|_, reply| {
+    let device = device(answering(|_, reply| {
         say(reply, &LoadElfResponse { elf_id: 3.into(), ..LoadElfResponse::default() });
         say(reply, &LoadElfResponse { elf_id: 4.into(), status: (-4).into(), ..LoadElfResponse::default() });
         Ok(())
@@ -582,7 +584,7 @@ fn first_command_of_an_answer_counts_and_a_refusal_without_a_status_is_one() {
 #[test]
 fn restart_that_is_given_up_is_not_waited_for() {
     let (sender, refused) = std::sync::mpsc::channel();
-    let device = device(kernel(move |_, reply| {
+    let device = device(answering(move |_, reply| {
         let _ = sender.send(());
         say(reply, &ActivateResponse { status: Status::RESTARTING.0.into(), ..ActivateResponse::default() });
         Ok(())

@@ -45,7 +45,7 @@ impl Reports for Inside {
 }
 
 #[test]
-fn one_thread_at_a_time_reports_and_what_a_job_held_is_free_by_then() {
+fn one_thread_at_a_time_reports_after_the_jobs_memory_is_free() {
     let bench = Bench::with_channels(1);
     let queues = Queues::new("qaic1");
     let memory = bench.memory(&[0; 4]);
@@ -67,7 +67,7 @@ fn one_thread_at_a_time_reports_and_what_a_job_held_is_free_by_then() {
             job: Some(job),
             failure: None,
         };
-        queues.state.lock().lines[0].begun.push_back(begun);
+        queues.state.lock().queues[0].begun.push_back(begun);
     }
     drop(memory);
     queues.report(0);
@@ -75,7 +75,7 @@ fn one_thread_at_a_time_reports_and_what_a_job_held_is_free_by_then() {
 }
 
 #[test]
-fn queue_that_is_full_says_once_that_it_has_room() {
+fn full_queue_reports_room_once() {
     let bench = Bench::with_channels(1);
     let memory = bench.memory(&[0; 4]);
     let full = Queues::new("qaic1");
@@ -91,8 +91,8 @@ fn queue_that_is_full_says_once_that_it_has_room() {
     assert!(matches!(one_more(), Err(Rejected::Full(_))));
     assert!(full.submit(filling(bench.names[1], 1, &memory)).is_ok(), "another queue has room");
     while submissions.step() == Next::Again {}
-    let told = log.lock().iter().filter(|line| *line == "room").count();
-    assert_eq!(told, 1);
+    let count = log.lock().iter().filter(|line| *line == "room").count();
+    assert_eq!(count, 1);
     assert!(one_more().is_ok());
 }
 
@@ -151,7 +151,7 @@ fn abort_ends_what_runs_and_what_waits_for_its_reason() {
 }
 
 #[test]
-fn loss_takes_what_is_in_flight_and_is_told_behind_it() {
+fn loss_is_reported_after_the_jobs_in_flight() {
     let mut bench = Bench::with_channels(16);
     let (idle, held, gone) = (bench.adder(), bench.adder(), bench.adder());
     let memory = bench.memory(&[1; 16]);
@@ -163,10 +163,10 @@ fn loss_takes_what_is_in_flight_and_is_told_behind_it() {
     bench.fake.fail(Asked::PartialExecute, Errno::NODEV);
     bench.submit(1, &[dispatch(&gone, 0, [1; 3], &[span(&memory, 8, 4), span(&memory, 12, 4)])]);
     bench.begin_all();
-    assert!(bench.told.lost.lock().is_empty(), "a run is in flight");
+    assert!(bench.reports.lost.lock().is_empty(), "a run is in flight");
     bench.completions.step();
     bench.begin_all();
-    assert_eq!(bench.told.lost.lock().len(), 1);
+    assert_eq!(bench.reports.lost.lock().len(), 1);
     assert_eq!(bench.networks().len(), 0);
     assert_eq!(bench.fake.counts(), (1, 0, 0), "the buffer is left");
 }
@@ -183,7 +183,7 @@ fn device_that_is_gone_while_it_is_waited_for_is_lost() {
         bench.completions.step();
         bench.begin_all();
     }
-    assert_eq!(bench.told.lost.lock().len(), 1);
+    assert_eq!(bench.reports.lost.lock().len(), 1);
 }
 
 #[test]
@@ -206,11 +206,11 @@ fn each_network_has_its_turn_and_its_own_end() {
             bench.completions.step();
         }
         bench.begin_all();
-        let ended: Vec<u64> = bench.told.ended.lock().drain(..).map(|(epoch, _)| epoch).collect();
+        let ended: Vec<u64> = bench.reports.ended.lock().drain(..).map(|(epoch, _)| epoch).collect();
         assert_eq!(ended, [epochs[whole]], "the other one is held");
         bench.fake.release(channels[broken]);
         bench.until_ended(epochs[broken]).unwrap();
-        bench.told.ended.lock().clear();
+        bench.reports.ended.lock().clear();
     }
     // What breaks one of them is nothing to the other.
     let epochs = [bench.submit(0, &[of(&first, 0)]), bench.submit(1, &[of(&second, 8)])];
@@ -218,7 +218,7 @@ fn each_network_has_its_turn_and_its_own_end() {
     bench.fake.fail(Asked::Wait, Errno::IO);
     bench.completions.step();
     bench.begin_all();
-    let (broken, _) = bench.told.ended.lock()[0].clone();
+    let (broken, _) = bench.reports.ended.lock()[0].clone();
     let whole = epochs.into_iter().find(|epoch| *epoch != broken).unwrap();
     let channel = *bench.fake.held().keys().next().unwrap();
     bench.fake.release(channel);
@@ -281,7 +281,7 @@ fn workgroups_are_not_counted_before_the_run_that_writes_them_is_over() {
 }
 
 #[test]
-fn buffer_in_place_is_sliced_for_what_it_is_now_and_let_go_of() {
+fn buffer_in_place_is_sliced_for_its_present_use_and_released() {
     let mut bench = Bench::with_channels(16);
     let executable = network(&bench);
     let (one, other) = (bench.memory(&[1; 4096]), bench.memory(&[0; 4096]));

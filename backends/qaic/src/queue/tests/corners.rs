@@ -132,7 +132,7 @@ fn binding_beyond_the_kernels_counter_of_a_buffer_is_copied() {
 }
 
 #[test]
-fn network_that_reaches_beyond_the_kernels_counter_is_refused_with_what_to_do() {
+fn network_beyond_the_kernels_counter_is_refused_with_advice() {
     let bench = Bench::with_channels(1);
     let refused = Executable::network(&far((2 << 30) - 15), None, &bench.queues).map(drop).unwrap_err();
     assert_eq!(refused.code(), Code::Unimplemented, "{refused}");

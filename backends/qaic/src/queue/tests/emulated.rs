@@ -175,7 +175,7 @@ fn message_that_is_answered_wrongly_fails_the_dispatch_and_leaves_nothing_behind
 }
 
 #[test]
-fn message_that_the_device_has_no_room_for_fails_the_dispatch_and_says_so() {
+fn message_without_room_on_the_device_fails_its_dispatch_with_the_cause() {
     let full = [("fault", "control-full:3"), ("speed", "20")];
     let mut machine = Machine::new(&full, Settings::default());
     let failure = machine.dispatch().unwrap_err();
@@ -235,7 +235,7 @@ fn card_that_is_pulled_out_is_lost() {
 }
 
 #[test]
-fn reset_fails_what_runs() {
+fn reset_fails_running_work() {
     let mut machine = Machine::new(&[("fault", "reset:2")], quick());
     machine.works();
     let failure = machine.dispatch().unwrap_err();
@@ -254,7 +254,7 @@ fn sub_system_that_restarts_costs_one_dispatch() {
 }
 
 #[test]
-fn where_no_sub_system_restarts_a_crash_costs_what_a_reset_costs() {
+fn crash_without_restarts_costs_what_a_reset_costs() {
     let mut machine = Machine::new(&[("fault", "crash:2"), ("restarts", "off")], quick());
     machine.works();
     let failure = machine.dispatch().unwrap_err();

@@ -3,7 +3,7 @@
 //! Lines that nothing else would miss: times, limits, what is remembered, and when a thread ends.
 
 use super::*;
-use crate::memory::{Bound, Spares};
+use crate::memory::{Bound, ObjectPool};
 
 fn network(bench: &Bench) -> Arc<Executable> {
     Arc::new(Executable::network(&container(), None, &bench.queues).unwrap())
@@ -50,7 +50,8 @@ impl hal_backend::Observer for Times {
     fn job(&self, _: u64, _: u64, _: Result<(), &Failure>) {}
 }
 
-/// When a run that took 20 ms was on the device, by statistics as the kernel gives them, after the moment when it was begun.
+/// When a run that took 20 ms was on the device, by statistics as the kernel gives them, after the moment when it was
+/// begun.
 fn times(statistics: Result<(u32, u32), Errno>) -> (u64, u64, u64) {
     let mut bench = Bench::with_channels(16);
     let executable = network(&bench);
@@ -113,7 +114,7 @@ fn one_network_is_waited_for_longer_than_each_of_two() {
 }
 
 #[test]
-fn thread_of_a_device_that_is_lost_ends_when_nothing_is_in_flight_and_that_is_told() {
+fn thread_of_a_lost_device_ends_when_nothing_is_in_flight_and_reports_it() {
     let mut bench = Bench::with_channels(16);
     let executable = network(&bench);
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
@@ -128,7 +129,7 @@ fn thread_of_a_device_that_is_lost_ends_when_nothing_is_in_flight_and_that_is_to
     assert!(matches!(bench.submissions.step(), Next::Sleep(_, None)), "a run is in flight");
     assert!(!bench.completions.step());
     assert_eq!(bench.submissions.step(), Next::End);
-    assert_eq!(bench.told.lost.lock().len(), 1);
+    assert_eq!(bench.reports.lost.lock().len(), 1);
     assert_eq!(bench.networks().len(), 0);
 }
 
@@ -226,13 +227,13 @@ fn objects_are_kept_from_a_mebibyte_to_half_a_gibibyte_together() {
     const MIB: u64 = 1 << 20;
     let bench = Bench::with_channels(16);
     let kept = |batches: &[&[u64]]| {
-        let mut spares = Spares::default();
+        let mut object_pool = ObjectPool::default();
         for batch in batches {
-            spares.keep(batch.iter().map(|&length| Bound::new(&bench.card, length).unwrap()));
+            object_pool.keep(batch.iter().map(|&length| Bound::new(&bench.card, length).unwrap()));
         }
         bench.fake.calls();
         for length in batches.iter().copied().flatten() {
-            drop(spares.take(&bench.card, *length).unwrap());
+            drop(object_pool.take(&bench.card, *length).unwrap());
         }
         let made = bench.fake.calls().into_iter().filter(|call| *call == Asked::CreateBo).count();
         batches.iter().copied().flatten().count() - made

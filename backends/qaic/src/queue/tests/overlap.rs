@@ -47,7 +47,7 @@ impl Runs {
     }
 
     fn ended(&self) -> Vec<u64> {
-        self.bench.told.ended.lock().iter().map(|(epoch, _)| *epoch).collect()
+        self.bench.reports.ended.lock().iter().map(|(epoch, _)| *epoch).collect()
     }
 }
 
@@ -185,7 +185,7 @@ fn commands_of_a_job_overlap_up_to_a_barrier() {
 }
 
 #[test]
-fn network_that_hangs_takes_what_is_queued_behind_it_along_and_nothing_else() {
+fn hung_network_fails_its_queued_runs_and_nothing_else() {
     let settings = Settings { timeout: Duration::from_millis(30), ..Settings::default() };
     let mut runs = Runs::new(4, settings);
     let mut commands: Vec<_> = (0..3).map(|number| runs.command(number)).collect();

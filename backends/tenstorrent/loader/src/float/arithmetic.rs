@@ -2,8 +2,8 @@
 
 //! Sums, products, and a product and a sum, as Blackhole's float unit does them.
 //!
-//! A significand that is worked on has three bits below a float's own, of which the lowest is one if anything has fallen off below it:
-//! so its leading bit is bit 26. What falls off altogether leaves nothing, as in the unit.
+//! A significand that is worked on has three bits below a float's own, of which the lowest is one if anything has
+//! fallen off below it: so its leading bit is bit 26. What falls off altogether leaves nothing, as in the unit.
 
 use super::*;
 
@@ -50,7 +50,8 @@ pub(super) fn sum(asm: &mut Assembler, done: Label, negate: bool) {
     asm.branch(When::Eq, exponent, T1, infinite);
     asm.bind(round);
     round_to_even(asm, value, T1);
-    // The leading bit adds one to the exponent; a carry out of the significand does the right thing too, up to infinity.
+    // The leading bit adds one to the exponent; a carry out of the significand does the right thing too, up to
+    // infinity.
     asm.emit_all([addi(exponent, exponent, -1), slli(exponent, exponent, 23), add(value, value, exponent)]);
     asm.bind(signed);
     asm.emit_all([srli(A0, A0, 31), slli(A0, A0, 31), or(A0, A0, value)]);

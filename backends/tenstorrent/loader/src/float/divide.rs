@@ -23,12 +23,13 @@ pub(super) fn divide(asm: &mut Assembler, done: Label) {
     asm.branch(When::Lt, exponent, ZERO, zero);
     let normal = asm.label();
     asm.branch(When::Ne, exponent, ZERO, normal);
-    // Denormal but for rounding: one bit further down. Only one that is all ones is rounded up to a normal number, and it is odd,
-    // so what was below the bit that goes here does not count.
+    // Denormal but for rounding: one bit further down. Only one that is all ones is rounded up to a normal number,
+    // and it is odd, so what was below the bit that goes here does not count.
     asm.emit_all([srli(T5, T5, 1), addi(exponent, ZERO, 1)]);
     asm.bind(normal);
     round_to_even(asm, T5, T3, T6, T2);
-    // The leading bit adds one to the exponent; a carry out of the significand does the right thing too, up to infinity.
+    // The leading bit adds one to the exponent; a carry out of the significand does the right thing too, up to
+    // infinity.
     asm.emit_all([addi(exponent, exponent, -1), slli(exponent, exponent, 23), add(T5, T5, exponent)]);
     asm.emit(srli(T6, T5, 23));
     asm.branch(When::Eq, T6, ZERO, zero);

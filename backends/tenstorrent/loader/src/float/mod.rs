@@ -2,13 +2,14 @@
 
 //! What an instruction for floats does, in integer instructions: the routines that [veneers](crate::veneer) go to.
 //!
-//! Each takes its operands, the bits of floats, in the first registers for arguments, and leaves its result in the first. It may use every
-//! temporary register.
+//! Each takes its operands, the bits of floats, in the first registers for arguments, and leaves its result in the
+//! first. It may use every temporary register.
 //!
-//! Results are Blackhole's, bit by bit, where Blackhole has the instruction: denormal operands of arithmetic count as zeros of their
-//! sign, results that are denormal after rounding become such zeros, every NaN that is made is `0x7fc00000`, rounding is to nearest even, and in
-//! `x * y + z` the product has three bits more than a float. What no core has, division, square root and conversions with a rounding of
-//! their own, is IEEE's, in the same manner. So a kernel computes the same bits on every board.
+//! Results are Blackhole's, bit by bit, where Blackhole has the instruction: denormal operands of arithmetic count as
+//! zeros of their sign, results that are denormal after rounding become such zeros, every NaN that is made is
+//! `0x7fc00000`, rounding is to nearest even, and in `x * y + z` the product has three bits more than a float. What
+//! no core has, division, square root and conversions with a rounding of their own, is IEEE's, in the same manner. So
+//! a kernel computes the same bits on every board.
 
 mod arithmetic;
 mod compare;

@@ -38,7 +38,8 @@ fn compiler() -> PathBuf {
 /// Makes every kernel one workgroup.
 pub(crate) const ONE_WORKGROUP: &str = "--iree-llvmcpu-disable-distribution";
 
-/// The executable that a file of kernels becomes, made in a folder of the test's own: of this process, since a test may run in two at once.
+/// The executable that a file of kernels becomes, made in a folder of the test's own: of this process, since a test
+/// may run in two at once.
 pub(crate) fn compile(test: &str, name: &str, flags: &[&str]) -> Vec<u8> {
     let source = root().join("backends/tenstorrent/loader/tests/kernels").join(name);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));

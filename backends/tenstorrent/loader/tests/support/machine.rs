@@ -28,7 +28,8 @@ pub(crate) struct Machine {
     word: u32,
 }
 
-/// What an instruction left: the register for its result as an integer's and as a float's, the word in memory, and how many instructions it took.
+/// What an instruction left: the register for its result as an integer's and as a float's, the word in memory, and
+/// how many instructions it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) x: u32,
@@ -58,7 +59,8 @@ impl Machine {
         Self { state: RefCell::new((hart, memory)), cores: Cores::Blackhole, query: BASE, word }
     }
 
-    /// Executes it with these in all integer registers and all float registers; only what it writes may differ afterwards.
+    /// Executes it with these in all integer registers and all float registers; only what it writes may differ
+    /// afterwards.
     pub(crate) fn run(&self, integers: [u32; 32], floats: [u32; 32], word: u32) -> Left {
         let (hart, memory) = &mut *self.state.borrow_mut();
         let rd = (self.word >> 7 & 31) as u8;

@@ -173,7 +173,9 @@ fn request_that_the_hardware_cannot_do_is_refused_with_its_number() {
 
 proptest! {
     #[test]
-    fn fuzz_no_change_makes_it_panic(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+    fn fuzz_no_change_makes_it_panic(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
         for bytes in [network().write(), plain(&network())] {
             let mut bytes = bytes;
             for (at, byte) in &changes {

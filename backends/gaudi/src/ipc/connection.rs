@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A connection to the [service](super::service) of a process that exports: requests and replies, and the news that its card is lost.
+//! A connection to the [service](super::service) of a process that exports: requests and replies, and the news that
+//! its card is lost.
 //!
 //! That news comes unasked. A request under way finds it where the reply would be; for all others one thread of this
 //! process [listens](super::watch).
@@ -30,30 +31,30 @@ pub(super) struct Call<'a> {
     patience: Duration,
 }
 
-/// A connection on which one is let in.
-pub(super) struct Line {
-    state: Mutex<State>,
+/// A connection that the exporter has accepted.
+pub(super) struct Connection {
+    state: Mutex<ConnectionState>,
     buffer: u64,
     card: String,
     patience: Duration,
 }
 
-struct State {
-    /// Nothing once the two sides are out of step, or one is gone.
+struct ConnectionState {
+    /// `None` once the two sides are out of step, or one is gone.
     socket: Option<OwnedFd>,
-    /// What the exporter said last: that its card is lost, and why.
+    /// The exporter's last message: that its card is lost, and why.
     lost: Option<Failure>,
 }
 
-/// How long a last word may take that has begun, or is there already.
-const LAST_WORD: Duration = Duration::from_millis(100);
+/// How long a last message may take that has begun or has arrived.
+const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What is heard on a line without a request.
+/// The result of polling a connection without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// Nothing so far.
     Nothing,
-    /// A request is under way, and hears what there is.
+    /// A request is under way, and takes what arrives.
     Busy,
     /// It is over.
     Over,
@@ -67,8 +68,8 @@ pub(super) fn unreachable(handle: &Handle, errno: Errno) -> Failure {
     failed(&what, errno)
 }
 
-impl Line {
-    /// Connects to the exporter of a buffer, and makes sure that it is the one that the handle names.
+impl Connection {
+    /// Connects to the exporter of a buffer, and checks that it is the one that the handle names.
     pub(super) fn call(handle: &Handle, patience: Duration) -> Result<Call<'_>, Failure> {
         let gone = |errno| unreachable(handle, errno);
         if handle.service.is_empty() {
@@ -88,24 +89,24 @@ impl Line {
         self.state.lock().socket.is_some()
     }
 
-    /// Why the other side's card is of no use any more, if it said so; or that the other side is gone.
+    /// Why the other side's card is lost, if it said so; or that the other side is gone.
     pub(super) fn end(&self) -> Option<Failure> {
         let state = self.state.lock();
         let gone = || state.socket.is_none().then(|| self.gone());
         state.lost.clone().or_else(gone)
     }
 
-    /// Why the other side's card is of no use any more, if it said so.
+    /// Why the other side's card is lost, if it said so.
     pub(super) fn lost(&self) -> Option<Failure> {
         self.state.lock().lost.clone()
     }
 
-    /// Another descriptor of the connection, to sleep at.
+    /// Another descriptor of the connection, to poll.
     pub(super) fn descriptor(&self) -> Option<OwnedFd> {
         self.state.lock().socket.as_ref()?.try_clone().ok()
     }
 
-    /// Takes down what the other side says of its own accord. Never waits for long.
+    /// Takes a notice of the other side, if there is one. Never waits for long.
     pub(super) fn listen(&self) -> Heard {
         let Some(mut state) = self.state.try_lock() else { return Heard::Busy };
         let Some(socket) = &state.socket else { return Heard::Over };
@@ -113,7 +114,7 @@ impl Line {
         match recv(socket, &mut first[..], flags) {
             Err(Errno::AGAIN | Errno::INTR) => return Heard::Nothing,
             Ok((1.., _)) => {
-                let said = self.reply(socket, LAST_WORD);
+                let said = self.reply(socket, LAST_MESSAGE_TIMEOUT);
                 self.conclude(&mut state, &said);
             }
             _ => {}
@@ -127,8 +128,8 @@ impl Line {
         Failure::new(Code::Unavailable, message)
     }
 
-    /// Whether that was the last word.
-    fn conclude(&self, state: &mut State, said: &Result<Option<(u32, String)>, Failure>) -> bool {
+    /// Whether that was the last message.
+    fn conclude(&self, state: &mut ConnectionState, said: &Result<Option<(u32, String)>, Failure>) -> bool {
         let Ok(Some((code, why))) = said else { return false };
         if code & NOTICE == 0 {
             return false;
@@ -138,17 +139,17 @@ impl Line {
         true
     }
 
-    /// Sends a request and takes the reply. After anything but a whole reply the connection is of no use: what comes next on it
-    /// could be the answer to something else.
+    /// Sends a request and takes the reply. After anything but a whole reply the connection is of no use: what comes
+    /// next on it could be the answer to something else.
     pub(super) fn exchange(&self, request: &[u8]) -> Result<(), Failure> {
         let mut state = self.state.lock();
         if let Some(lost) = &state.lost {
             return Err(lost.clone());
         }
         let socket = state.socket.as_ref().ok_or_else(|| self.gone())?;
-        // What cannot be sent any more may have been answered before: the last word is there to be read.
+        // If the request cannot be sent, the last message of the other side may still be there to be read.
         let sent = send_all(socket.as_fd(), request);
-        let patience = if sent.is_ok() { self.patience } else { LAST_WORD };
+        let patience = if sent.is_ok() { self.patience } else { LAST_MESSAGE_TIMEOUT };
         let said = self.reply(socket, patience);
         if self.conclude(&mut state, &said) {
             hang_up(&mut state);
@@ -199,23 +200,23 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for Connection {
     fn drop(&mut self) {
         hang_up(self.state.get_mut());
     }
 }
 
 /// Ends a connection, for all other descriptors of it too.
-fn hang_up(state: &mut State) {
+fn hang_up(state: &mut ConnectionState) {
     if let Some(socket) = state.socket.take() {
-        // What is not connected any more has ended already.
+        // A socket without a connection has ended already.
         let _ = shutdown(&socket, Shutdown::Both);
     }
 }
 
 impl Call<'_> {
-    /// Brings shared memory, or nothing, and is let in.
-    pub(super) fn enter(self, memory: Option<(BorrowedFd<'_>, u64)>) -> Result<Line, Failure> {
+    /// Offers shared memory, or none, and is accepted.
+    pub(super) fn enter(self, memory: Option<(BorrowedFd<'_>, u64)>) -> Result<Connection, Failure> {
         let Self { handle, socket, talk, patience } = self;
         let length = memory.map_or(0, |(_, length)| length);
         let shown = message(&[handle.secret.proof(Side::Importer, talk, length), length]);
@@ -223,18 +224,18 @@ impl Call<'_> {
             Some((file, _)) => send_with(socket.as_fd(), &shown, file)?,
             None => send_all(socket.as_fd(), &shown)?,
         }
-        let line = Line {
-            state: Mutex::new(State { socket: Some(socket), lost: None }),
+        let connection = Connection {
+            state: Mutex::new(ConnectionState { socket: Some(socket), lost: None }),
             buffer: handle.buffer,
             card: handle.card.clone(),
             patience,
         };
-        line.exchange(&[])?;
-        Ok(line)
+        connection.exchange(&[])?;
+        Ok(connection)
     }
 }
 
-/// Makes sure that the listener under a handle's name is its exporter, before it is told anything of use.
+/// Makes sure that the listener under a handle's name is its exporter, before anything of use is sent to it.
 fn meet(connection: &OwnedFd, handle: &Handle, deadline: Instant) -> Result<Talk, Failure> {
     let Handle { buffer, process, .. } = *handle;
     let other = |who: String| {

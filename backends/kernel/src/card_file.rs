@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The open file of a card: opened by its node or adopted from the program, identified, and closed.
+
+use crate::cards::{CardClass, CardHandle, NamedCard, descriptor};
+use crate::drm::{self, Unidentified};
+use crate::system::{DeviceRange, Errno, System};
+use hal_backend::{Code, Failure, HostRange};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The pause between two attempts to open a node.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The time limit of [`Retry::Briefly`].
+const BRIEF: Duration = Duration::from_millis(100);
+
+/// The answer of a driver to one error number of an open.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenError {
+    /// The error number.
+    pub errno: Errno,
+    /// How long to retry.
+    pub retry: Retry,
+    /// The message when the retries have ended.
+    pub reason: Reason,
+}
+
+/// How long a failed open is retried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// Not at all.
+    Never,
+    /// For a tenth of a second: a process that has just been forked holds copies of all files until it calls `exec`.
+    Briefly,
+    /// As long as the caller is ready to wait.
+    Patiently,
+}
+
+/// Why a node is not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// There is no such card.
+    Absent,
+    /// The user has no permission.
+    Forbidden,
+    /// Another process has the card open, and it has one user at a time.
+    InUse,
+    /// The card is not ready yet, such as one that "is still being reset".
+    NotReady(&'static str),
+    /// The card needs help. The words say what it is and what to do.
+    Unusable(&'static str),
+    /// Anything else. The message has the error number.
+    Other,
+}
+
+impl Reason {
+    /// The meaning of an error number that a driver does not list.
+    fn of(errno: Errno) -> Self {
+        match errno {
+            Errno::NOENT | Errno::NXIO => Reason::Absent,
+            Errno::ACCESS => Reason::Forbidden,
+            Errno::BUSY => Reason::InUse,
+            _ => Reason::Other,
+        }
+    }
+}
+
+impl CardClass {
+    /// Opens a card's node, and retries up to `patience` where the driver's [rules](Self::open_errors) say so. The
+    /// caller closes the file by [`System::close`].
+    pub fn open_file(
+        &self,
+        system: &dyn System,
+        node: &Path,
+        patience: Duration,
+    ) -> Result<OwnedFd, Failure> {
+        let begin = Instant::now();
+        loop {
+            let opened = if self.exclusive { system.open_exclusive(node) } else { system.open(node) };
+            let errno = match opened {
+                Ok(file) => return Ok(file),
+                Err(errno) => errno,
+            };
+            let rule = self.open_errors.iter().find(|rule| rule.errno == errno);
+            let limit = match rule.map_or(Retry::Never, |rule| rule.retry) {
+                Retry::Never => Duration::ZERO,
+                Retry::Briefly => patience.min(BRIEF),
+                Retry::Patiently => patience,
+            };
+            let waited = begin.elapsed();
+            if waited >= limit {
+                let reason = rule.map_or_else(|| Reason::of(errno), |rule| rule.reason);
+                return Err(self.cannot_open(system, node, errno, reason, waited));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    #[cold]
+    fn cannot_open(
+        &self,
+        system: &dyn System,
+        node: &Path,
+        errno: Errno,
+        reason: Reason,
+        waited: Duration,
+    ) -> Failure {
+        let Self { driver, module, .. } = self;
+        let name = node.display();
+        let (code, message) = match reason {
+            Reason::Absent => (
+                Code::NotFound,
+                format!(
+                    "there is no {name}: no card, or its driver {module} is not loaded; without a card, ask for \
+                     {driver}://emulated"
+                ),
+            ),
+            Reason::Forbidden => (
+                Code::PermissionDenied,
+                format!(
+                    "{name} may not be opened by this user ({errno}); add the user to the group of the node, or let \
+                     the \
+                     user read and write it"
+                ),
+            ),
+            Reason::InUse => {
+                let holder = system.holder(node).unwrap_or_else(|| "another process".to_owned());
+                let message =
+                    format!("{name} is in use by {holder}, which has it open; a card has one user at a time");
+                (Code::Unavailable, message)
+            }
+            Reason::NotReady(state) => (
+                Code::Unavailable,
+                format!("{name} {state} after {waited:.1?}; try again, or with a longer open_timeout="),
+            ),
+            Reason::Unusable(advice) => (Code::FailedPrecondition, format!("{name} {advice}")),
+            Reason::Other => (
+                Code::Unavailable,
+                format!("{name} cannot be opened: {errno} (errno {})", errno.raw_os_error()),
+            ),
+        };
+        Failure::new(code, message)
+    }
+}
+
+/// The open file of a card, until it is dropped.
+///
+/// # Invariants
+///
+/// Only the opener of a file closes it by [`System::close`]: an adopted file is a duplicate of the program's
+/// descriptor, and dropping it closes the duplicate alone.
+pub struct CardFile {
+    system: Arc<dyn System>,
+    /// `None` once `drop` has taken it.
+    file: Option<OwnedFd>,
+    adopted: bool,
+    name: String,
+}
+
+impl CardFile {
+    /// Opens a node, and retries up to `patience`.
+    pub fn open(
+        class: &CardClass,
+        system: Arc<dyn System>,
+        node: &Path,
+        patience: Duration,
+    ) -> Result<Self, Failure> {
+        let file = class.open_file(&*system, node, patience)?;
+        Ok(Self { system, file: Some(file), adopted: false, name: node.display().to_string() })
+    }
+
+    /// Duplicates a descriptor that the program has opened and closes.
+    pub fn adopt(system: Arc<dyn System>, file: BorrowedFd<'_>, name: String) -> Result<Self, Failure> {
+        let file = file.try_clone_to_owned().map_err(|error| {
+            Failure::new(Code::InvalidArgument, format!("{name} cannot be duplicated: {error}"))
+        })?;
+        Ok(Self { system, file: Some(file), adopted: true, name })
+    }
+
+    /// Opens or adopts the card that a URI names.
+    pub fn of<P: ?Sized>(
+        class: &CardClass,
+        card: &NamedCard<P>,
+        patience: Duration,
+    ) -> Result<Self, Failure> {
+        match &card.handle {
+            CardHandle::Node(node) => Self::open(class, card.system.clone(), node, patience),
+            CardHandle::Descriptor(number) => {
+                let name = format!("descriptor {number}");
+                Self::adopt(card.system.clone(), descriptor(*number)?, name)
+            }
+        }
+    }
+
+    /// Its name in messages: the node's path, or `descriptor N`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The system that it was opened on.
+    pub fn system(&self) -> &Arc<dyn System> {
+        &self.system
+    }
+
+    /// Checks that it belongs to the DRM driver `module`, by the one request that means the same to every DRM driver.
+    pub fn identify(&self, module: &str) -> Result<(), Unidentified> {
+        drm::identify(&*self.system, self.as_fd(), module)
+    }
+
+    /// Makes a [request](System::ioctl).
+    pub fn ioctl(&self, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        self.system.ioctl(self.as_fd(), request, argument)
+    }
+
+    /// [Maps](System::map) memory.
+    pub fn map(&self, length: usize, offset: u64) -> Result<HostRange, Errno> {
+        self.system.map(self.as_fd(), length, offset)
+    }
+
+    /// [Maps](System::map_device) registers or memory of the device.
+    pub fn map_device(&self, length: usize, offset: u64) -> Result<Arc<dyn DeviceRange>, Errno> {
+        self.system.map_device(self.as_fd(), length, offset)
+    }
+}
+
+impl AsFd for CardFile {
+    #[expect(clippy::expect_used, reason = "only `drop` takes the file")]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_ref().expect("the file is open").as_fd()
+    }
+}
+
+impl Drop for CardFile {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take().filter(|_| !self.adopted) {
+            self.system.close(file);
+        }
+    }
+}
+
+impl fmt::Debug for CardFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CardFile")
+            .field("name", &self.name)
+            .field("adopted", &self.adopted)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    const CLASS: CardClass = CardClass {
+        driver: "device",
+        module: "module",
+        folder: "/sys/class/accel",
+        prefix: "accel",
+        node: "/dev/accel/accel",
+        default: "HAL_DEVICE_DEFAULT",
+        emulated: &["emulated"],
+        exclusive: false,
+        open_errors: &[
+            OpenError {
+                errno: Errno::AGAIN,
+                retry: Retry::Patiently,
+                reason: Reason::NotReady("still boots"),
+            },
+            OpenError { errno: Errno::BUSY, retry: Retry::Briefly, reason: Reason::InUse },
+            OpenError {
+                errno: Errno::PERM,
+                retry: Retry::Never,
+                reason: Reason::Unusable("is broken; reset it"),
+            },
+        ],
+    };
+
+    /// A system whose opens fail with the listed errors, the last one first, and then succeed.
+    #[derive(Default)]
+    struct Failing {
+        opens: Mutex<Vec<Errno>>,
+        exclusive: Mutex<usize>,
+        closed: Mutex<usize>,
+    }
+
+    impl System for Failing {
+        fn open(&self, _: &Path) -> Result<OwnedFd, Errno> {
+            match self.opens.lock().pop() {
+                Some(errno) => Err(errno),
+                None => memfd_create("node", MemfdFlags::CLOEXEC),
+            }
+        }
+
+        fn open_exclusive(&self, path: &Path) -> Result<OwnedFd, Errno> {
+            *self.exclusive.lock() += 1;
+            self.open(path)
+        }
+
+        fn close(&self, file: OwnedFd) {
+            drop(file);
+            *self.closed.lock() += 1;
+        }
+
+        fn ioctl(&self, _: BorrowedFd<'_>, _: u32, _: &mut [u8]) -> Result<(), Errno> {
+            Err(Errno::NOTTY)
+        }
+
+        fn map(&self, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
+            Err(Errno::INVAL)
+        }
+
+        fn read(&self, _: &Path) -> Result<String, Errno> {
+            Err(Errno::NOENT)
+        }
+
+        fn list(&self, _: &Path) -> Result<Vec<String>, Errno> {
+            Err(Errno::NOENT)
+        }
+
+        fn holder(&self, _: &Path) -> Option<String> {
+            Some("process 7".to_owned())
+        }
+    }
+
+    fn open(errors: &[Errno], patience: Duration) -> Result<CardFile, Failure> {
+        let system = Failing { opens: Mutex::new(errors.to_vec()), ..Failing::default() };
+        CardFile::open(&CLASS, Arc::new(system), Path::new("/dev/accel/accel3"), patience)
+    }
+
+    #[test]
+    fn open_is_retried_as_the_drivers_rules_say() {
+        let long = Duration::from_secs(60);
+        assert!(open(&[Errno::AGAIN; 15], long).is_ok());
+        assert!(open(&[Errno::BUSY; 2], long).is_ok());
+        for (errno, patience, code, words) in [
+            (Errno::AGAIN, Duration::ZERO, Code::Unavailable, "accel3 still boots after "),
+            (Errno::BUSY, long, Code::Unavailable, "in use by process 7"),
+            (Errno::PERM, long, Code::FailedPrecondition, "accel3 is broken; reset it"),
+            (Errno::NOENT, long, Code::NotFound, "driver module is not loaded"),
+            (Errno::NXIO, long, Code::NotFound, "ask for device://emulated"),
+            (Errno::ACCESS, long, Code::PermissionDenied, "group of the node"),
+            (Errno::IO, long, Code::Unavailable, "(errno 5)"),
+        ] {
+            let refused = open(&vec![errno; 1000], patience).unwrap_err();
+            assert_eq!(refused.code(), code, "{refused}");
+            assert!(refused.message().contains(words), "{refused}");
+        }
+    }
+
+    #[test]
+    fn file_is_closed_by_its_opener_alone() {
+        let system = Arc::new(Failing::default());
+        let node = Path::new("/dev/accel/accel3");
+        let file = CardFile::open(&CLASS, system.clone(), node, Duration::ZERO).unwrap();
+        let adopted = CardFile::adopt(system.clone(), file.as_fd(), "descriptor 9".to_owned()).unwrap();
+        assert_eq!((file.name(), adopted.name()), ("/dev/accel/accel3", "descriptor 9"));
+        drop(adopted);
+        assert_eq!(*system.closed.lock(), 0);
+        drop(file);
+        assert_eq!((*system.closed.lock(), *system.exclusive.lock()), (1, 0));
+        let exclusive = CardClass { exclusive: true, ..CLASS };
+        drop(CardFile::open(&exclusive, system.clone(), node, Duration::ZERO).unwrap());
+        assert_eq!((*system.closed.lock(), *system.exclusive.lock()), (2, 1));
+    }
+}
