@@ -90,6 +90,6 @@ pub enum Violation {
         rule: &'static str,
     },
     /// A core that starts without a start address.
-    #[error("core {0:?} was let go and has no address to start at: write it, and say that it counts, before")]
+    #[error("core {0:?} was started without a start address: write and enable it before")]
     NoStart(Core),
 }

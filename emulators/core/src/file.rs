@@ -64,7 +64,7 @@ pub fn is_held(file: BorrowedFd<'_>) -> bool {
     if alone {
         // Only a test: the next description may take the lock.
         let unlocked = rustix::fs::flock(file, FlockOperation::Unlock);
-        debug_assert!(unlocked.is_ok(), "a lock that this description has is given back");
+        debug_assert!(unlocked.is_ok(), "a lock of this description is released");
     }
     !alone
 }

@@ -147,7 +147,7 @@ impl Client {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
+#[expect(clippy::too_many_lines, reason = "one scenario, from its beginning to its end")]
 fn client_that_is_killed_in_the_middle_of_a_call_leaves_nothing_behind() {
     if std::env::var_os(ROLE).is_some() {
         Remote::live();

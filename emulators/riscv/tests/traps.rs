@@ -304,7 +304,7 @@ fn jump(distance: i32) -> u32 {
         | 0x6f
 }
 
-#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
+#[expect(clippy::too_many_lines, reason = "one scenario, from its beginning to its end")]
 fn access_by_a_table(access: u32, adds: bool, entry: u32) {
     let mut words = vec![
         0x00c0_006f, // jal x0, 12

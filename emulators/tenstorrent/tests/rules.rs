@@ -126,7 +126,7 @@ fn windows_are_whose_they_are_and_as_many_as_there_are() {
     one.free_window(first).unwrap();
     assert_eq!(machine.counts(0).windows, 10);
     drop(other);
-    assert_eq!(machine.counts(0).windows, 10, "it is not looked at yet");
+    assert_eq!(machine.counts(0).windows, 10, "closed files are not noticed yet");
     machine.close(machine.open(node()).unwrap());
     assert_eq!(machine.counts(0).windows, 9);
 }

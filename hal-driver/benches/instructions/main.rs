@@ -30,7 +30,7 @@ const BUDGETS: [callgrind::Budget; 18] = [
     ("gate_fill_cross_queue", 3_280),
     ("gate_copy_chain", 3_350),
     ("gate_update_chain", 3_440),
-    ("gate_held_fills", 3_620),
+    ("gate_blocked_fills", 3_620),
     ("gate_fan_out_in", 3_030),
     ("gate_fan_out_in_fills", 4_580),
     ("gate_alloca_dealloca", 12_900),
@@ -473,7 +473,7 @@ fn update_chain(rig: &mut Rig) {
     });
 }
 
-fn held_fills(rig: &mut Rig) {
+fn blocked_fills(rig: &mut Rig) {
     let first = rig.at + 1;
     for value in first..first + COUNT {
         rig.fill(&rig.lists(value), 1, &rig.target);
@@ -663,7 +663,7 @@ gates! {
     gate_fill_cross_queue: fill_cross_queue * 1,
     gate_copy_chain: copy_chain * 1,
     gate_update_chain: update_chain * 1,
-    gate_held_fills: held_fills * 1,
+    gate_blocked_fills: blocked_fills * 1,
     gate_fan_out_in: fan_out_in * 1,
     gate_fan_out_in_fills: fan_out_in_fills * 1,
     gate_alloca_dealloca: alloca_dealloca * 1,

@@ -122,7 +122,7 @@ fn engine_is_one_queues_until_it_gives_it_back_or_the_card_is_closed() {
     }
 }
 
-/// Executes packets on a queue of the first generation, from beginning to end: an internal one tells of it by a word.
+/// Executes packets on a queue of the first generation, from beginning to end: an internal one signals its end by a word.
 fn execute(card: &Card, queue: u32, packets: &[u8]) {
     if queue < 8 {
         return card.execute(queue, packets);
@@ -278,18 +278,18 @@ fn transfer_of_the_second_generation_signals_a_sync_object_at_its_end() {
         let rows = [(0, address as u32), (1, (address >> 32) as u32), (2, 77), (3, arm)];
         let watch: Vec<u8> = rows.into_iter().flat_map(|(row, value)| short(row * 0x2000, value)).collect();
         let [low, high, word] = endings(core);
-        let told = REGISTERS + 0x410_0000 + u64::from(object) * 4;
-        let tell = |address: u64, value: u32| {
+        let target = REGISTERS + 0x410_0000 + u64::from(object) * 4;
+        let write = |address: u64, value: u32| {
             [long(low, address as u32), long(high, (address >> 32) as u32), long(word, value)].concat()
         };
-        card.execute(0, &[watch, tell(told, 1 << 31 | 1)].concat());
+        card.execute(0, &[watch, write(target, 1 << 31 | 1)].concat());
         let transfer = |control: u32| packet(opcode::LIN_DMA, control, 64, &[SRAM, SRAM + 0x100]);
         card.execute(queue, &[transfer(1), transfer(0), transfer(0)].concat());
         assert_eq!(bytes(&memory, 0, 4), [0; 4], "{queue}: one of them says so");
         card.execute(queue, &transfer(1 | 1 << 4));
         assert_eq!(bytes(&memory, 0, 4), 77_u32.to_le_bytes(), "{queue}: one that fills says so, too");
         // It is a word like any other, and goes where it is said.
-        card.execute(0, &tell(address + 0x800, 0x5A5A));
+        card.execute(0, &write(address + 0x800, 0x5A5A));
         card.execute(queue, &transfer(1));
         assert_eq!(bytes(&memory, 0x800, 8), [0x5A, 0x5A, 0, 0, 0, 0, 0, 0], "{queue}");
         // Other engines have no address, and neither has any engine when the card is opened next.

@@ -379,8 +379,8 @@ fn reset_is_given_up_when_the_file_is_kept() {
 #[test]
 fn error_is_notified_once_and_the_card_still_answers() {
     let card = card(options(SECOND));
-    let told = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-    let number = u32::try_from(std::os::fd::AsRawFd::as_raw_fd(&told)).unwrap();
+    let notified = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    let number = u32::try_from(std::os::fd::AsRawFd::as_raw_fd(&notified)).unwrap();
     let request = InfoIn { op: info::REGISTER_EVENTFD, dcore_id: number, ..InfoIn::default() };
     assert_eq!(card.call::<_, [u8; 24]>(Call::Info, &request).0, Ok(()));
     let bad = card.commands(&[0; 8]);

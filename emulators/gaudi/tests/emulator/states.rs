@@ -259,13 +259,13 @@ fn listener_to_notices_has_time_to_close() {
         ..executing(Generation::Gaudi2, |execution| execution.speed = 200)
     });
     let machine = card.machine().clone();
-    let told = eventfd();
-    assert_eq!(register(&card, &told), Ok(()));
-    assert_eq!(register(&card, &told), Err(Errno::INVAL));
+    let notifier = eventfd();
+    assert_eq!(register(&card, &notifier), Ok(()));
+    assert_eq!(register(&card, &notifier), Err(Errno::INVAL));
     let hung = hang(&card, &one_second());
     let mut counter = [0; 8];
-    until("the notification", || rustix::io::read(&told, &mut counter.clone()).is_ok());
-    let _ = rustix::io::read(&told, &mut counter);
+    until("the notification", || rustix::io::read(&notifier, &mut counter.clone()).is_ok());
+    let _ = rustix::io::read(&notifier, &mut counter);
     assert_eq!((card.status(), card.counts().hard_resets), (status::OPERATIONAL, 0));
     assert_eq!(card.wait_for(hung, Duration::from_secs(5)).0, Err(Errno::BUSY));
     assert_eq!(card.events(), event::CS_TIMEOUT | event::DEVICE_RESET);
@@ -275,10 +275,10 @@ fn listener_to_notices_has_time_to_close() {
     drop(card);
     // A close in time resets the card.
     let card = open(&machine, 0);
-    assert_eq!(register(&card, &told), Ok(()));
+    assert_eq!(register(&card, &notifier), Ok(()));
     let request = InfoIn { op: info::UNREGISTER_EVENTFD, ..InfoIn::default() };
     assert_eq!(card.call::<_, [u8; 24]>(Call::Info, &request).0, Ok(()));
-    assert_eq!(register(&card, &told), Ok(()));
+    assert_eq!(register(&card, &notifier), Ok(()));
     let bad = card.commands(&[0; 8]);
     card.run(&bad, 0, 8).unwrap();
     until("the event", || card.counts().in_flight == 1 && card.events() & event::UNDEFINED_OPCODE != 0);
@@ -291,8 +291,8 @@ fn listener_to_notices_has_time_to_close() {
 fn notified_error_ends_waits_with_an_error_and_refuses_new_ones() {
     for generation in BOTH {
         let card = card(faulty(generation, &["hang:2"]));
-        let told = eventfd();
-        register(&card, &told).unwrap();
+        let notifier = eventfd();
+        register(&card, &notifier).unwrap();
         let hung = hang(&card, &CsIn::default());
         let waits = card.counts().waits;
         std::thread::scope(|scope| {

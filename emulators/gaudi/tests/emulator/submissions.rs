@@ -240,7 +240,7 @@ fn released_handle_is_valid_while_the_buffer_is_mapped() {
     assert!(view.write(0, &Card::nop()));
     // Of a handle, only the number counts.
     assert_eq!(card.destroy(handle & !(0x1f << 59)), Ok(()));
-    assert_eq!(card.destroy(handle), Err(Errno::INVAL), "it was given back already");
+    assert_eq!(card.destroy(handle), Err(Errno::INVAL), "it was released already");
     assert_eq!(about(&card, handle, 0), Ok(0));
     let chunk = Chunk { cb_handle: handle, cb_size: 8, ..Chunk::default() };
     let (result, answer) = card.submit_with(&CsIn::default(), &[chunk]);

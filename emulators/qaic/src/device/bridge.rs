@@ -129,7 +129,7 @@ impl Bridge {
 
     /// Whether the request at an index may begin: no earlier transfer of its fences' directions is unfinished,
     /// and no earlier request waits for the same semaphore.
-    #[expect(clippy::indexing_slicing, reason = "places are those of requests that were just looked at")]
+    #[expect(clippy::indexing_slicing, reason = "the places belong to requests that were just checked")]
     fn may_begin(&self, place: usize) -> bool {
         let element = &self.window[place];
         let presync = element.presync().map(|command| command.index);
@@ -146,7 +146,7 @@ impl Bridge {
     }
 
     /// Advances a request as far as it goes without memory or rings. Returns whether it has advanced.
-    #[expect(clippy::indexing_slicing, reason = "places are those of requests that were just looked at")]
+    #[expect(clippy::indexing_slicing, reason = "the places belong to requests that were just checked")]
     fn step(&mut self, place: usize) -> bool {
         let begins = self.may_begin(place);
         let element = &mut self.window[place];
@@ -206,7 +206,7 @@ impl Card {
     }
 
     /// Writes a doorbell, which wakes the cores.
-    #[expect(clippy::indexing_slicing, reason = "the place is that of a request that was just looked at")]
+    #[expect(clippy::indexing_slicing, reason = "the place belongs to a request that was just checked")]
     fn write_doorbell(&mut self, channel: u32, place: usize) {
         let bridge = &mut self.bridges[channel];
         let Some((network, _)) = &bridge.network else { return };
@@ -234,7 +234,7 @@ impl Card {
     }
 
     /// Finds the memory of a transfer.
-    #[expect(clippy::indexing_slicing, reason = "the place is that of a request that was just looked at")]
+    #[expect(clippy::indexing_slicing, reason = "the place belongs to a request that was just checked")]
     fn prepare(&mut self, channel: u32, place: usize) -> Option<BridgeTransfer> {
         let bridge = &self.bridges[channel];
         let (network, _) = bridge.network.as_ref()?;
@@ -251,7 +251,7 @@ impl Card {
     }
 
     /// Puts a response into the ring. Returns false if the ring is full, and whether to interrupt the kernel.
-    #[expect(clippy::indexing_slicing, reason = "the place is that of a request that was just looked at")]
+    #[expect(clippy::indexing_slicing, reason = "the place belongs to a request that was just checked")]
     fn respond(&mut self, channel: u32, place: usize) -> Option<bool> {
         let (bridge, registers) = (&mut self.bridges[channel], &mut self.registers[channel]);
         let (_, rings) = bridge.network.as_ref()?;

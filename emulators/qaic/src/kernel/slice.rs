@@ -162,7 +162,7 @@ impl Card {
     /// `detach_slice_bo`: an object is as before it was sliced. Waits for it return at once.
     #[expect(
         clippy::expect_used,
-        reason = "a channel knows those that are sliced, and a program's is looked at first"
+        reason = "a channel knows those that are sliced, and a program's is checked first"
     )]
     pub(crate) fn detach(&mut self, number: u64) {
         let object = self.objects.live(number);

@@ -164,8 +164,8 @@ impl Card {
         asks.iter().for_each(|ask| message.ask(ask).unwrap());
         let (len, count) = (message.bytes().len() as u32, message.count());
         let (result, answer) = self.manage_raw(message.memory(), len, count);
-        let told = matches!(result, Ok(()) | Err(Errno::CANCELED));
-        let bytes = message.memory()[..if told { answer.len as usize } else { 0 }].to_vec();
+        let answered = matches!(result, Ok(()) | Err(Errno::CANCELED));
+        let bytes = message.memory()[..if answered { answer.len as usize } else { 0 }].to_vec();
         (result, bytes)
     }
 
@@ -230,8 +230,8 @@ impl Card {
         let request = command::request(&request, &[]);
         let (result, bytes) =
             self.manage(&[Ask::Passthrough(&request), Ask::Deactivate { channel: active.channel }]);
-        let told = matches!(result, Ok(()) | Err(Errno::CANCELED));
-        (result, if told { passthrough(&bytes) } else { DeactivateResponse::default() })
+        let answered = matches!(result, Ok(()) | Err(Errno::CANCELED));
+        (result, if answered { passthrough(&bytes) } else { DeactivateResponse::default() })
     }
 
     pub(crate) fn attach(

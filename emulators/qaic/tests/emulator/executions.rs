@@ -195,5 +195,5 @@ fn statistics_say_what_was_before_an_object_in_the_ring() {
     assert!(card.statistics(active.channel, one).unwrap().device_latency_us >= 2000);
     assert_eq!(card.statistics(active.channel, 99).unwrap_err(), Errno::NOENT);
     assert_eq!(card.statistics(16, one).unwrap_err(), Errno::INVAL);
-    assert!(card.statistics(5, one).is_ok(), "who has the channel is not looked at");
+    assert!(card.statistics(5, one).is_ok(), "the owner of the channel is not checked");
 }

@@ -316,13 +316,13 @@ fn crash_takes_one_workload_and_no_other() {
     assert_eq!(card.try_activate(elf, 8).0, Ok(()));
     assert_eq!((channel_state(&card, lost), card.counts().resets), ("1\n".to_owned(), 0));
     // Listeners were notified of every state of this channel, and only of the other one's first state.
-    let told = |channel: u32| {
+    let notified = |channel: u32| {
         let of = format!("change DBC_ID={channel} DBC_STATE=");
         let events = card.emulator.uevents(0);
         events.iter().filter_map(|event| event.strip_prefix(&of).map(str::to_owned)).collect::<Vec<_>>()
     };
-    assert_eq!(told(lost), ["1", "2", "3", "4", "5", "0", "1"]);
-    assert_eq!(told(active.channel), ["1"]);
+    assert_eq!(notified(lost), ["1", "2", "3", "4", "5", "0", "1"]);
+    assert_eq!(notified(active.channel), ["1"]);
 }
 
 #[test]

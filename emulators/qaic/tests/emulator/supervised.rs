@@ -22,7 +22,11 @@ fn card_of_a_dead_process_is_released_at_the_next_reap() {
     one.execute(active.channel, &[stuck]).unwrap();
     assert!(machine.reap(), "two files are open");
     one.abandon();
-    assert_eq!((machine.counts(0).users, machine.counts(0).channels), (2, 1), "it is not looked at yet");
+    assert_eq!(
+        (machine.counts(0).users, machine.counts(0).channels),
+        (2, 1),
+        "closed files are not noticed yet"
+    );
     assert!(machine.reap(), "one is");
     let counts = machine.counts(0);
     assert_eq!((counts.users, counts.channels, counts.objects, counts.activations), (1, 0, 0, 0));
