@@ -4,7 +4,7 @@
 //!
 //! `qaic://` drives a card through the requests of the upstream kernel driver: buffer objects, slices, execution, and
 //! messages to the card's management processor. Nothing of the vendor's user-space software is needed but its
-//! compiler. `qaic://emulated` drives an [emulator] of that kernel driver and its cards, which runs IREE's host
+//! compiler. `qaic://emulated` drives an emulator of that kernel driver and its cards, which runs IREE's host
 //! executables as networks of its own. What no emulator can show is said in `docs/qaic.md`: nothing here has been
 //! proved on silicon yet.
 //!

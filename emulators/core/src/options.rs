@@ -110,7 +110,7 @@ impl Execution {
         })
     }
 
-    /// The same, with the [speed](speed) of the parameters.
+    /// The same, with the speed of the parameters.
     pub fn with_speed(self, parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
         Ok(Self { speed: parameters.number("speed", 1, 1, 1_000_000)?, ..self })
     }

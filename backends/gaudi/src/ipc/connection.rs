@@ -4,7 +4,7 @@
 //! its card is lost.
 //!
 //! That news comes unasked. A request under way finds it where the reply would be; for all others one thread of this
-//! process [listens](super::watch).
+//! process [listens](super::loss_monitor).
 
 use super::export::is_here;
 use super::handle::Handle;
