@@ -83,7 +83,8 @@
 //! Networks, which no driver of the kernel's own enables, and so collective waits; attestation and the rest of
 //! the firmware; completion queues of sync managers; the page sizes of the host's memory; the state of a device
 //! in creation. Requests for these are refused. Packets that write to the registers of engines have no effect;
-//! repetition, load-and-execute and lists of command buffers are unknown operations.
+//! repetition and waits of the queue itself (`REPEAT`, `WAIT`) are refused when they run, as no public source says what
+//! they do.
 //!
 //! A supervisor (`emulators/supervisor`) shows one machine to many processes. Without one, processes that share
 //! a machine's name see that a card is taken, and nothing else of each other: not a reset, and not that a
