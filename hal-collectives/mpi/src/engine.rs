@@ -21,10 +21,10 @@
 //! time on that it calls a callback, and takes its place if it has not come back within a [`LONG_NAP`] or two, or an [`IDLE`] where there was nothing to do for
 //! long. A thread that comes back and finds its place taken stands by, or goes if another one does: at most one stands by, one serves, and the others are in callbacks.
 
-use crate::group::Failed;
+use crate::group::Group;
 use crate::launcher::{processors_on_this_machine, ranks_on_this_machine};
-use crate::library::{Library, at_exit, in_forks};
-use crate::progress::{Ended, Progress, Started, Told};
+use crate::library::{Handle, Library, at_exit, in_forks};
+use crate::progress::{Creation, Ended, Progress, Started, Told};
 use crate::table::Groups;
 use hal_collectives::Result;
 use hal_collectives::local::{Helper, is_busy as is_busy_here};
@@ -33,7 +33,7 @@ use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a thread looks without a pause after anything has moved.
@@ -60,6 +60,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The engine of this process's collectives between processes: the MPI library, the operations under way, and the threads that look.
 pub(crate) struct Engine {
+    this: Weak<Self>,
+    library: Arc<Library>,
     pub(crate) rank: u32,
     pub(crate) size: u32,
     /// Whether MPI was begun here. Otherwise the program ends it, and may do so when it has let go of all groups.
@@ -94,14 +96,13 @@ pub(crate) struct Engine {
 }
 
 pub(crate) enum Command {
-    /// Letters may come.
-    Listen,
+    /// This process is in a group, which needs a communicator.
+    Join(Arc<Group>),
     Start(Box<Started>),
-    /// Everything of a group that has failed ends; the others are told if it had not failed before.
-    Fail {
-        group: Arc<crate::group::Group>,
-        failed: Failed,
-    },
+    /// Everything of a group that has failed ends, and the other ranks are told.
+    Failed(Arc<Group>),
+    /// A communicator was made, or not.
+    Created(Creation, Result<Handle>),
     /// MPI is left alone until something starts.
     Rest,
 }
@@ -161,7 +162,7 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
         let library = Library::load()?;
         at_exit(quit);
         in_forks(forked);
-        let engine = Arc::new(Engine::new(library, &WATCHERS));
+        let engine = Engine::new(library, &WATCHERS);
         let served = engine.clone();
         let thread = std::thread::Builder::new().name("hal-mpi".into());
         thread.spawn(move || served.serve(IDLE)).map_err(|error| {
@@ -193,10 +194,12 @@ pub(crate) struct Look {
 }
 
 impl Engine {
-    pub(crate) fn new(library: Library, watchers: Watchers) -> Self {
+    pub(crate) fn new(library: Library, watchers: Watchers) -> Arc<Self> {
+        let (library, groups) = (Arc::new(library), Arc::new(Groups::default()));
         let (rank, size, owned) = (library.rank, library.size, library.owned);
-        let groups = Arc::new(Groups::default());
-        Self {
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            library: library.clone(),
             rank,
             size,
             owned,
@@ -217,7 +220,7 @@ impl Engine {
             standing: AtomicUsize::new(0),
             process: std::process::id(),
             is_forked: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Has something done soon, now if the lock is free. Operations that end by it are told by the next look, as the caller
@@ -254,6 +257,16 @@ impl Engine {
 
     /// Ends MPI, when what this process has left to do is done: others may wait for what a thread has left behind that ends the process now.
     fn quit(&self) {
+        // Others wait for communicators that are made with this process.
+        let end = Instant::now() + PATIENCE;
+        let creates = |progress: &mut Progress| {
+            self.take_commands(progress);
+            progress.step();
+            progress.creates()
+        };
+        while self.with(PATIENCE, creates) == Some(true) && Instant::now() < end {
+            std::thread::sleep(NAP);
+        }
         self.with(PATIENCE, |progress| {
             self.take_commands(progress);
             progress.quit(PATIENCE);
@@ -294,9 +307,31 @@ impl Engine {
         LOOKING.set(true);
         let _looking = Looking;
         let result = work(&mut progress);
+        self.create(&mut progress);
         self.under_way.store(progress.waits(), Ordering::SeqCst);
         self.sends.store(progress.sends(), Ordering::SeqCst);
         Some(result)
+    }
+
+    /// Has the next communicator made, by a thread that may block.
+    fn create(&self, progress: &mut Progress) {
+        while let Some((creation, parent, members)) = progress.next_creation() {
+            if self.library.creates_at_once {
+                let outcome = self.library.create(parent, &members);
+                progress.take([Command::Created(creation, outcome)]);
+                continue;
+            }
+            let Some(engine) = self.this.upgrade() else { return };
+            let thread = std::thread::Builder::new().name("hal-mpi-create".into());
+            let spawned = thread.spawn(move || {
+                let outcome = engine.library.create(parent, &members);
+                engine.send(Command::Created(creation, outcome));
+            });
+            if let Err(error) = spawned {
+                let message = format!("there is no thread for a communicator: {error}");
+                progress.no_creation(&Failure::new(Code::ResourceExhausted, message));
+            }
+        }
     }
 
     /// Looks at everything once, unless another thread does, and tells whose operations have ended.

@@ -17,19 +17,16 @@
 //! does the same. So all know after a logarithmic number of hops, also where some ranks are gone.
 #![deny(unsafe_code)]
 
-mod active;
-mod announced;
-mod ending;
+mod calls;
 mod engine;
-mod exchange;
 mod group;
 mod launcher;
 mod library;
-mod mail;
+mod notice;
+mod order;
+mod parts;
 mod progress;
 mod table;
-mod unclaimed;
-mod wire;
 
 use hal_collectives::{Communicator, Result, Terms};
 use std::time::Instant;
@@ -98,13 +95,13 @@ pub mod loopback {
 
     /// A job of so many ranks.
     pub fn job(ranks: u32) -> Vec<Rank> {
-        job_of(crate::library::loopback::network(ranks))
+        job_of(crate::library::fake::network(ranks))
     }
 
     /// A job whose ranks have some libraries.
     pub(crate) fn job_of(libraries: impl IntoIterator<Item = Library>) -> Vec<Rank> {
         let watchers = Box::leak(Box::default());
-        libraries.into_iter().map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect()
+        libraries.into_iter().map(|library| Rank(Engine::new(library, watchers))).collect()
     }
 
     impl Rank {
