@@ -96,7 +96,9 @@ pub(crate) struct Engine {
 }
 
 pub(crate) enum Command {
-    /// This process is in a group, which needs a communicator.
+    /// This process has a channel.
+    Listen,
+    /// It is in a group, which needs a communicator.
     Join(Arc<Group>),
     Start(Box<Started>),
     /// Everything of a group that has failed ends, and the other ranks are told.

@@ -251,7 +251,9 @@ impl Member {
         }
         *speaker = Speaker { owner, members: speaker.members + 1 };
         drop(speaker);
-        group.engine.groups.joined();
+        if group.engine.groups.joined() {
+            group.engine.send(Command::Listen);
+        }
         Ok(Self(group))
     }
 }

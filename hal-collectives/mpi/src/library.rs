@@ -109,8 +109,7 @@ pub(crate) enum Number {
     U64,
     F32,
     F64,
-    /// Two bytes, and sixteen, that only folds of ours look into.
-    Two,
+    /// Sixteen bytes: a complex number to MPI, into which only folds of ours look.
     Sixteen,
 }
 
@@ -120,7 +119,7 @@ struct Constants {
     errors_return: Handle,
     any_source: c_int,
     /// The handles of the numbers, in their order.
-    numbers: [Handle; 13],
+    numbers: [Handle; 12],
     /// Sum, product, minimum, maximum.
     folds: [Handle; 4],
 }
@@ -296,29 +295,21 @@ impl Library {
         }
     }
 
-    /// A library that is initialised, with types and operations of ours.
+    /// A library that is initialised, with operations of ours.
     ///
     /// # Safety
     ///
     /// The constants and functions are those of one library.
     unsafe fn new(
-        mut constants: Constants,
+        constants: Constants,
         functions: Functions,
         (rank, size): (u32, u32),
         owned: bool,
         is_multiple: bool,
     ) -> Result<Self> {
-        let [byte, .., two, sixteen] = &mut constants.numbers;
-        for (number, bytes) in [(two, 2), (sixteen, 16)] {
-            // SAFETY: as the caller promises.
-            unsafe {
-                (functions.contiguous)(bytes, *byte, number);
-                (functions.commit)(number);
-            }
-        }
         let fold = |(fold, function)| {
             let mut handle = 0;
-            // SAFETY: as above; the order of two operands does not matter to any of them.
+            // SAFETY: as the caller promises; the order of two operands does not matter to any of them.
             unsafe { (functions.create_op)(function, 1, &raw mut handle) };
             (fold, handle)
         };
@@ -541,8 +532,7 @@ unsafe fn constants(library: *mut c_void) -> Result<Constants> {
                 0x4c00_083e,
                 0x4c00_040a,
                 0x4c00_080b,
-                0,
-                0,
+                0x4c00_1041,
             ],
             folds: [0x5800_0003, 0x5800_0004, 0x5800_0002, 0x5800_0001],
         });
@@ -567,8 +557,7 @@ unsafe fn constants(library: *mut c_void) -> Result<Constants> {
             of(c"ompi_mpi_uint64_t")?,
             of(c"ompi_mpi_float")?,
             of(c"ompi_mpi_double")?,
-            0,
-            0,
+            of(c"ompi_mpi_c_double_complex")?,
         ],
         folds: [
             of(c"ompi_mpi_op_sum")?,

@@ -245,6 +245,8 @@ pub(crate) struct Progress {
     looked: Instant,
     catches_up: Option<Instant>,
     ended: Ended,
+    /// This process listens to others: it has a channel, or had one when it was asked last.
+    listens: bool,
     has_quit: bool,
     /// A group has failed because a rank did not come in time, or because MPI failed: that may be so at the end too.
     is_any_missing: bool,
@@ -274,6 +276,7 @@ impl Progress {
             looked: Instant::now(),
             catches_up: None,
             ended: Ended::default(),
+            listens: false,
             has_quit: false,
             is_any_missing: false,
         }
@@ -307,7 +310,7 @@ impl Progress {
 
     /// The next communicator that a thread is to make, with its parent and its ranks there.
     pub(crate) fn next_creation(&mut self) -> Option<(Creation, Handle, Vec<u32>)> {
-        if self.is_creating || self.has_quit {
+        if self.is_creating || self.has_quit || !self.listens {
             return None;
         }
         let (parent, members) = match self.creations.front()? {
@@ -331,6 +334,7 @@ impl Progress {
         }
         for command in commands {
             match command {
+                Command::Listen => self.listens = true,
                 Command::Join(group) => self.want(group),
                 Command::Start(started) => self.start(started),
                 Command::Failed(group) => self.group_failed(&group),
@@ -501,7 +505,7 @@ impl Progress {
         }
         let now = Instant::now();
         let mut moved = false;
-        if !self.is_blocked() {
+        if !self.is_blocked() && self.listens {
             moved |= self.look_for_notices(now);
             if self.catches_up.is_none() {
                 moved |= self.look_for_ends();
@@ -750,12 +754,16 @@ impl Progress {
         let slot = started.slots.iter().zip(&started.calls).find(|(_, call)| has_begun || call.is_some());
         let Some(&Slot { place, side }) = slot.map(|(slot, _)| slot) else { return };
         if std::mem::replace(&mut started.is_overdue, true) {
-            // The rank that calls the roll is gone.
-            let first = if group.communicator.get().is_some() { Some(0) } else { None };
-            let failure = too_late(&group, place, group.rank, first.into_iter());
+            let failure = if group.communicator.get().is_some() {
+                // The rank that calls the roll is gone.
+                too_late(&group, place, group.rank, std::iter::once(0))
+            } else {
+                not_joined(&group, place)
+            };
             return self.fail(&group, &failure);
         }
         let failure = match place.line {
+            _ if self.base.is_none() => Some(not_joined(&group, place)),
             _ if group.communicator.get().is_none() => None,
             _ if !has_begun && group.order.lock().is_held_up(side, place) => {
                 let message = format!(
@@ -840,6 +848,9 @@ impl Progress {
                 self.read(of, notice);
             }
         }
+        self.listens = false;
+        // MPI may end now, and does not say any more when it is done with them.
+        self.sending.drain(..).chain(self.kept.drain(..)).for_each(drop);
     }
 
     /// True if communicators are to be made that other processes wait for.
@@ -859,6 +870,16 @@ impl Progress {
         self.has_quit = true;
         self.library.end(self.is_any_missing.then_some(patience));
     }
+}
+
+/// The failure of an operation of a group that has no communicator.
+fn not_joined(group: &Group, place: Place) -> Failure {
+    let message = format!(
+        "{place} of the group {:?}: rank {} waits in it; another rank has not come to make the group within {:?} \
+         (collective_timeout)",
+        group.name, group.rank, group.terms.timeout
+    );
+    Failure::new(Code::DeadlineExceeded, message)
 }
 
 /// The failure of an operation that ranks have not come to in time.

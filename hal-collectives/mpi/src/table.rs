@@ -83,8 +83,9 @@ impl Groups {
         known.group.take_if(|group| group.id.generation <= id.generation)
     }
 
-    pub(crate) fn joined(&self) {
-        self.channels.fetch_add(1, Ordering::SeqCst);
+    /// This process has one channel more. True if it is the first.
+    pub(crate) fn joined(&self) -> bool {
+        self.channels.fetch_add(1, Ordering::SeqCst) == 0
     }
 
     pub(crate) fn left(&self) {

@@ -21,7 +21,7 @@ const FOLDS: Handle = 1;
 const OWN_FOLDS: Handle = 100;
 
 /// The sizes of the numbers, in their order.
-const SIZES: [usize; 13] = [1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 2, 16];
+const SIZES: [usize; 12] = [1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 16];
 const ELEMENTS: [Element; 11] = [
     Element::U8,
     Element::I8,
@@ -514,16 +514,8 @@ impl Communicator {
 unsafe extern "C" fn contiguous(count: c_int, of: Handle, made: *mut Handle) -> c_int {
     let handle = with(|state| {
         let of = state.of(of);
-        // Two and sixteen bytes have their own numbers.
-        match size(count) {
-            2 if of.number == 0 => NUMBERS + 11,
-            16 if of.number == 0 => NUMBERS + 12,
-            count => state.new_type(Type {
-                number: of.number,
-                size: of.size * count,
-                extent: of.extent * count,
-            }),
-        }
+        let count = size(count);
+        state.new_type(Type { number: of.number, size: of.size * count, extent: of.extent * count })
     });
     // SAFETY: `Library` passes a word of its own.
     unsafe { *made = handle };
