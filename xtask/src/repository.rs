@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Tests of the repository as a whole: licences, the oldest compiler, which crates depend on which, and that
-//! pages name only files, tests and commands that exist.
+//! Tests of the repository as a whole: licences, the oldest compiler, which crates depend on which, that pages name
+//! only files, tests and commands that exist, and that their pictures are up to date.
 
 use crate::workspace::{cargo, root};
 use clap::CommandFactory;
@@ -403,6 +403,14 @@ fn pages_name_files_tests_and_commands_that_exist() {
         })
         .collect();
     assert!(missing.is_empty(), "pages name what does not exist:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn pictures_of_pages_are_those_that_their_script_draws() {
+    let script = root().unwrap().join("docs/images/pictures.py");
+    let output = std::process::Command::new("python3").arg(&script).arg("--check").output().unwrap();
+    let says = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "run {}: {says}", script.display());
 }
 
 #[test]
