@@ -13,7 +13,8 @@ HERE = pathlib.Path(__file__).parent
 
 STYLE = """
 text{font:13px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;fill:#1f2328}
-.b{font-weight:600}.s{font-size:11.5px;fill:#4d565f}.m{font-family:ui-monospace,"DejaVu Sans Mono",monospace;font-size:12px}
+.b{font-weight:600}.s{font-size:11.5px;fill:#4d565f}\
+.m{font-family:ui-monospace,"DejaVu Sans Mono",monospace;font-size:12px}
 .ground{fill:#fff}.plain{fill:#f6f8fa;stroke:#6e7781}.ship{fill:#ddf4ff;stroke:#0969da}.rig{fill:#fff4c2;stroke:#9a6700}
 .done{fill:#dafbe1;stroke:#1a7f37}.region{fill:none;stroke:#6e7781;stroke-dasharray:5 4}
 .line{fill:none;stroke:#4d565f;stroke-width:1.5}.dash{stroke-dasharray:5 4}.faint{fill:none;stroke:#d0d7de}
@@ -21,7 +22,8 @@ text{font:13px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;fill:
 @media(prefers-color-scheme:dark){
 text{fill:#e6edf3}.s{fill:#aab4be}.ground{fill:#0d1117}.plain{fill:#1c2128;stroke:#8b949e}
 .ship{fill:#0c2d4d;stroke:#58a6ff}.rig{fill:#3b2e0a;stroke:#d29922}.done{fill:#12361f;stroke:#3fb950}
-.region{stroke:#8b949e}.line{stroke:#aab4be}.faint{stroke:#30363d}.head{fill:#aab4be}.goal{stroke:#ff7b72}.white{fill:#0d1117}}
+.region{stroke:#8b949e}.line{stroke:#aab4be}.faint{stroke:#30363d}\
+.head{fill:#aab4be}.goal{stroke:#ff7b72}.white{fill:#0d1117}}
 """
 
 
@@ -51,12 +53,14 @@ class Picture:
         self.add(f'<polyline class="{kind}" points="{path}"{end}/>')
 
     def write(self):
-        arrow = ('<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto" '
-                 'markerUnits="userSpaceOnUse"><path class="head" d="M0,0 8,4 0,8z"/></marker></defs>')
+        arrow = ('<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" '
+                 'markerHeight="8" orient="auto" markerUnits="userSpaceOnUse">'
+                 '<path class="head" d="M0,0 8,4 0,8z"/></marker></defs>')
         body = "\n".join(self.parts)
         (HERE / self.name).write_text(
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" width="{self.width}" '
-            f'height="{self.height}" role="img" aria-label="{escape(self.title)}">\n<title>{escape(self.title)}</title>\n'
+            f'height="{self.height}" role="img" aria-label="{escape(self.title)}">\n'
+            f'<title>{escape(self.title)}</title>\n'
             f'<style>{STYLE}</style>\n{arrow}\n<rect class="ground" width="100%" height="100%"/>\n{body}\n</svg>\n')
 
 
@@ -172,7 +176,8 @@ class Lanes:
 def waits():
     """Signal before wait, wait before signal, and a wait that the device does."""
     it = Picture("waits.svg", "Signal before wait, wait before signal, and a wait that is left to the device", 960, 560)
-    lanes = Lanes(it, 24, "Signal before wait: the wait is reached, and B goes to the device at once", ["program", "timeline x", "device"])
+    lanes = Lanes(it, 24, "Signal before wait: the wait is reached, and B goes to the device at once",
+                  ["program", "timeline x", "device"])
     lanes.event(180, "signal x = 1", ["program", "timeline x"])
     lanes.span("timeline x", 180, 940, "done", "x = 1")
     lanes.event(420, "submit B, waits for x ≥ 1", ["program", "device"])
