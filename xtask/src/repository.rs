@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Tests of the repository as a whole: licences, the oldest compiler, which crates depend on which, that pages name
-//! only files, tests and commands that exist, and that their pictures are up to date.
+//! Tests of the repository as a whole: licences, the oldest compiler, the length of lines, which crates depend on
+//! which, that pages name only files, tests and commands that exist, and that their pictures are up to date.
 
 use crate::workspace::{cargo, root};
 use clap::CommandFactory;
@@ -99,6 +99,47 @@ fn oldest_compiler_is_one_version_wherever_it_is_named() {
         }
     }
     assert_eq!(versions_of_rust("needs Rust 1.90 or newer, not gcc 1.2; rustc 1.91, too"), ["1.90", "1.91"]);
+}
+
+/// The files whose lines have a limit, by the ends of their names.
+const LIMITED: [&str; 9] = [".rs", ".md", ".py", ".pyi", ".c", ".cc", ".h", ".cmake", ".toml"];
+
+/// The most characters in a line of a source or a page.
+const WIDTH: usize = 120;
+
+/// The numbers of the lines of a file that are too long. A row of a page's table is one line, and a link has no blank
+/// to break it at.
+fn long_lines(file: &str, text: &str) -> Vec<usize> {
+    let is_row = |line: &str| file.ends_with(".md") && line.trim_start().starts_with('|');
+    let is_link =
+        |line: &str| line.contains("://") && line.split_whitespace().any(|word| word.len() > WIDTH / 2);
+    let is_long = |line: &str| line.chars().count() > WIDTH && !is_row(line) && !is_link(line);
+    (1..).zip(text.lines()).filter(|(_, line)| is_long(line)).map(|(number, _)| number).collect()
+}
+
+#[test]
+fn no_line_is_longer_than_its_limit() {
+    let root = root().unwrap();
+    let mut files = Vec::new();
+    files_below(&root, &mut files);
+    files.push(root.join(".cargo/config.toml"));
+    files.retain(|path| LIMITED.iter().any(|end| path.to_string_lossy().ends_with(end)));
+    assert!(files.len() > 500, "only {} files were found", files.len());
+    let found = files.iter().flat_map(|path| {
+        let name = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+        let long = long_lines(&name, &read(path));
+        long.into_iter().map(move |number| format!("{name}:{number}"))
+    });
+    let found: Vec<String> = found.collect();
+    assert!(found.is_empty(), "more than {WIDTH} characters in a line:\n{}", found.join("\n"));
+}
+
+#[test]
+fn long_line_is_found_unless_it_is_a_row_of_a_table_or_a_link() {
+    let (most, more) = ("é".repeat(WIDTH), "e".repeat(WIDTH + 1));
+    let text = format!("{most}\n{more}\n  | {more} |\n[1]: https://{more}\n");
+    assert_eq!(long_lines("a.md", &text), [2]);
+    assert_eq!(long_lines("a.rs", &text), [2, 3]);
 }
 
 // ------------------------------------------------------------------------------------------------------------------
