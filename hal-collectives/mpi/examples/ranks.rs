@@ -352,43 +352,9 @@ fn leaves(group: &dyn Communicator, rank: u32) {
     }
 }
 
-<<<<<<< HEAD
-/// The second rank is stopped while the first one sends it a message of so many words, and then so many letters: of many, MPI has no room for a notice behind them before some are taken. The first
-/// one gives up then, and changes what it sends when it has been told so.
-=======
-/// A rank comes to a transfer when it has got as many others as there are tags, and one that has the first one's again.
-fn behind(rank: u32) {
-    const WORDS: usize = 3_000;
-    // Beside other programs so many transfers take a while.
-    let join =
-        |name: &str| hal_collectives_mpi::join(name.as_bytes(), name, Duration::from_secs(600)).unwrap();
-    let (first, second) = (join("first"), join("second"));
-    let operation = |kind| Operation { kind, element: Element::U32, count: WORDS as u64 };
-    let sends = operation(Kind::Send { to: 0 });
-    let none = memory(&[0]);
-    let words = memory(&[u32::MAX; WORDS]);
-    let told = (rank == 1).then(|| start(&*first, sends, &words, &none).unwrap());
-    for word in 0..32_100 {
-        if rank == 1 {
-            run(&*second, sends.kind, WORDS as u64, &[word; WORDS], 1).unwrap();
-        } else {
-            let got = run(&*second, Kind::Recv { from: 1 }, WORDS as u64, &[0], WORDS).unwrap();
-            assert!(got == [word; WORDS], "{} in place of {word}", got[0]);
-        }
-    }
-    match told {
-        Some(told) => told.recv_timeout(Duration::from_secs(600)).unwrap().unwrap(),
-        None => {
-            let got = run(&*first, Kind::Recv { from: 1 }, WORDS as u64, &[0], WORDS).unwrap();
-            assert!(got == [u32::MAX; WORDS], "{} in place of the first", got[0]);
-        }
-    }
-}
-
 /// The second rank is stopped while the first one sends it a message of so many words, and then so many
 /// letters: of many, MPI has no room for a notice behind them before some are taken. The first one gives up
 /// then, and changes what it sends when it has been told so.
->>>>>>> main
 fn stopped(group: &dyn Communicator, rank: u32, words: usize, letters: u32) {
     let operation = |kind, words: usize| Operation { kind, element: Element::U32, count: words as u64 };
     let pids = run(group, Kind::AllGather, 1, &[std::process::id()], 2).unwrap();

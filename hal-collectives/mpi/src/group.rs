@@ -56,17 +56,9 @@ struct State {
     failed: Option<Failure>,
     /// The operations that each side of each line has entered.
     entered: BTreeMap<(Participants, Side), u64>,
-<<<<<<< HEAD
     /// What this rank has asked for, and what others have that it has not come to: the first of those that fit.
     asked: BTreeMap<(Side, Place), Operation>,
     heard: BTreeMap<Place, SmallVec<[(u32, Operation); 1]>>,
-=======
-    /// What this rank has asked for, and what others have that it has not come to: the first of those that
-    /// fit each other.
-    asked: BTreeMap<Place, Asked>,
-    heard: BTreeMap<Place, Heard>,
-    splits: u32,
->>>>>>> main
 }
 
 /// An operation of a line, and this rank's side.
@@ -201,18 +193,10 @@ impl Group {
         }
     }
 
-<<<<<<< HEAD
     /// Another rank asks for an operation: compares it with what this one asks for there, or else with what was heard
     /// first.
     pub(crate) fn hear(&self, place: Place, peer: u32, theirs: Operation) -> Result {
         let side = self.side(place.line);
-=======
-    /// Another rank is in an operation: compares it with what this one asks for there, or else with what was
-    /// heard first.
-    pub(crate) fn hear(&self, meeting: Meeting, peer: u32, theirs: Option<Asked>) -> Result {
-        let Meeting { line, number, .. } = meeting;
-        let side = if line == Participants::Everyone { self.rank } else { RECEIVER };
->>>>>>> main
         let mut state = self.state.lock();
         let own = state.asked.get(&(side, place)).map(|&own| (self.rank, own));
         let known = own.or_else(|| state.heard.get(&place)?.first().copied());
@@ -235,7 +219,6 @@ impl Group {
         }
     }
 
-<<<<<<< HEAD
     fn misfit(
         &self,
         place: Place,
@@ -245,45 +228,10 @@ impl Group {
         let message = format!(
             "{place} of the group {:?} is not the same for all: rank {rank} asks for {own}, rank {peer} for {theirs}; \
              every rank has to ask for the same operations in the same order",
-=======
-    fn misfit(&self, slot: Slot, (rank, own): (u32, Asked), (peer, theirs): (u32, Option<Asked>)) -> Failure {
-        let operation = own.operation;
-        if let Some(theirs) = theirs.filter(|theirs| operation.fits(&theirs.operation, slot.line)) {
-            let message = format!(
-                "{slot} of the group {:?} is not divided in the same way by all: rank {rank} has {} pieces of \
-                 {operation}, rank {peer} has {}; give every rank the same collective_piece",
-                self.name, own.pieces, theirs.pieces
-            );
-            return Failure::new(Code::InvalidArgument, message);
-        }
-        let theirs = theirs.map_or("something unknown".to_owned(), |theirs| theirs.operation.to_string());
-        let message = format!(
-            "{slot} of the group {:?} is not the same for all: rank {rank} asks for {operation}, rank {peer} for \
-             {theirs}; every rank has to ask for the same operations in the same order",
->>>>>>> main
             self.name
         );
         Failure::new(Code::InvalidArgument, message)
     }
-<<<<<<< HEAD
-=======
-
-    /// The group has failed: a rank that joins it from now on begins it anew. What is under way is ended by
-    /// the thread that tells of it.
-    fn fail(self: &Arc<Self>, failure: &Failure) {
-        let failed = self.set_failed(failure);
-        self.engine.send(Command::Fail { group: self.clone(), failed });
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if self.is_part {
-            self.engine.groups.forget(self.id.number);
-        }
-        self.engine.rest();
-    }
->>>>>>> main
 }
 
 /// One rank of a group.
@@ -295,8 +243,8 @@ impl Member {
         let mut speaker = group.speaker.lock();
         if speaker.members > 0 && speaker.owner != owner {
             let message = format!(
-                "rank {} of the group {:?} is another device of this process already; in a job each process is \
-                 one rank of a group, with one device",
+                "rank {} of the group {:?} is another device of this process already; in a job each process is one rank of \
+                 a group, with one device",
                 group.rank, group.name
             );
             return Err(Failure::new(Code::AlreadyExists, message));

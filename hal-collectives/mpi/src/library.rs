@@ -4,40 +4,20 @@
 //!
 //! # Two interfaces
 //!
-<<<<<<< HEAD
 //! MPI standardises C source and not the content of a library. Open MPI's handles are pointers to objects that the
 //! library exports; those of MPICH and its relatives are numbers of 32 bits. Here both are words: a number is passed
 //! in the low half of a register, where its callee looks for it, and a word that was zero has a number in its low
 //! half after MPI wrote it, on the 64-bit little-endian machines that this crate is for.
-=======
-//! MPI standardises C source and not what is in a library. Open MPI's handles are pointers, to objects that
-//! the library exports; MPICH's, and those of its relatives, are numbers of 32 bits. Here both are words: a
-//! number is passed in the low half of a register, where its callee looks for it, and a word that is zero
-//! before has a number in its low half after it was written, on the 64-bit little-endian machines that this
-//! crate is for. Which library it is, its exports tell.
->>>>>>> main
 //!
 //! # Communicators
 //!
-<<<<<<< HEAD
 //! No message goes through a communicator of the program's. [`Library::create`] makes one of ours from the world, and
 //! others from that ([why so](../../../docs/adr/0026-between-processes-by-mpis-collectives.md)).
-=======
-//! Messages go between all processes of the job, in the communicator that the program's own may be in too:
-//! one of ours would have to be made by all ranks together, and joining a group waits for no other rank. So
-//! they have the highest tags that this MPI has, counted from the top.
->>>>>>> main
 //!
 //! # Memory
 //!
-<<<<<<< HEAD
 //! MPI reads and writes the memory of a [`Request`] until it has ended. A request holds that memory, and leaks it if
 //! it is dropped before.
-=======
-//! What the library promises about threads is asked for when it is initialised. Where the program has done
-//! that before, it is taken as it is. One thread at a time makes calls, so that more than
-//! `MPI_THREAD_SERIALIZED` is never needed.
->>>>>>> main
 #![allow(
     unsafe_code,
     reason = "foreign functions, called with memory that is kept until they are done with it"
@@ -102,12 +82,7 @@ type Contiguous = unsafe extern "C" fn(c_int, Handle, *mut Handle) -> c_int;
 type Resized = unsafe extern "C" fn(Handle, isize, isize, *mut Handle) -> c_int;
 type CreateOp = unsafe extern "C" fn(folds::Function, c_int, *mut Handle) -> c_int;
 
-<<<<<<< HEAD
 /// Names that a library may have; the first that loads is taken. Without a version only if headers are installed too.
-=======
-/// Names that a library may have, the first that loads is taken: without a version only where headers are
-/// installed too.
->>>>>>> main
 const OPEN_MPI: &[&str] = &["libmpi.so.40", "libmpi.so"];
 const MPICH: &[&str] = &["libmpich.so.12", "libmpi.so.12", "libmpich.so"];
 
@@ -183,33 +158,12 @@ struct Functions {
 ///
 /// The functions and handles are those of one library that is never unloaded.
 pub(crate) struct Library {
-<<<<<<< HEAD
     constants: Constants,
     functions: Functions,
     folds: Vec<(Fold, Handle)>,
     /// Its first failure with something that had begun.
     failure: OnceLock<Failure>,
     /// True if it was initialised here, and is finalised here.
-=======
-    world: Handle,
-    byte: Handle,
-    any_source: c_int,
-    /// The highest tag, from which ours are counted down.
-    last_tag: c_int,
-    send: Transfer,
-    receive: Transfer,
-    test: Test,
-    cancel: OfRequest,
-    was_cancelled: OfStatus,
-    count: CountOf,
-    error_string: ErrorString,
-    finalize: Plain,
-    finalized: AskOne,
-    /// How it failed first with something that had begun. What is sent and received from then on may be
-    /// something else than it should be.
-    failure: OnceCell<Failure>,
-    /// Whether it was initialised here, and is to be finalised here.
->>>>>>> main
     pub(crate) owned: bool,
     /// True if other threads may make calls during a creation.
     pub(crate) is_multiple: bool,
@@ -260,52 +214,13 @@ impl Drop for Request {
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
     }
-<<<<<<< HEAD
-=======
-    HostRange::allocate(length, 64)
-}
-
-#[cfg(test)]
-thread_local! {
-    /// This thread gets no more memory.
-    static IS_WITHOUT_MEMORY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
-#[cfg(test)]
-thread_local! {
-    /// So many allocations of this thread from now one fails.
-    static FAILING: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
-}
-
-/// There is no memory for the one that comes so many allocations from now, on this thread. Returns whether
-/// there was none so far.
-#[cfg(test)]
-pub(crate) fn fail_allocation(after: Option<usize>) -> bool {
-    FAILING.replace(after).is_some()
-}
-
-#[cfg(test)]
-fn is_failing_allocation() -> bool {
-    let left = FAILING.get();
-    FAILING.set(left.and_then(|left| left.checked_sub(1)));
-    left == Some(0)
-}
-
-/// Does something on this thread with no memory left.
-#[cfg(test)]
-pub(crate) fn without_memory<T>(work: impl FnOnce() -> T) -> T {
-    IS_WITHOUT_MEMORY.set(true);
-    let result = work();
-    IS_WITHOUT_MEMORY.set(false);
-    result
->>>>>>> main
 }
 
 fn open(names: &[&str]) -> Option<*mut c_void> {
     names.iter().find_map(|name| {
         let name = CString::new(*name).ok()?;
-        // SAFETY: a name; what a library does when it is loaded is its own. Its plug-ins look for its
-        // symbols, so they are global.
+        // SAFETY: a name; what a library does when it is loaded is its own. Its plug-ins look for its symbols, so they are
+        // global.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         (!library.is_null()).then_some(library)
     })
@@ -325,8 +240,8 @@ fn missing(what: &str) -> Failure {
         None => ("an MPI", "openmpi-bin", "was started by no launcher of MPI's"),
     };
     let message = format!(
-        "this process {launcher}, and {what}; install {which} (on Debian and Ubuntu: apt-get install {package}), or \
-         put the folder of its library into LD_LIBRARY_PATH"
+        "this process {launcher}, and {what}; install {which} (on Debian and Ubuntu: apt-get install {package}), or put the \
+         folder of its library into LD_LIBRARY_PATH"
     );
     Failure::new(Code::Unavailable, message)
 }
@@ -514,32 +429,13 @@ impl Library {
         own.expect("each operation that MPI has not is made with the library").1
     }
 
-<<<<<<< HEAD
     /// True if a call has ended. Makes progress with all of them. If that fails MPI may still use its memory, and is
     /// [distrusted](Self::failure).
     #[inline]
-=======
-    /// Whether a transfer has ended. Makes progress with all of them. Where that fails MPI may still use its
-    /// memory, and is [distrusted](Self::failure).
->>>>>>> main
     pub(crate) fn has_ended(&self, request: &mut Request) -> Result<bool> {
         if request.is_over {
             return Ok(true);
         }
-<<<<<<< HEAD
-=======
-        let outcome = self.ask_for_end(request);
-        if let Err(failure) = &outcome {
-            self.distrust(failure);
-        }
-        outcome
-    }
-
-    #[inline]
-    fn ask_for_end(&self, request: &mut Request) -> Result<bool> {
-        // MPI writes a status where something has ended, which is read where that was to be cancelled, or has
-        // come from one rank.
->>>>>>> main
         let (mut flag, mut status) = (0, MaybeUninit::<Status>::uninit());
         // SAFETY: the request is one of this library's; a status is not larger.
         let code = unsafe {
@@ -558,7 +454,6 @@ impl Library {
 
     /// Asks for a receive to end without a message, if none has come.
     pub(crate) fn cancel(&self, request: &mut Request) {
-<<<<<<< HEAD
         if !request.is_over {
             // SAFETY: the request is one of this library's, which has not ended. If that is refused, the receive
             // ends as it would have.
@@ -577,18 +472,6 @@ impl Library {
 
     /// Ends the library, if it is ours to end. It cannot be begun again. Some wait for all ranks: if one of those may
     /// be gone, this returns after `patience` at the latest.
-=======
-        if std::mem::take(&mut request.is_expected) {
-            request.is_cancelled = true;
-            // SAFETY: the request is one of this library's, which has not ended and was not cancelled. Where
-            // that is refused, the receive ends as it would have.
-            let _ = unsafe { (self.cancel)(&raw mut *request.handle) };
-        }
-    }
-
-    /// Ends the library, if it is ours to end. It cannot be begun again. Some wait for all ranks: where one
-    /// of those may be gone, this returns after `patience` at the latest.
->>>>>>> main
     pub(crate) fn end(&self, patience: Option<Duration>) {
         let (mut finalized, finalize) = (0, self.functions.finalize);
         // SAFETY: MPI answers this at any time.
@@ -761,82 +644,3 @@ pub(crate) fn in_forks(call: extern "C" fn()) {
     // SAFETY: a function of the program's, which is never unloaded, and does what a process may that was forked.
     unsafe { libc::pthread_atfork(None, None, Some(call)) };
 }
-<<<<<<< HEAD
-=======
-
-#[cfg(test)]
-thread_local! {
-    /// How many requests this thread has let go of that had begun and not ended.
-    static DROPPED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
-#[cfg(test)]
-pub(crate) fn dropped_under_way() -> usize {
-    DROPPED.get()
-}
-
-#[cfg(test)]
-impl Drop for Request {
-    fn drop(&mut self) {
-        if *self.handle != 0 {
-            DROPPED.set(DROPPED.get() + 1);
-        }
-    }
-}
-
-impl Request {
-    /// A place for transfers of some memory.
-    pub(crate) fn idle(memory: HostRange) -> Self {
-        let handle = Box::new(0);
-        let (is_expected, is_cancelled, has_missed, is_over) = (false, false, false, false);
-        Self {
-            handle,
-            memory,
-            is_expected,
-            source: None,
-            is_cancelled,
-            has_missed,
-            is_over,
-            wanted: 0,
-            came: 0,
-        }
-    }
-
-    /// Where a receive of a message that is at most as long as its memory was begun before it was known how
-    /// long it is: so many bytes are expected.
-    pub(crate) fn expect(&mut self, length: u64) {
-        // MPI counts no more.
-        self.wanted = u32::try_from(length).unwrap_or(u32::MAX);
-    }
-
-    /// Whether less has come than was expected, now that it has ended: the sender has given up.
-    pub(crate) fn is_short(&self) -> bool {
-        self.came < self.wanted
-    }
-
-    /// The message that it has missed, as it was cancelled: of whom, with which tag.
-    pub(crate) fn missed(&self) -> Option<(u32, i32)> {
-        self.source.filter(|_| self.has_missed)
-    }
-
-    /// From whom it receives, and with which tag, if that is one rank.
-    pub(crate) fn source(&self) -> Option<(u32, i32)> {
-        self.source
-    }
-
-    /// It is not cancelled any more, as later receives may get what it would miss.
-    pub(crate) fn stay(&mut self) {
-        self.is_expected = false;
-    }
-
-    /// Whether it was to be cancelled and has not ended so far.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.is_cancelled
-    }
-
-    /// Where it sends from or receives into.
-    pub(crate) fn memory(&self) -> &HostRange {
-        &self.memory
-    }
-}
->>>>>>> main

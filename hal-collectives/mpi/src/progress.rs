@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-<<<<<<< HEAD
 //! Operations under way: begins them in their order, tests whether they have ended, keeps deadlines, and collects the
 //! callbacks that are due.
 //!
@@ -23,14 +22,6 @@
 //! changed bytes afterwards. It does not take them for good: the notice of the failure was on its way for as long as
 //! [`GRACE`] before. So a process that has not looked for [`STILL`] reads notices for as long as [`CATCH_UP`] before
 //! it believes that anything has ended well.
-=======
-//! Operations under way: begins their transfers, tests whether they have ended, keeps deadlines, and collects
-//! the callbacks that are due.
-//!
-//! One thread at a time does that, under the lock of the [engine](crate::engine). Nothing looks at all
-//! operations: a letter finds its own by the place that it names, a transfer knows whose it is, and times are
-//! in order.
->>>>>>> main
 
 use crate::calls::Finish;
 use crate::engine::Command;
@@ -46,7 +37,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-<<<<<<< HEAD
 /// How long a failure waits for requests to end: less than a device that is released waits for its operations.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
 
@@ -63,16 +53,6 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 /// The length of a notice, as MPI counts it.
 const COUNT: i32 = 1024;
 const _: () = assert!(COUNT as usize == LENGTH);
-=======
-/// How long transfers that have begun get when MPI is to end. When it is left alone they get [`GRACE`]: a
-/// device that is released waits for that, as does every other thread that would look meanwhile; and the MPI
-/// is the program's, which goes on with them.
-const PATIENCE: Duration = Duration::from_millis(2500);
-
-/// How many letters a look takes in: others may send them as fast as they are read, and operations are begun,
-/// told and over in time between two looks.
-pub(crate) const LETTERS: usize = 256;
->>>>>>> main
 
 /// The most notices that a look reads.
 const NOTICES: usize = 256;
@@ -140,19 +120,8 @@ impl Ended {
 
     /// Tells each rank, whatever another one's callback does.
     pub(crate) fn tell(&mut self) {
-<<<<<<< HEAD
         self.released.drain(..).for_each(release);
         self.told.drain(..).for_each(Told::tell);
-=======
-        self.let_go.drain(..).for_each(release);
-        for Told { done, outcome, group, held } in self.told.drain(..) {
-            // Memory is let go, and with it written back where it has to be, before the rank is told, since a
-            // rank that is told may let go of the group, and count on that being the last reference.
-            held.let_go();
-            drop(group);
-            notify(done, outcome);
-        }
->>>>>>> main
     }
 }
 
@@ -266,25 +235,7 @@ pub(crate) struct Progress {
     outbox: Vec<(u32, Generation, Notice)>,
     sending: Vec<Request>,
     next: u64,
-<<<<<<< HEAD
     active: BTreeMap<u64, Box<Started>>,
-=======
-    active: BTreeMap<u64, Box<Active>>,
-    /// Whose letters those of a meeting are.
-    expected: BTreeMap<Meeting, u64>,
-    /// Letters of each rank to operations that this one has not started, or not come to the point where they
-    /// are expected.
-    early: BTreeMap<(Meeting, u32), VecDeque<Letter>>,
-    in_flight: Vec<InFlight>,
-    /// Operations that go on when all letters are read that have come ([why](crate::ending)).
-    landed: Vec<u64>,
-    /// Operations that copy while nothing moves, each once.
-    copying: VecDeque<u64>,
-    /// Operations that have failed, and transfers that are left of such.
-    endings: Endings,
-    /// Messages that were announced and that no operation receives now.
-    unclaimed: Unclaimed,
->>>>>>> main
     deadlines: BTreeSet<(Instant, u64)>,
     endings: BTreeMap<Generation, Ending>,
     kept: Vec<Request>,
@@ -297,12 +248,7 @@ pub(crate) struct Progress {
     /// This process listens to others: it has a channel, or had one when it was asked last.
     listens: bool,
     has_quit: bool,
-<<<<<<< HEAD
     /// A group has failed because a rank did not come in time, or because MPI failed: that may be so at the end too.
-=======
-    /// A group has failed because a rank did not come in time, or because MPI failed: that may be so at the
-    /// end as well.
->>>>>>> main
     is_any_missing: bool,
 }
 
@@ -341,12 +287,7 @@ impl Progress {
         !self.active.is_empty() || !self.endings.is_empty() || !self.ended.is_empty()
     }
 
-<<<<<<< HEAD
     /// True if MPI may need this process for something that no operation here waits for.
-=======
-    /// Whether letters are on their way, or other transfers, of operations that may be over here: MPI may
-    /// need this process to look for them to go.
->>>>>>> main
     pub(crate) fn sends(&self) -> bool {
         !self.sending.is_empty() || !self.kept.is_empty() || !self.wanting.is_empty()
     }
@@ -404,21 +345,11 @@ impl Progress {
         self.read_own();
     }
 
-<<<<<<< HEAD
     /// Asks rank 0 for the communicator of a group.
     fn want(&mut self, group: Arc<Group>) {
         let (from, count, terms) = (self.library.rank, group.count(), group.terms);
         self.wanting.insert(group.id, group.clone());
         self.send(0, group.id, Notice::Want { from, count, terms });
-=======
-    /// Leaves MPI alone if this process is in no group. That is asked here, under the lock: a thread that
-    /// looks has a group for a moment when a letter comes for it, and a group that is joined meanwhile is
-    /// listened for behind this, or is seen.
-    pub(crate) fn rest(&mut self) {
-        if !self.groups.any() {
-            self.leave_alone(GRACE);
-        }
->>>>>>> main
     }
 
     /// A communicator was made, or not.
@@ -452,7 +383,6 @@ impl Progress {
         }
     }
 
-<<<<<<< HEAD
     /// Sends a notice to a rank of the job.
     fn send(&mut self, to: u32, of: Generation, notice: Notice) {
         if to == self.library.rank {
@@ -460,20 +390,6 @@ impl Progress {
         }
         let Some(base) = self.base.filter(|_| !self.is_blocked()) else {
             return self.outbox.push((to, of, notice));
-=======
-    /// Ends MPI. Ranks that go on without it are waited for, as the launcher would end them with a rank that
-    /// ends before MPI does; so long only as `patience` where one has not come before.
-    pub(crate) fn quit(&mut self, patience: Duration) {
-        self.leave_alone(PATIENCE);
-        self.has_quit = true;
-        self.library.end(self.is_any_missing.then_some(patience));
-    }
-
-    fn start(&mut self, started: Box<Started>) {
-        let memory = match started.group.failure().or_else(|| self.mail.failure(&self.library)) {
-            Some(failure) => Err(failure),
-            None => started.memory.clone(),
->>>>>>> main
         };
         let Ok(memory) = HostRange::allocate(LENGTH as u64, 64) else { return };
         let written = memory.write(0, &notice.to_bytes(of));
@@ -699,7 +615,6 @@ impl Progress {
         }
     }
 
-<<<<<<< HEAD
     /// Rank 0: a rank wants the communicator of a group.
     fn wanted(&mut self, of: Generation, count: u32, from: u32, terms: Terms) {
         let wanted = self.wanted.entry(of).or_insert_with(|| Wanted { count, by: BTreeMap::new() });
@@ -730,16 +645,6 @@ impl Progress {
             self.send(rank, of, Notice::Make);
             if let Some(failure) = &unlike {
                 self.send(rank, of, Notice::Failed(failure.clone()));
-=======
-    /// Takes the letters that have come; then operations go on whose messages came before the last look at
-    /// letters. Whether anything has moved.
-    fn read_letters(&mut self) -> bool {
-        let (mut moved, mut letters) = (false, 0);
-        loop {
-            if letters == LETTERS {
-                // The next look goes on with them.
-                return true;
->>>>>>> main
             }
         }
     }
@@ -768,7 +673,6 @@ impl Progress {
             self.is_any_missing = true;
             self.fail(&group, &failure);
         }
-<<<<<<< HEAD
         let moved = !over.is_empty();
         for id in over {
             let Some(started) = self.active.remove(&id) else { continue };
@@ -776,16 +680,6 @@ impl Progress {
                 self.deadlines.remove(&(deadline, id));
             }
             self.ended.told.push(started.into_told(Ok(())));
-=======
-        moved |= !landed.is_empty();
-        for id in &landed {
-            self.active.get_mut(id).into_iter().for_each(|active| active.is_landed = false);
-        }
-        for id in landed {
-            // What has landed by going on with it once waits for the next letters, however many of its
-            // transfers had ended before.
-            self.advance(id);
->>>>>>> main
         }
         moved
     }
@@ -799,33 +693,9 @@ impl Progress {
         if !self.sending.is_empty() {
             self.sending.retain_mut(|request| !library.has_ended(request).unwrap_or(true));
         }
-<<<<<<< HEAD
         if !self.outbox.is_empty() && self.base.is_some() {
             for (to, of, notice) in std::mem::take(&mut self.outbox) {
                 self.send(to, of, notice);
-=======
-        self.ended.let_go.extend(ended);
-    }
-
-    /// Before a letter of a rank is taken that announces messages with so many tags: those that were
-    /// announced before with one of these are remembered, as they come before its own
-    /// ([why](crate::unclaimed)). Whether it can be taken: it cannot while MPI does not say whether a receive
-    /// with one of these tags, that was cancelled, has missed its message.
-    fn remember_before(&mut self, peer: u32, (tag, count): (i32, u32)) -> bool {
-        if self.unclaimed.is_clear(peer, tag, count) {
-            return true;
-        }
-        if self.unclaimed.is_undecided(peer, (tag, count)) {
-            return false;
-        }
-        for flight in self.in_flight.iter_mut().chain(self.endings.kept()) {
-            if flight.tag_of(peer).is_some_and(|of| tags_between(tag, of) < count) {
-                if flight.request.is_cancelled() {
-                    return false;
-                }
-                // What it would miss from now on would be taken for one of the letter's.
-                flight.request.stay();
->>>>>>> main
             }
         }
         let library = &self.library;
