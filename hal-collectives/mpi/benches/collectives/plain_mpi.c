@@ -74,8 +74,8 @@ int main(int argc, char** argv) {
       }
       qsort(rounds, ROUNDS, sizeof(double), compare);
       if (rank == 0) {
-        printf("%s %s%s %d %ld %.3f\n", way, gathers ? "all_gather" : "all_reduce",
-               announces ? "_announced" : "", ranks, bytes, rounds[ROUNDS / 2]);
+        const char* name = gathers ? "all_gather" : "all_reduce";
+        printf("%s %s %d %ld %.3f\n", way, name, ranks, bytes, rounds[ROUNDS / 2]);
       }
       let_go((char*)send, bytes);
       let_go((char*)recv, all);
