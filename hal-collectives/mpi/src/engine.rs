@@ -190,6 +190,11 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
         );
         return Err(Failure::new(Code::FailedPrecondition, message));
     }
+    if !engine.owned && engine.library.has_ended_itself() {
+        let message = "the program has finalised MPI, which cannot be begun again; release all channels and devices \
+                       before MPI_Finalize, and make none afterwards";
+        return Err(Failure::new(Code::FailedPrecondition, message));
+    }
     Ok(engine)
 }
 

@@ -30,7 +30,6 @@ use hal_semaphore::{Code, Failure};
 use smallvec::SmallVec;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::{ManuallyDrop, MaybeUninit};
-use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -161,8 +160,6 @@ pub(crate) struct Library {
     constants: Constants,
     functions: Functions,
     folds: Vec<(Fold, Handle)>,
-    /// Its first failure with something that had begun.
-    failure: OnceLock<Failure>,
     /// True if it was initialised here, and is finalised here.
     pub(crate) owned: bool,
     /// True if other threads may make calls during a creation.
@@ -203,8 +200,16 @@ pub(crate) enum What {
 pub(crate) struct Request {
     handle: Handle,
     is_over: bool,
+    has_failed: bool,
     memory: ManuallyDrop<[Option<HostRange>; 2]>,
     types: SmallVec<[Handle; 2]>,
+}
+
+impl Request {
+    /// True if it was seen to have ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
 }
 
 impl Drop for Request {
@@ -314,9 +319,8 @@ impl Library {
             (fold, handle)
         };
         let folds = folds::OWN.into_iter().map(fold).collect();
-        let failure = OnceLock::new();
         let creates_at_once = false;
-        Ok(Self { constants, functions, folds, failure, owned, is_multiple, creates_at_once, rank, size })
+        Ok(Self { constants, functions, folds, owned, is_multiple, creates_at_once, rank, size })
     }
 
     /// The communicator of all processes, which is the program's.
@@ -356,6 +360,7 @@ impl Library {
         let mut request = Request {
             handle: 0,
             is_over: true,
+            has_failed: false,
             memory: ManuallyDrop::new([send, recv]),
             types: SmallVec::new(),
         };
@@ -396,7 +401,7 @@ impl Library {
                 }
             }
         };
-        self.check(code).inspect_err(|failure| self.distrust(failure))?;
+        self.check(code)?;
         request.is_over = false;
         Ok(request)
     }
@@ -429,19 +434,19 @@ impl Library {
         own.expect("each operation that MPI has not is made with the library").1
     }
 
-    /// True if a call has ended. Makes progress with all of them. If that fails MPI may still use its memory, and is
-    /// [distrusted](Self::failure).
+    /// True if a call has ended. Makes progress with all of them. If that fails MPI may still use its memory, and the
+    /// call never ends.
     #[inline]
     pub(crate) fn has_ended(&self, request: &mut Request) -> Result<bool> {
-        if request.is_over {
-            return Ok(true);
+        if request.is_over || request.has_failed {
+            return Ok(request.is_over);
         }
         let (mut flag, mut status) = (0, MaybeUninit::<Status>::uninit());
         // SAFETY: the request is one of this library's; a status is not larger.
         let code = unsafe {
             (self.functions.test)(&raw mut request.handle, &raw mut flag, status.as_mut_ptr().cast())
         };
-        self.check(code).inspect_err(|failure| self.distrust(failure))?;
+        self.check(code).inspect_err(|_| request.has_failed = true)?;
         request.is_over = flag != 0;
         if request.is_over {
             for mut part in request.types.drain(..) {
@@ -454,29 +459,26 @@ impl Library {
 
     /// Asks for a receive to end without a message, if none has come.
     pub(crate) fn cancel(&self, request: &mut Request) {
-        if !request.is_over {
+        if !request.is_over && !request.has_failed {
             // SAFETY: the request is one of this library's, which has not ended. If that is refused, the receive
             // ends as it would have.
             let _ = unsafe { (self.functions.cancel)(&raw mut request.handle) };
         }
     }
 
-    /// MPI's failure with something that had begun, if any: nothing that it reports is believed any more.
-    pub(crate) fn failure(&self) -> Option<&Failure> {
-        self.failure.get()
-    }
-
-    fn distrust(&self, failure: &Failure) {
-        self.failure.get_or_init(|| failure.clone());
+    /// True if it has ended: nothing can be begun any more.
+    pub(crate) fn has_ended_itself(&self) -> bool {
+        let mut finalized = 0;
+        // SAFETY: MPI answers this at any time.
+        unsafe { (self.functions.finalized)(&raw mut finalized) };
+        finalized != 0
     }
 
     /// Ends the library, if it is ours to end. It cannot be begun again. Some wait for all ranks: if one of those may
     /// be gone, this returns after `patience` at the latest.
     pub(crate) fn end(&self, patience: Option<Duration>) {
-        let (mut finalized, finalize) = (0, self.functions.finalize);
-        // SAFETY: MPI answers this at any time.
-        unsafe { (self.functions.finalized)(&raw mut finalized) };
-        if !self.owned || finalized != 0 {
+        let finalize = self.functions.finalize;
+        if !self.owned || self.has_ended_itself() {
             return;
         }
         let (tell, told) = channel();

@@ -67,21 +67,18 @@ pub(crate) struct Told {
     group: Arc<Group>,
     memory: Option<Portions>,
     finish: Option<Finish>,
-    requests: SmallVec<[Request; 2]>,
-    unbegun: SmallVec<[Option<Call>; 2]>,
+    halves: SmallVec<[Half; 2]>,
 }
 
 impl Told {
     fn tell(self) {
-        let Self { done, outcome, group, memory, finish, requests, unbegun } = self;
-        match finish.filter(|_| outcome.is_ok()) {
-            Some(finish) => finish.run(),
-            None => {}
+        let Self { done, outcome, group, memory, finish, halves } = self;
+        if let Some(finish) = finish.filter(|_| outcome.is_ok()) {
+            finish.run();
         }
         // Memory is released, which may write it back, before the rank is told, since a rank that is told may
         // release the group, and rely on that being the last reference. Each value by itself, as its owner may panic.
-        requests.into_iter().for_each(release);
-        unbegun.into_iter().for_each(release);
+        halves.into_iter().for_each(release);
         if let Some(Portions { send, recv }) = memory {
             release(send);
             release(recv);
@@ -125,6 +122,14 @@ impl Ended {
     }
 }
 
+/// A call of a piece, of which it has one, or one for each line of a transfer.
+enum Half {
+    Waits(Call),
+    Begun(Request),
+    /// Between the two, or with a request that has outlived it.
+    Gone,
+}
+
 /// The calls of a piece with its memory, or why there are none.
 type Ready = Result<(SmallVec<[Call; 2]>, Option<Finish>, Portions)>;
 
@@ -134,9 +139,8 @@ pub(crate) struct Started {
     operation: Operation,
     slots: SmallVec<[Slot; 2]>,
     piece: (u32, bool),
-    /// The calls that have not begun, in the order of the slots, and the requests of those that have.
-    calls: SmallVec<[Option<Call>; 2]>,
-    requests: SmallVec<[Request; 2]>,
+    /// Its calls, in the order of the slots.
+    halves: SmallVec<[Half; 2]>,
     finish: Option<Finish>,
     memory: Option<Portions>,
     failure: Option<Failure>,
@@ -154,20 +158,18 @@ impl Started {
         ready: Ready,
         done: Done,
     ) -> Box<Self> {
-        let (calls, finish, memory, failure) = match ready {
+        let (halves, finish, memory, failure) = match ready {
             Ok((calls, finish, memory)) => {
-                (calls.into_iter().map(Some).collect(), finish, Some(memory), None)
+                (calls.into_iter().map(Half::Waits).collect(), finish, Some(memory), None)
             }
             Err(failure) => (SmallVec::new(), None, None, Some(failure)),
         };
-        let requests = SmallVec::new();
         Box::new(Self {
             group,
             operation,
             slots,
             piece,
-            calls,
-            requests,
+            halves,
             finish,
             memory,
             failure,
@@ -178,12 +180,12 @@ impl Started {
     }
 
     fn has_begun(&self) -> bool {
-        self.calls.iter().all(Option::is_none)
+        !self.halves.iter().any(|half| matches!(half, Half::Waits(_)))
     }
 
     fn into_told(self, outcome: Result) -> Told {
-        let Self { group, calls, requests, finish, memory, done, .. } = self;
-        Told { done, outcome, group, memory, finish, requests, unbegun: calls }
+        let Self { group, halves, finish, memory, done, .. } = self;
+        Told { done, outcome, group, memory, finish, halves }
     }
 }
 
@@ -241,6 +243,8 @@ pub(crate) struct Progress {
     kept: Vec<Request>,
     roll_calls: Vec<RollCall>,
     looks: u32,
+    /// An operation has started that has not begun: it may wait for a notice.
+    is_waiting: bool,
     /// When this process looked for notices last, and until when it does nothing else.
     looked: Instant,
     catches_up: Option<Instant>,
@@ -248,6 +252,8 @@ pub(crate) struct Progress {
     /// This process listens to others: it has a channel, or had one when it was asked last.
     listens: bool,
     has_quit: bool,
+    #[cfg(test)]
+    counts: (usize, usize),
     /// A group has failed because a rank did not come in time, or because MPI failed: that may be so at the end too.
     is_any_missing: bool,
 }
@@ -273,13 +279,33 @@ impl Progress {
             kept: Vec::new(),
             roll_calls: Vec::new(),
             looks: 0,
+            is_waiting: false,
             looked: Instant::now(),
             catches_up: None,
             ended: Ended::default(),
             listens: false,
             has_quit: false,
+            #[cfg(test)]
+            counts: (0, 0),
             is_any_missing: false,
         }
+    }
+
+    /// True if notices are taken from MPI.
+    #[cfg(test)]
+    pub(crate) fn listens(&self) -> bool {
+        self.inbox.is_some()
+    }
+
+    /// The notices that were sent, and the communicators that were made.
+    #[cfg(test)]
+    pub(crate) fn notices(&self) -> usize {
+        self.counts.0
+    }
+
+    #[cfg(test)]
+    pub(crate) fn made(&self) -> usize {
+        self.counts.1
     }
 
     /// True if anything is under way.
@@ -355,6 +381,10 @@ impl Progress {
     /// A communicator was made, or not.
     fn created(&mut self, creation: Creation, outcome: Result<Handle>) {
         self.is_creating = false;
+        #[cfg(test)]
+        {
+            self.counts.1 += 1;
+        }
         match (creation, outcome) {
             (Creation::Base, Ok(base)) => {
                 self.base = Some(base);
@@ -402,6 +432,10 @@ impl Progress {
             number: Number::Byte,
             strides: [None, None],
         };
+        #[cfg(test)]
+        {
+            self.counts.0 += 1;
+        }
         if let Ok(request) = self.library.begin(base, call) {
             self.sending.push(request);
         }
@@ -409,9 +443,8 @@ impl Progress {
 
     fn start(&mut self, mut started: Box<Started>) {
         let failure = started.failure.clone().or_else(|| started.group.failure());
-        if let Some(failure) = failure.or_else(|| self.library.failure().cloned()) {
+        if let Some(failure) = failure {
             let group = started.group.clone();
-            self.fail(&group, &failure);
             return self.end(&group, vec![started], &failure);
         }
         if started.slots.is_empty() {
@@ -432,6 +465,8 @@ impl Progress {
         for slot in slots {
             self.advance(&group, (slot.place.line, slot.side));
         }
+        let started = self.active.get(&id);
+        self.is_waiting |= started.is_some_and(|started| !started.has_begun());
     }
 
     /// Begins what can begin on a line.
@@ -451,9 +486,10 @@ impl Progress {
             let Some(id) = next.begins else { return };
             let Some(started) = self.active.get_mut(&id) else { continue };
             let at = started.slots.iter().position(|slot| (slot.place.line, slot.side) == line);
-            let Some(call) = at.and_then(|at| started.calls.get_mut(at)).and_then(Option::take) else { continue };
+            let Some(half) = at.and_then(|at| started.halves.get_mut(at)) else { continue };
+            let Half::Waits(call) = std::mem::replace(half, Half::Gone) else { continue };
             match self.library.begin(communicator, call) {
-                Ok(request) => started.requests.push(request),
+                Ok(request) => *half = Half::Begun(request),
                 Err(failure) => {
                     self.is_any_missing = true;
                     return self.fail(group, &failure);
@@ -493,7 +529,12 @@ impl Progress {
         let until = Instant::now() + GRACE;
         let ending = self.endings.entry(group.id).or_insert_with(|| Ending { told: Vec::new(), open: Vec::new(), until });
         for mut started in failed {
-            ending.open.extend(started.requests.drain(..));
+            for half in &mut started.halves {
+                match std::mem::replace(half, Half::Gone) {
+                    Half::Begun(request) => ending.open.push(request),
+                    other => *half = other,
+                }
+            }
             ending.told.push(started.into_told(Err(failure.clone())));
         }
     }
@@ -522,7 +563,8 @@ impl Progress {
     fn look_for_notices(&mut self, now: Instant) -> bool {
         let Some(base) = self.base else { return false };
         self.looks = self.looks.wrapping_add(1);
-        if self.catches_up.is_none() && !self.active.is_empty() && !self.looks.is_multiple_of(LOOKS) {
+        let is_busy = !self.active.is_empty() && !self.is_waiting && self.catches_up.is_none();
+        if is_busy && !self.looks.is_multiple_of(LOOKS) {
             return false;
         }
         if now - self.looked >= STILL && !self.active.is_empty() {
@@ -653,17 +695,21 @@ impl Progress {
     fn look_for_ends(&mut self) -> bool {
         let mut over = SmallVec::<[u64; 4]>::new();
         let mut failed = None;
+        self.is_waiting = false;
         for (&id, started) in &mut self.active {
-            let begun = started.has_begun();
-            let mut all = begun;
-            for request in &mut started.requests {
-                match self.library.has_ended(request) {
-                    Ok(ended) => all &= ended,
-                    Err(failure) => {
+            let mut all = true;
+            for half in &mut started.halves {
+                all &= match half {
+                    Half::Begun(request) => self.library.has_ended(request).unwrap_or_else(|failure| {
                         failed = Some((started.group.clone(), failure));
-                        all = false;
+                        false
+                    }),
+                    Half::Waits(_) => {
+                        self.is_waiting = true;
+                        false
                     }
-                }
+                    Half::Gone => false,
+                };
             }
             if all {
                 over.push(id);
@@ -687,9 +733,6 @@ impl Progress {
     /// Tests what no operation waits for.
     fn look_for_requests(&mut self) {
         let library = &self.library;
-        if library.failure().is_some() {
-            return;
-        }
         if !self.sending.is_empty() {
             self.sending.retain_mut(|request| !library.has_ended(request).unwrap_or(true));
         }
@@ -710,7 +753,7 @@ impl Progress {
         if self.endings.is_empty() {
             return;
         }
-        let can_test = !self.is_blocked() && self.library.failure().is_none();
+        let can_test = !self.is_blocked();
         let library = &self.library;
         let (kept, ended) = (&mut self.kept, &mut self.ended);
         self.endings.retain(|_, ending| {
@@ -750,9 +793,11 @@ impl Progress {
     /// An operation has waited for too long: finds out for whom.
     fn overdue(&mut self, id: u64, now: Instant) {
         let Some(started) = self.active.get_mut(&id) else { return };
-        let (group, has_begun) = (started.group.clone(), started.has_begun());
-        let slot = started.slots.iter().zip(&started.calls).find(|(_, call)| has_begun || call.is_some());
-        let Some(&Slot { place, side }) = slot.map(|(slot, _)| slot) else { return };
+        let group = started.group.clone();
+        let mut halves = started.slots.iter().zip(&started.halves);
+        let open = halves.find(|(_, half)| !matches!(half, Half::Begun(request) if request.is_over()));
+        let Some((&Slot { place, side }, half)) = open else { return };
+        let waits = matches!(half, Half::Waits(_));
         if std::mem::replace(&mut started.is_overdue, true) {
             let failure = if group.communicator.get().is_some() {
                 // The rank that calls the roll is gone.
@@ -765,7 +810,7 @@ impl Progress {
         let failure = match place.line {
             _ if self.base.is_none() => Some(not_joined(&group, place)),
             _ if group.communicator.get().is_none() => None,
-            _ if !has_begun && group.order.lock().is_held_up(side, place) => {
+            _ if waits && group.order.lock().is_held_up(side, place) => {
                 let message = format!(
                     "{place} of the group {:?}: rank {} has not begun an operation that it entered before, and operations \
                      of a group begin in their order; waited {:?} (collective_timeout)",
@@ -831,9 +876,6 @@ impl Progress {
         let end = Instant::now() + patience;
         while (!self.sending.is_empty() || !self.outbox.is_empty()) && !self.is_blocked() && Instant::now() < end {
             self.look_for_requests();
-            if self.library.failure().is_some() {
-                break;
-            }
         }
         if let Some((mut request, memory)) = self.inbox.take()
             && !self.is_blocked()

@@ -1,1 +1,120 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Jobs of one process, whose ranks move when they look.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test stops where something is not as it should be"
+)]
+#![allow(unsafe_code, reason = "memory whose end is seen")]
+
+use super::*;
+use crate::library::fake::hooks::{Gate, arrive, be_late, calls, fail};
+use crate::loopback::{Rank, job};
+use hal_backend::HostRange;
+use hal_collectives::{Buffers, Check, Communicator, Done, Element, Kind, Operation, Reduction, Terms};
+use std::sync::mpsc::{Receiver, channel};
+
+mod failures;
+mod order;
+mod parts;
+mod random;
+mod threads;
+
+const TERMS: Duration = Duration::from_secs(30);
+
+/// A limit that nothing here comes near.
+const LONG: Duration = Duration::from_secs(20);
+
+/// What is begun: where it receives, and where it is told.
+type Begun = (HostRange, Receiver<Outcome>);
+
+/// How an operation went.
+type Outcome = std::result::Result<(), Code>;
+
+fn memory(words: &[u32]) -> HostRange {
+    let range = HostRange::allocate(words.len() as u64 * 4, 64).unwrap();
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert!(range.write(0, &bytes));
+    range
+}
+
+fn outcome(of: Result) -> Outcome {
+    of.map_err(|failure| failure.code())
+}
+
+fn word(range: &HostRange) -> u32 {
+    let mut bytes = [0; 4];
+    assert!(range.read(0, &mut bytes));
+    u32::from_le_bytes(bytes)
+}
+
+fn sum_with(group: &dyn Communicator, buffers: Buffers, done: Done) {
+    let count = buffers.send.as_ref().unwrap().length() / 4;
+    let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count };
+    assert!(group.enter(operation).unwrap().start(buffers, done).is_none());
+}
+
+/// A sum of one word of each rank, and where it is told.
+fn sum(group: &dyn Communicator, word: u32) -> Begun {
+    let (tell, told) = channel();
+    let recv = memory(&[0]);
+    let buffers = Buffers { send: Some(memory(&[word])), recv: Some(recv.clone()) };
+    sum_with(
+        group,
+        buffers,
+        Box::new(move |end| {
+            let _ = tell.send(outcome(end));
+        }),
+    );
+    (recv, told)
+}
+
+/// A rank's end of a transfer of all words of some memory, and where it is told.
+fn transfer(group: &dyn Communicator, kind: Kind, words: HostRange) -> Receiver<Outcome> {
+    let (tell, told) = channel();
+    let done = Box::new(move |end| {
+        let _ = tell.send(outcome(end));
+    });
+    let operation = Operation { kind, element: Element::U32, count: words.length() / 4 };
+    let (send, recv) =
+        if matches!(kind, Kind::Send { .. }) { (Some(words), None) } else { (None, Some(words)) };
+    assert!(group.enter(operation).unwrap().start(Buffers { send, recv }, done).is_none());
+    told
+}
+
+/// Has all ranks look until nothing moves.
+fn look_all(ranks: &[Rank]) {
+    for _ in 0..10 {
+        ranks.iter().for_each(Rank::look);
+    }
+}
+
+/// Has a rank look until it is told.
+fn told_in_time(rank: &Rank, told: &Receiver<Outcome>) -> Outcome {
+    let begin = Instant::now();
+    let looks = std::iter::from_fn(|| {
+        assert!(begin.elapsed() < TERMS);
+        rank.look();
+        Some(told.try_recv())
+    });
+    looks.flatten().next().unwrap()
+}
+
+/// Two ranks of a group that has its communicator, and compares nothing.
+fn pair() -> ([Rank; 2], [Box<dyn Communicator>; 2]) {
+    let ranks: [Rank; 2] = job(2).try_into().ok().unwrap();
+    let terms = Terms { check: Check::Off, ..Terms::from(TERMS) };
+    let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", terms));
+    look_all(&ranks);
+    (ranks, groups)
+}
+
+/// Waits until something is so.
+fn until(otherwise: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < end, "{otherwise}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Random programs, whose results are those of groups within the process.
+
+use super::*;
+use hal_collectives::local::{Request, join};
+use hal_collectives::{Memory, PieceBuffers};
+use half::{bf16, f16};
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from((self.0 >> 4) % below as u64).unwrap()
+    }
+}
+
+/// Small numbers, so that no order of summation rounds.
+fn bytes_of(element: Element, value: usize) -> Vec<u8> {
+    let value = u8::try_from(value).unwrap();
+    match element {
+        Element::I8 | Element::U8 => vec![value],
+        Element::I16 | Element::U16 => u16::from(value).to_le_bytes().to_vec(),
+        Element::I32 | Element::U32 => u32::from(value).to_le_bytes().to_vec(),
+        Element::I64 | Element::U64 => u64::from(value).to_le_bytes().to_vec(),
+        Element::F16 => f16::from(value).to_le_bytes().to_vec(),
+        Element::Bf16 => bf16::from(value).to_le_bytes().to_vec(),
+        Element::F32 => f32::from(value).to_le_bytes().to_vec(),
+        Element::F64 => f64::from(value).to_le_bytes().to_vec(),
+    }
+}
+
+fn filled(element: Element, bytes: u64, random: &mut Random) -> HostRange {
+    let range = HostRange::allocate(bytes, 64).unwrap();
+    for at in 0..bytes / element.size() {
+        assert!(range.write(at * element.size(), &bytes_of(element, 1 + random.below(3))));
+    }
+    range
+}
+
+fn contents(range: &HostRange) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(range.length()).unwrap()];
+    assert!(range.read(0, &mut bytes));
+    bytes
+}
+
+/// The memory of a rank: it sends and receives in different places, or in one.
+fn buffers(operation: Operation, (rank, ranks): (u32, u32), in_place: bool, random: &mut Random) -> Buffers {
+    let places = operation.places(rank, ranks);
+    let element = operation.element;
+    let send = places.send.map(|bytes| filled(element, bytes, random));
+    let recv = places.recv.map(|bytes| filled(element, bytes, random));
+    if !in_place {
+        return Buffers { send, recv };
+    }
+    let own = operation.count * element.size() * u64::from(rank);
+    match operation.kind {
+        Kind::AllReduce(_) => Buffers { recv: send.clone(), send },
+        Kind::Reduce { root, .. } if root == rank => Buffers { recv: send.clone(), send },
+        Kind::AllGather => {
+            let own = recv.as_ref().and_then(|recv| recv.slice(own, places.send?));
+            Buffers { send: own, recv }
+        }
+        Kind::ReduceScatter(_) => {
+            let own = send.as_ref().and_then(|send| send.slice(own, places.recv?));
+            Buffers { send, recv: own }
+        }
+        _ => Buffers { send, recv },
+    }
+}
+
+fn copied(buffers: &Buffers) -> Buffers {
+    let copy = |range: &HostRange| {
+        let copy = HostRange::allocate(range.length(), 64).unwrap();
+        assert!(copy.copy_from(range));
+        copy
+    };
+    Buffers { send: buffers.send.as_ref().map(copy), recv: buffers.recv.as_ref().map(copy) }
+}
+
+fn kind(random: &mut Random, rank: u32, ranks: u32, chosen: (usize, Reduction, u32, u32)) -> Kind {
+    let (which, reduction, root, distance) = chosen;
+    let _ = random;
+    match which {
+        0 => Kind::AllGather,
+        1 => Kind::AllReduce(reduction),
+        2 => Kind::AllToAll,
+        3 => Kind::Broadcast { root },
+        4 => Kind::Reduce { reduction, root },
+        5 => Kind::ReduceScatter(reduction),
+        6 => Kind::SendRecv {
+            to: Some((rank + distance) % ranks),
+            from: Some((rank + ranks - distance) % ranks),
+        },
+        // A chain: the first receives zeros.
+        _ => Kind::SendRecv {
+            to: (rank + 1 < ranks).then_some(rank + 1),
+            from: rank.checked_sub(1),
+        },
+    }
+}
+
+/// One program on both, and its results.
+fn program(seed: u64) {
+    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let count = u32::try_from(1 + random.below(5)).unwrap();
+    let ranks = job(count);
+    let check = [Check::Off, Check::First, Check::On][random.below(3)];
+    let piece = [16, 48, 1 << 10, 4 << 20][random.below(4)];
+    let terms = Terms { check, piece, ..Terms::from(TERMS) };
+    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"random", terms)).collect();
+    let id = seed.to_le_bytes();
+    let locals: Vec<_> = (0..count)
+        .map(|rank| {
+            let request = Request { id: &id, name: "local", rank, count, owner: 1 + rank as usize, terms };
+            join(&request).unwrap()
+        })
+        .collect();
+    for number in 0..6 {
+        let reduction = Reduction::ALL[random.below(5)];
+        let chosen = (
+            random.below(8),
+            reduction,
+            u32::try_from(random.below(count as usize)).unwrap(),
+            u32::try_from(random.below(count as usize)).unwrap(),
+        );
+        let element = Element::ALL[random.below(12)];
+        let words = random.below(40) as u64;
+        let mut results = Vec::new();
+        let in_place = random.below(3) == 0;
+        let mut parts = Vec::new();
+        for rank in 0..count {
+            let kind = kind(&mut random, rank, count, chosen);
+            let elements = if kind == Kind::AllToAll { words * u64::from(count) } else { words };
+            let operation = Operation { kind, element, count: elements };
+            let own = buffers(operation, (rank, count), in_place && random.below(2) == 0, &mut random);
+            let theirs = copied(&own);
+            // What is in place here is in place by other bytes there.
+            let theirs = if let Kind::AllGather | Kind::ReduceScatter(_) | Kind::AllReduce(_) | Kind::Reduce { .. } = kind {
+                theirs
+            } else {
+                theirs
+            };
+            parts.push((operation, own, theirs, random.below(2) == 0));
+        }
+        let (tell, told) = channel();
+        for (rank, (operation, own, theirs, divides)) in (0..).zip(&parts) {
+            let entry = groups[rank].enter(*operation).unwrap();
+            if *divides {
+                for piece in entry.divide() {
+                    let tell = tell.clone();
+                    let memory = PieceBuffers {
+                        send: own.send.clone().map(Memory::Whole),
+                        recv: own.recv.clone().map(Memory::Whole),
+                    };
+                    piece.start(memory, Box::new(move |end: Result| tell.send(end).unwrap()));
+                }
+            } else {
+                let tell = tell.clone();
+                entry.start(own.clone(), Box::new(move |end: Result| tell.send(end).unwrap()));
+            }
+            let tell = tell.clone();
+            let job = locals[rank]
+                .enter(*operation)
+                .unwrap()
+                .start(theirs.clone(), Box::new(move |end: Result| tell.send(end).unwrap()));
+            results.extend(job);
+        }
+        results.into_iter().for_each(|job| job());
+        drop(tell);
+        let end = Instant::now() + LONG;
+        loop {
+            ranks.iter().for_each(Rank::look);
+            match told.try_recv() {
+                Ok(outcome) => outcome.unwrap(),
+                Err(std::sync::mpsc::TryRecvError::Disconnected) => break,
+                Err(_) => assert!(Instant::now() < end, "operation {number} of {seed}"),
+            }
+        }
+        for (rank, (operation, own, theirs, divides)) in parts.iter().enumerate() {
+            let both = [&own.recv, &theirs.recv].map(|recv| recv.as_ref().map(contents));
+            assert_eq!(both[0], both[1], "{operation} of rank {rank} of {count}, seed {seed}, divided {divides}");
+        }
+    }
+}
+
+#[test]
+fn random_programs_have_the_results_of_groups_within_the_process() {
+    (0..300).for_each(program);
+}
+
+#[test]
+#[ignore = "takes minutes; run by hand"]
+fn random_programs_for_long() {
+    (0..100_000).for_each(program);
+}
