@@ -388,6 +388,101 @@ fn stopped(group: &dyn Communicator, rank: u32, words: usize, letters: u32) {
     signal("-CONT");
 }
 
+/// The second rank is stopped in an operation, and the first one gives up, releases its memory, and has other memory
+/// in its place: when the second one goes on, MPI writes to none that the program has.
+fn writes(group: &dyn Communicator, rank: u32) {
+    const WORDS: usize = 1 << 20;
+    let pids = run(group, Kind::AllGather, 1, &[std::process::id()], 2).unwrap();
+    let words = vec![3; WORDS];
+    // So that the ranks agree on its shape.
+    run(group, Kind::AllReduce(SUM), WORDS as u64, &words, WORDS).unwrap();
+    let operation = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: WORDS as u64 };
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &pids[1].to_string()]).status().unwrap().success());
+    };
+    if rank == 1 {
+        let told = start(group, operation, &memory(&words), &memory(&words)).unwrap();
+        signal("-STOP");
+        drop(told.recv_timeout(Duration::from_secs(60)).unwrap());
+        return;
+    }
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", pids[1])).unwrap();
+    while !state().contains(") T ") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let told = start(group, operation, &memory(&words), &memory(&words)).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    group.end(&Failure::new(Code::DataLoss, "given up"));
+    let failure = told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap_err();
+    assert_eq!(failure.code(), Code::DataLoss);
+    let others: Vec<HostRange> = (0..8).map(|_| memory(&vec![0x5EED; WORDS])).collect();
+    signal("-CONT");
+    // This process goes on with MPI.
+    let another = hal_collectives_mpi::join(b"another", "another", Duration::from_millis(500)).unwrap();
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(1) {
+        drop(run(&*another, Kind::AllReduce(SUM), 1, &[1], 1));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(others.iter().all(|other| read(other) == vec![0x5EED; WORDS]), "MPI wrote to memory that it has not");
+}
+
+/// The last rank is gone from one moment to the next, at a step; and the others see it in time, and end well.
+fn killed(group: &dyn Communicator, step: &str) {
+    let (rank, ranks) = group.place().unwrap();
+    let is_last = rank == ranks - 1;
+    let die = || std::process::abort();
+    let words = 1 << 18;
+    let sum = || run(group, Kind::AllReduce(SUM), words as u64, &vec![1; words], words);
+    let operation = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: words as u64 };
+    if step == "joined" && is_last {
+        die();
+    }
+    if step != "joined" {
+        assert_eq!(sum().unwrap(), vec![ranks; words]);
+    }
+    match step {
+        "entered" if is_last => {
+            std::mem::forget(group.enter(operation).unwrap());
+            die();
+        }
+        "started" if is_last => {
+            std::mem::forget(start(group, operation, &memory(&vec![1; words]), &memory(&vec![0; words])));
+            die();
+        }
+        "compared" if is_last => {
+            let other = Operation { count: 5, ..operation };
+            std::mem::forget(start(group, other, &memory(&[1; 5]), &memory(&[0; 5])));
+            die();
+        }
+        "split" => {
+            if is_last {
+                die();
+            }
+            let part = group.split(Some(0), 0).unwrap().unwrap();
+            let failure = part.place().unwrap_err();
+            return assert_eq!(failure.code(), Code::DeadlineExceeded, "{failure}");
+        }
+        "again" => {
+            if is_last {
+                die();
+            }
+            let again = hal_collectives_mpi::join(b"again", "again", Duration::from_millis(1500)).unwrap();
+            return fails(run(&*again, Kind::AllReduce(SUM), 1, &[1], 1), Code::DeadlineExceeded, &[]);
+        }
+        _ => {}
+    }
+    std::thread::sleep(Duration::from_millis(if step == "joined" { 500 } else { 0 }));
+    let outcome = if step == "compared" { run(group, Kind::AllReduce(SUM), 5, &[1; 5], 5) } else { sum() };
+    // What has come from it already may be all that a rank needs.
+    let outcome = if outcome.is_ok() { sum() } else { outcome };
+    let says: &[&str] = if step == "joined" { &["has not come"] } else { &[] };
+    let failure = outcome.unwrap_err();
+    eprintln!("{failure}");
+    assert!(matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable), "{failure}");
+    assert!(says.iter().all(|says| failure.message().contains(says)), "{failure}");
+}
+
 fn fails(outcome: Result<Vec<u32>>, code: Code, says: &[&str]) {
     let failure: Failure = outcome.unwrap_err();
     eprintln!("{failure}");
@@ -457,12 +552,8 @@ fn main() {
             assert_eq!(sum().unwrap(), [ranks; 4]);
             std::thread::sleep(Duration::from_secs(if rank == 0 { 7 } else { 0 }));
         }
-        // The last rank is gone from one moment to the next.
-        "killed" if rank == ranks - 1 => std::process::abort(),
-        "killed" => {
-            std::thread::sleep(Duration::from_millis(500));
-            fails(sum(), Code::DeadlineExceeded, &["has not come"]);
-        }
+        "killed" => killed(&*group, &std::env::args().nth(2).unwrap()),
+        "writes" => writes(&*group, rank),
         // The last rank cannot take part.
         "gives-up" if rank == ranks - 1 => {
             let operation = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: 4 };

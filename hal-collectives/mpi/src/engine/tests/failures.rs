@@ -154,8 +154,8 @@ fn pieces_of_a_group_that_fails_are_reported_together() {
     assert!(behind.try_recv().is_err(), "another one of the group is under way");
     arrive();
     look_all(&ranks);
-    let _ = told_in_time(&ranks[0], &behind);
-    for told in sums.iter().flatten().map(|(_, told)| told){
+    assert_eq!(told_in_time(&ranks[0], &behind), Err(Code::DataLoss));
+    for (_, told) in &sums[0] {
         assert_eq!(told.try_recv(), Ok(Err(Code::DataLoss)));
     }
 }
