@@ -37,7 +37,8 @@ pub use communicator::{Buffers, Communicator, Done, Entry, Job, PieceEntry};
 pub use element::{Element, Reduction};
 pub use operation::{ENCODED, Kind, Operation, Participants, Places, RECEIVER, SENDER, Side};
 pub use piece::{
-    Check, Entered, GroupOperation, Memory, PIECE, Parts, Piece, PieceBuffers, Pieces, Portions, Terms, WINDOW,
+    Check, Entered, GroupOperation, Memory, PIECE, Parts, Piece, PieceBuffers, Pieces, Portions, Terms,
+    WINDOW,
 };
 pub use reduce::{Folding, reduce};
 pub use tree::Tree;

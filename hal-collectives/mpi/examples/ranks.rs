@@ -108,7 +108,8 @@ fn pieces() {
     let timeout = Duration::from_secs(30);
     let (rank, ranks) = hal_collectives_mpi::place().unwrap();
     let piece = if rank + 1 == ranks { 100 } else { 200 };
-    let group = hal_collectives_mpi::join(b"unlike", "unlike", Terms { piece, ..Terms::from(timeout) }).unwrap();
+    let group =
+        hal_collectives_mpi::join(b"unlike", "unlike", Terms { piece, ..Terms::from(timeout) }).unwrap();
     // A rank that joins a group when it has failed begins it anew, so all are in it before it does.
     let met = hal_collectives_mpi::join(b"met", "met", timeout).unwrap();
     run(&*met, Kind::AllReduce(SUM), 1, &[1], 1).unwrap();
@@ -424,7 +425,10 @@ fn writes(group: &dyn Communicator, rank: u32) {
         drop(run(&*another, Kind::AllReduce(SUM), 1, &[1], 1));
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert!(others.iter().all(|other| read(other) == vec![0x5EED; WORDS]), "MPI wrote to memory that it has not");
+    assert!(
+        others.iter().all(|other| read(other) == vec![0x5EED; WORDS]),
+        "MPI wrote to memory that it has not"
+    );
 }
 
 /// The last rank is gone from one moment to the next, at a step; and the others see it in time, and end well.

@@ -96,7 +96,8 @@ pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions
     let (send, recv) = (memory.send.as_ref(), memory.recv.as_ref());
     let parts = if operation.kind == Kind::AllToAll { u64::from(ranks.max(1)) } else { 1 };
     let count = i32::try_from(operation.count / parts).map_err(|_| {
-        let message = format!("a piece of {operation} is longer than MPI counts; give a smaller collective_piece");
+        let message =
+            format!("a piece of {operation} is longer than MPI counts; give a smaller collective_piece");
         Failure::new(Code::OutOfRange, message)
     })?;
     let call = |what, send: Option<HostRange>, recv: Option<HostRange>| Call {
@@ -111,7 +112,12 @@ pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions
     let all = |parts: Option<&Parts>| parts.map(|parts| parts.all(ranks));
     let one = |call: Call| Ok(Prepared { calls: smallvec![call], finish: None });
     let reduction = |what: &dyn Fn(Fold) -> What, how| {
-        reduce(call(what(Fold { element: operation.element, reduction: how }), None, None), memory, place, how)
+        reduce(
+            call(what(Fold { element: operation.element, reduction: how }), None, None),
+            memory,
+            place,
+            how,
+        )
     };
     match operation.kind {
         Kind::AllReduce(how) => reduction(&|fold| What::ReduceAll { fold }, how),
@@ -137,8 +143,8 @@ pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions
         }
         Kind::SendRecv { to, from } => {
             let sends = to.map(|to| call(What::Send { to, tag: TRANSFER }, whole(send), None));
-            let receives = from
-                .map(|from| call(What::Receive { from: Some(from), tag: TRANSFER }, None, whole(recv)));
+            let receives =
+                from.map(|from| call(What::Receive { from: Some(from), tag: TRANSFER }, None, whole(recv)));
             if let (None, Some(recv)) = (from, recv) {
                 let filled = recv.whole().fill(&[0]);
                 debug_assert!(filled, "a byte fills any memory");
@@ -155,7 +161,8 @@ fn reduce(
     (rank, ranks): (u32, u32),
     reduction: Reduction,
 ) -> Result<Prepared> {
-    let (What::ReduceAll { fold } | What::Reduce { fold, .. } | What::ReduceParts { fold }) = call.what else {
+    let (What::ReduceAll { fold } | What::Reduce { fold, .. } | What::ReduceParts { fold }) = call.what
+    else {
         return Ok(Prepared { calls: smallvec![call], finish: None });
     };
     let parts = if matches!(call.what, What::ReduceParts { .. }) { ranks } else { 1 };

@@ -30,7 +30,8 @@
 use crate::group::Group;
 use crate::launcher::{processors_on_this_machine, ranks_on_this_machine};
 use crate::library::{Handle, Library, at_exit, in_forks};
-use crate::progress::{Creation, Ended, Progress, Started, Told};
+use crate::progress::{Creation, Progress};
+use crate::started::{Ended, Started, Told};
 use crate::table::Groups;
 use hal_collectives::Result;
 use hal_collectives::local::{Helper, is_busy as is_busy_here};

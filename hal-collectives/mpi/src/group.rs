@@ -8,7 +8,7 @@ use crate::library::Handle;
 use crate::notice::{Generation, Place};
 use crate::order::Order;
 use crate::parts::{CALL, Part, Parts, Pending};
-use crate::progress::Started;
+use crate::started::Started;
 use crate::table::Groups;
 use hal_backend::HostRange;
 use hal_collectives::{
@@ -122,7 +122,10 @@ impl Group {
     }
 
     /// The rank in the job of a rank of the group.
-    #[expect(clippy::indexing_slicing, reason = "a message for a rank that the group has not goes to a stranger")]
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a message for a rank that the group has not goes to a stranger"
+    )]
     pub(crate) fn member(&self, rank: u32) -> u32 {
         self.members[rank as usize]
     }
@@ -130,9 +133,10 @@ impl Group {
     /// The ranks of the job that are told when it fails, and tell others: those that are a power of two away.
     pub(crate) fn neighbours(&self) -> impl Iterator<Item = u32> {
         let count = self.count();
-        (0..32).map(|bit| 1_u32 << bit).take_while(move |&distance| distance < count).flat_map(
-            move |distance| [distance, count - distance].map(|by| self.member(self.behind(by))),
-        )
+        (0..32)
+            .map(|bit| 1_u32 << bit)
+            .take_while(move |&distance| distance < count)
+            .flat_map(move |distance| [distance, count - distance].map(|by| self.member(self.behind(by))))
     }
 
     /// The rank that is so many behind this one, less than their count, around the ring.
@@ -289,11 +293,11 @@ impl Communicator for Member {
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
         let (split, call) = self.0.parts.lock().call(color, key);
         let pending = Pending::new(self.0.terms.timeout);
-        let all = HostRange::allocate(u64::from(self.0.count()) * CALL, 64)?;
-        let own = HostRange::allocate(CALL, 64)?;
+        let all = HostRange::allocate(u64::from(self.0.count()) * CALL as u64, 64)?;
+        let own = HostRange::allocate(CALL as u64, 64)?;
         let written = own.write(0, &call);
         debug_assert!(written, "a call has room for what a rank says");
-        let operation = Operation { kind: Kind::AllGather, element: Element::U8, count: CALL };
+        let operation = Operation { kind: Kind::AllGather, element: Element::U8, count: CALL as u64 };
         let (group, told) = (self.0.clone(), pending.clone());
         let buffers = Buffers { send: Some(own), recv: Some(all.clone()) };
         self.enter(operation)?.start(

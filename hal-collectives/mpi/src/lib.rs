@@ -29,6 +29,7 @@ mod notice;
 mod order;
 mod parts;
 mod progress;
+mod started;
 mod table;
 
 use hal_collectives::{Communicator, Result, Terms};

@@ -185,15 +185,30 @@ pub(crate) struct Call {
 /// The function of MPI that is called.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum What {
-    Send { to: u32, tag: i32 },
+    Send {
+        to: u32,
+        tag: i32,
+    },
     /// From a rank, or from any.
-    Receive { from: Option<u32>, tag: i32 },
-    Broadcast { root: u32 },
+    Receive {
+        from: Option<u32>,
+        tag: i32,
+    },
+    Broadcast {
+        root: u32,
+    },
     Gather,
     Exchange,
-    Reduce { fold: Fold, root: u32 },
-    ReduceAll { fold: Fold },
-    ReduceParts { fold: Fold },
+    Reduce {
+        fold: Fold,
+        root: u32,
+    },
+    ReduceAll {
+        fold: Fold,
+    },
+    ReduceParts {
+        fold: Fold,
+    },
 }
 
 /// A call that has begun. MPI uses its memory until it has ended.
@@ -354,7 +369,8 @@ impl Library {
     pub(crate) fn begin(&self, communicator: Handle, call: Call) -> Result<Request> {
         let Call { what, send, recv, count, number, strides } = call;
         let Functions { broadcast, gather, exchange, reduce, reduce_all, reduce_parts, .. } = self.functions;
-        let memory = |range: &Option<HostRange>| range.as_ref().map_or(std::ptr::null_mut(), HostRange::address);
+        let memory =
+            |range: &Option<HostRange>| range.as_ref().map_or(std::ptr::null_mut(), HostRange::address);
         let (from, into) = (memory(&send).cast::<c_void>(), memory(&recv).cast::<c_void>());
         let element = self.number(number);
         let mut request = Request {
@@ -376,9 +392,9 @@ impl Library {
         // library's.
         let code = unsafe {
             match what {
-                What::Send { to, tag } => (self.functions.send)(
-                    from, count, element, to.cast_signed(), tag, communicator, handle,
-                ),
+                What::Send { to, tag } => {
+                    (self.functions.send)(from, count, element, to.cast_signed(), tag, communicator, handle)
+                }
                 What::Receive { from, tag } => {
                     let from = from.map_or(self.constants.any_source, u32::cast_signed);
                     (self.functions.receive)(into, count, element, from, tag, communicator, handle)
@@ -413,7 +429,8 @@ impl Library {
         // SAFETY: handles of this library.
         unsafe {
             self.check(contiguous(count, element, &raw mut dense))?;
-            let outcome = self.check(resized(dense, 0, stride.cast_signed() as isize, &raw mut part));
+            let extent = isize::try_from(stride).unwrap_or(isize::MAX);
+            let outcome = self.check(resized(dense, 0, extent, &raw mut part));
             free_type(&raw mut dense);
             outcome?;
             self.check(commit(&raw mut part))?;

@@ -192,11 +192,7 @@ impl Notice {
             },
             5 => Self::Waits { rank: reader.small()?, place: reader.place()? },
             6 => Self::HasCome { by: reader.small()?, place: reader.place()? },
-            7 => Self::Came {
-                rank: reader.small()?,
-                place: reader.place()?,
-                has_come: reader.small()? != 0,
-            },
+            7 => Self::Came { rank: reader.small()?, place: reader.place()?, has_come: reader.small()? != 0 },
             _ => return None,
         };
         Some((of, notice))
@@ -224,7 +220,8 @@ mod tests {
                 Notice::HasCome { by: 4, place },
                 Notice::Came { rank: 1, place, has_come: true },
             ] {
-                let (group, read) = Notice::from_bytes(&notice.to_bytes(of)).unwrap_or_else(|| panic!("{notice:?}"));
+                let (group, read) =
+                    Notice::from_bytes(&notice.to_bytes(of)).unwrap_or_else(|| panic!("{notice:?}"));
                 assert_eq!((group, format!("{read:?}")), (of, format!("{notice:?}")));
             }
         }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The bytes that a rank says: its color, its key, and the parts that it does not use.
-pub(crate) const CALL: u64 = 20;
+pub(crate) const CALL: usize = 20;
 
 /// The most parts that are used again.
 const RECORDED: usize = 64;
@@ -47,7 +47,7 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// The number of a split, and what this rank says in it.
-    pub(crate) fn call(&mut self, color: Option<u32>, key: i32) -> (u32, [u8; CALL as usize]) {
+    pub(crate) fn call(&mut self, color: Option<u32>, key: i32) -> (u32, [u8; CALL]) {
         let mut unused = 0_u64;
         for (at, part) in self.recorded.iter_mut().enumerate() {
             let is_idle = part.group.as_ref().is_none_or(|group| group.is_idle());
@@ -58,7 +58,7 @@ impl Parts {
         }
         let split = self.splits;
         self.splits += 1;
-        let mut call = [0; CALL as usize];
+        let mut call = [0; CALL];
         let (words, rest) = call.split_at_mut(8);
         words.copy_from_slice(&color.map_or(-1, i64::from).to_le_bytes());
         let (words, rest) = rest.split_at_mut(4);
@@ -103,7 +103,7 @@ impl Parts {
         let mut unused = vec![0; group.members.len()];
         for (rank, unused) in (0..).zip(&mut unused) {
             let (mut of, mut key, mut parts) = ([0; 8], [0; 4], [0; 8]);
-            let at = u64::from(rank) * CALL;
+            let at = u64::from(rank) * CALL as u64;
             let read = all.read(at, &mut of) & all.read(at + 8, &mut key) & all.read(at + 12, &mut parts);
             debug_assert!(read, "there is a call of each rank");
             colors.entry(i64::from_le_bytes(of)).or_default().push((i32::from_le_bytes(key), rank));
@@ -114,8 +114,13 @@ impl Parts {
         for (of, mut ranks) in colors {
             ranks.sort_unstable();
             let ranks: Vec<u32> = ranks.into_iter().map(|(_, rank)| rank).collect();
-            let all_unused = ranks.iter().filter_map(|&rank| unused.get(rank as usize)).fold(u64::MAX, |a, b| a & b);
-            let known = self.recorded.iter().enumerate().find(|(at, part)| part.ranks == ranks && all_unused >> at & 1 == 1);
+            let all_unused =
+                ranks.iter().filter_map(|&rank| unused.get(rank as usize)).fold(u64::MAX, |a, b| a & b);
+            let known = self
+                .recorded
+                .iter()
+                .enumerate()
+                .find(|(at, part)| part.ranks == ranks && all_unused >> at & 1 == 1);
             let part = match known {
                 Some((_, part)) => part.group.clone(),
                 None => {

@@ -23,14 +23,14 @@
 //! [`GRACE`] before. So a process that has not looked for [`STILL`] reads notices for as long as [`CATCH_UP`] before
 //! it believes that anything has ended well.
 
-use crate::calls::Finish;
 use crate::engine::Command;
 use crate::group::{Group, Slot};
 use crate::library::{Call, Handle, Library, Number, Request, What};
 use crate::notice::{Generation, LENGTH, Notice, Place, TAG};
+use crate::started::{Ended, Half, Started, Told};
 use crate::table::Groups;
 use hal_backend::HostRange;
-use hal_collectives::{Done, Operation, Participants, Portions, Result, Terms, notify, release};
+use hal_collectives::{Participants, Result, Terms};
 use hal_semaphore::{Code, Failure};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -59,135 +59,6 @@ const NOTICES: usize = 256;
 
 /// Looks between two tests for notices while operations are under way.
 const LOOKS: u32 = 4;
-
-/// A callback that is due, its outcome, and what is released before.
-pub(crate) struct Told {
-    done: Done,
-    outcome: Result,
-    group: Arc<Group>,
-    memory: Option<Portions>,
-    finish: Option<Finish>,
-    halves: SmallVec<[Half; 2]>,
-}
-
-impl Told {
-    fn tell(self) {
-        let Self { done, outcome, group, memory, finish, halves } = self;
-        if let Some(finish) = finish.filter(|_| outcome.is_ok()) {
-            finish.run();
-        }
-        // Memory is released, which may write it back, before the rank is told, since a rank that is told may
-        // release the group, and rely on that being the last reference. Each value by itself, as its owner may panic.
-        halves.into_iter().for_each(release);
-        if let Some(Portions { send, recv }) = memory {
-            release(send);
-            release(recv);
-        }
-        drop(group);
-        notify(done, outcome);
-    }
-}
-
-/// Operations that have ended, to be told without the lock.
-#[derive(Default)]
-pub(crate) struct Ended {
-    told: SmallVec<[Told; 1]>,
-    /// Requests that have outlived their operations.
-    released: Vec<Request>,
-}
-
-impl Ended {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.told.is_empty() && self.released.is_empty()
-    }
-
-    /// True if more than one is to be told.
-    pub(crate) fn are_several(&self) -> bool {
-        self.told.len() > 1
-    }
-
-    /// All that are to be told but the first one.
-    pub(crate) fn take_rest(&mut self) -> impl Iterator<Item = Told> {
-        self.told.drain(1..)
-    }
-
-    pub(crate) fn extend(&mut self, told: Option<Told>) {
-        self.told.extend(told);
-    }
-
-    /// Tells each rank, whatever another one's callback does.
-    pub(crate) fn tell(&mut self) {
-        self.released.drain(..).for_each(release);
-        self.told.drain(..).for_each(Told::tell);
-    }
-}
-
-/// A call of a piece, of which it has one, or one for each line of a transfer.
-enum Half {
-    Waits(Call),
-    Begun(Request),
-    /// Between the two, or with a request that has outlived it.
-    Gone,
-}
-
-/// The calls of a piece with its memory, or why there are none.
-type Ready = Result<(SmallVec<[Call; 2]>, Option<Finish>, Portions)>;
-
-/// A piece of an operation that a rank has started.
-pub(crate) struct Started {
-    group: Arc<Group>,
-    operation: Operation,
-    slots: SmallVec<[Slot; 2]>,
-    piece: (u32, bool),
-    /// Its calls, in the order of the slots.
-    halves: SmallVec<[Half; 2]>,
-    finish: Option<Finish>,
-    memory: Option<Portions>,
-    failure: Option<Failure>,
-    done: Done,
-    deadline: Option<Instant>,
-    /// It is overdue, and another rank was asked who has not come.
-    is_overdue: bool,
-}
-
-impl Started {
-    pub(crate) fn new(
-        group: Arc<Group>,
-        (operation, slots): (Operation, SmallVec<[Slot; 2]>),
-        piece: (u32, bool),
-        ready: Ready,
-        done: Done,
-    ) -> Box<Self> {
-        let (halves, finish, memory, failure) = match ready {
-            Ok((calls, finish, memory)) => {
-                (calls.into_iter().map(Half::Waits).collect(), finish, Some(memory), None)
-            }
-            Err(failure) => (SmallVec::new(), None, None, Some(failure)),
-        };
-        Box::new(Self {
-            group,
-            operation,
-            slots,
-            piece,
-            halves,
-            finish,
-            memory,
-            failure,
-            done,
-            deadline: None,
-            is_overdue: false,
-        })
-    }
-
-    fn has_begun(&self) -> bool {
-        !self.halves.iter().any(|half| matches!(half, Half::Waits(_)))
-    }
-
-    fn into_told(self, outcome: Result) -> Told {
-        let Self { group, halves, finish, memory, done, .. } = self;
-        Told { done, outcome, group, memory, finish, halves }
-    }
-}
 
 /// Operations of a group that has failed, whose ranks are told together when all of their requests have ended: they
 /// may be pieces of one, each with a callback of its own.
@@ -445,7 +316,7 @@ impl Progress {
         let failure = started.failure.clone().or_else(|| started.group.failure());
         if let Some(failure) = failure {
             let group = started.group.clone();
-            return self.end(&group, vec![started], &failure);
+            return self.end(&group, [started], &failure);
         }
         if started.slots.is_empty() {
             return self.ended.told.push(started.into_told(Ok(())));
@@ -515,20 +386,19 @@ impl Progress {
             self.send(rank, group.id, Notice::Failed(failure.clone()));
         }
         let of_group = |started: &Started| Arc::ptr_eq(&started.group, group);
-        let ids: Vec<u64> = self.active.iter().filter(|(_, started)| of_group(started)).map(|(&id, _)| id).collect();
-        let failed = ids.iter().filter_map(|id| self.active.remove(id)).collect();
+        let ids: Vec<u64> =
+            self.active.iter().filter(|(_, started)| of_group(started)).map(|(&id, _)| id).collect();
+        let failed: Vec<_> = ids.iter().filter_map(|id| self.active.remove(id)).collect();
         self.deadlines.retain(|(_, id)| !ids.contains(id));
         self.end(group, failed, &failure);
     }
 
     /// Operations of a group end with a failure.
-    fn end(&mut self, group: &Arc<Group>, failed: Vec<Box<Started>>, failure: &Failure) {
-        if failed.is_empty() {
-            return;
-        }
+    fn end(&mut self, group: &Arc<Group>, failed: impl IntoIterator<Item = Box<Started>>, failure: &Failure) {
         let until = Instant::now() + GRACE;
-        let ending = self.endings.entry(group.id).or_insert_with(|| Ending { told: Vec::new(), open: Vec::new(), until });
         for mut started in failed {
+            let new = || Ending { told: Vec::new(), open: Vec::new(), until };
+            let ending = self.endings.entry(group.id).or_insert_with(new);
             for half in &mut started.halves {
                 match std::mem::replace(half, Half::Gone) {
                     Half::Begun(request) => ending.open.push(request),
@@ -781,7 +651,8 @@ impl Progress {
         if self.roll_calls.is_empty() {
             return;
         }
-        let is_over = |call: &mut RollCall| call.answered.len() == call.group.members.len() || now >= call.until;
+        let is_over =
+            |call: &mut RollCall| call.answered.len() == call.group.members.len() || now >= call.until;
         let over: Vec<RollCall> = self.roll_calls.extract_if(.., is_over).collect();
         for RollCall { group, place, waits, came, .. } in over {
             let missing = (0..group.count()).filter(|rank| !came.contains(rank));
@@ -874,7 +745,10 @@ impl Progress {
     /// Sees to what others wait for, and stops listening to them.
     fn leave_alone(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
-        while (!self.sending.is_empty() || !self.outbox.is_empty()) && !self.is_blocked() && Instant::now() < end {
+        while (!self.sending.is_empty() || !self.outbox.is_empty())
+            && !self.is_blocked()
+            && Instant::now() < end
+        {
             self.look_for_requests();
         }
         if let Some((mut request, memory)) = self.inbox.take()

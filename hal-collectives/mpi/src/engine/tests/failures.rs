@@ -163,8 +163,7 @@ fn pieces_of_a_group_that_fails_are_reported_together() {
 #[test]
 fn ranks_that_have_not_come_are_named_when_the_time_is_over() {
     let ranks = job(4);
-    let groups: Vec<_> =
-        ranks.iter().map(|rank| rank.join(b"group", Duration::from_millis(30))).collect();
+    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", Duration::from_millis(30))).collect();
     look_all(&ranks);
     let told: Vec<_> = [0, 2]
         .into_iter()
@@ -304,10 +303,9 @@ fn call_that_mpi_refuses_fails_its_group_alone_whichever_it_is() {
         for (outcome, (got, _)) in outcomes.iter().zip(&sums) {
             match outcome {
                 Some(Ok(())) => assert_eq!(word(got), 4, "call {at}"),
-                Some(Err(code)) => assert!(
-                    matches!(code, Code::Unavailable | Code::DeadlineExceeded),
-                    "call {at}: {code:?}"
-                ),
+                Some(Err(code)) => {
+                    assert!(matches!(code, Code::Unavailable | Code::DeadlineExceeded), "call {at}: {code:?}")
+                }
                 None => unreachable!(),
             }
         }

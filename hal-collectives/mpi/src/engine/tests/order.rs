@@ -95,8 +95,11 @@ fn unlike() -> Vec<[Operation; 2]> {
 
 #[test]
 fn operation_that_differs_in_any_field_is_named_with_its_rank_and_no_byte_moves() {
-    for (check, count) in [Check::First, Check::On].into_iter().flat_map(|check| [2, 3, 4, 5].map(|n| (check, n))) {
-        for ([most, odd], who) in unlike().into_iter().flat_map(|both| (0..count).map(move |who| (both, who))) {
+    for (check, count) in
+        [Check::First, Check::On].into_iter().flat_map(|check| [2, 3, 4, 5].map(|n| (check, n)))
+    {
+        for ([most, odd], who) in unlike().into_iter().flat_map(|both| (0..count).map(move |who| (both, who)))
+        {
             let (ranks, groups) = job_with(count, check);
             // One that all agree on, so that its shape is known.
             let before: Vec<Begun> =
@@ -127,7 +130,10 @@ fn operation_that_differs_in_any_field_is_named_with_its_rank_and_no_byte_moves(
                 let message = failure.message();
                 assert_eq!(failure.code(), Code::InvalidArgument, "{message}");
                 assert!(message.contains(&format!("rank {who} ")), "{message}");
-                assert!(message.contains(&odd.to_string()) && message.contains(&most.to_string()), "{message}");
+                assert!(
+                    message.contains(&odd.to_string()) && message.contains(&most.to_string()),
+                    "{message}"
+                );
                 assert!(rank != who || got == 0, "something has moved");
             }
         }
@@ -139,7 +145,8 @@ fn ends_of_a_transfer_that_differ_are_named() {
     for (kind, count) in [(Element::F32, 4), (Element::U32, 3)].map(|(element, count)| (element, count)) {
         let (ranks, groups) = job_with(2, Check::First);
         let send = Operation { kind: Kind::Send { to: 1 }, element: kind, count };
-        let (sent, got) = (groups[0].enter(send).unwrap(), groups[1].enter(operation(Kind::Recv { from: 0 }, 4)));
+        let (sent, got) =
+            (groups[0].enter(send).unwrap(), groups[1].enter(operation(Kind::Recv { from: 0 }, 4)));
         let told = [start(sent, 4, 1).1, start(got.unwrap(), 4, 1).1];
         assert_eq!(told_in_both(&ranks, &told), [Err(Code::InvalidArgument); 2]);
     }

@@ -31,10 +31,8 @@ fn job_of_four() -> (Vec<Rank>, Vec<Box<dyn Communicator>>) {
 }
 
 fn sums(ranks: &[Rank], parts: &[Option<Box<dyn Communicator>>]) -> Vec<u32> {
-    let begun: Vec<_> = (0..)
-        .zip(parts)
-        .filter_map(|(rank, part)| Some(sum(&**part.as_ref()?, 1 << rank)))
-        .collect();
+    let begun: Vec<_> =
+        (0..).zip(parts).filter_map(|(rank, part)| Some(sum(&**part.as_ref()?, 1 << rank))).collect();
     look_all(ranks);
     begun
         .into_iter()
@@ -90,7 +88,8 @@ fn splits_that_are_under_way_at_once_do_not_share_a_part() {
     let (ranks, groups) = job_of_four();
     drop(split(&ranks, &groups, |_| (Some(0), 0)));
     // All have released it, and both offer it.
-    let both: Vec<_> = groups.iter().map(|group| [0, 0].map(|key| group.split(Some(0), key).unwrap())).collect();
+    let both: Vec<_> =
+        groups.iter().map(|group| [0, 0].map(|key| group.split(Some(0), key).unwrap())).collect();
     look_all(&ranks);
     let (one, two): (Vec<_>, Vec<_>) = both.into_iter().map(|[one, two]| (one, two)).unzip();
     one[0].as_ref().unwrap().end(&Failure::new(Code::DataLoss, "gone"));

@@ -81,9 +81,7 @@ fn copied(buffers: &Buffers) -> Buffers {
     Buffers { send: buffers.send.as_ref().map(copy), recv: buffers.recv.as_ref().map(copy) }
 }
 
-fn kind(random: &mut Random, rank: u32, ranks: u32, chosen: (usize, Reduction, u32, u32)) -> Kind {
-    let (which, reduction, root, distance) = chosen;
-    let _ = random;
+fn kind(rank: u32, ranks: u32, (which, reduction, root, distance): (usize, Reduction, u32, u32)) -> Kind {
     match which {
         0 => Kind::AllGather,
         1 => Kind::AllReduce(reduction),
@@ -96,10 +94,61 @@ fn kind(random: &mut Random, rank: u32, ranks: u32, chosen: (usize, Reduction, u
             from: Some((rank + ranks - distance) % ranks),
         },
         // A chain: the first receives zeros.
-        _ => Kind::SendRecv {
-            to: (rank + 1 < ranks).then_some(rank + 1),
-            from: rank.checked_sub(1),
-        },
+        _ => Kind::SendRecv { to: (rank + 1 < ranks).then_some(rank + 1), from: rank.checked_sub(1) },
+    }
+}
+
+/// What a rank does in a step: its operation, its memory here and in the group within the process, and whether it
+/// starts the pieces one by one.
+struct Part {
+    operation: Operation,
+    own: Buffers,
+    theirs: Buffers,
+    divides: bool,
+}
+
+/// What all ranks do in a step.
+fn step(count: u32, random: &mut Random) -> Vec<Part> {
+    let below = |random: &mut Random, below: u32| u32::try_from(random.below(below as usize)).unwrap();
+    let reduction = Reduction::ALL[random.below(5)];
+    let chosen = (random.below(8), reduction, below(random, count), below(random, count));
+    let element = Element::ALL[random.below(12)];
+    let words = random.below(40) as u64;
+    let in_place = random.below(3) == 0;
+    let part = |rank| {
+        let kind = kind(rank, count, chosen);
+        let elements = if kind == Kind::AllToAll { words * u64::from(count) } else { words };
+        let operation = Operation { kind, element, count: elements };
+        let in_place = in_place && random.below(2) == 0;
+        let own = buffers(operation, (rank, count), in_place, random);
+        let theirs = copied(&own);
+        Part { operation, own, theirs, divides: random.below(2) == 0 }
+    };
+    (0..count).map(part).collect()
+}
+
+impl Part {
+    /// Starts it on both. Returns the work of the group within the process.
+    fn start(
+        &self,
+        (group, local): (&dyn Communicator, &dyn Communicator),
+        tell: &std::sync::mpsc::Sender<Result>,
+    ) -> Option<hal_collectives::Job> {
+        let done = || -> Done {
+            let tell = tell.clone();
+            Box::new(move |end: Result| tell.send(end).unwrap())
+        };
+        let entry = group.enter(self.operation).unwrap();
+        if self.divides {
+            let whole = |range: &Option<HostRange>| range.clone().map(Memory::Whole);
+            for piece in entry.divide() {
+                piece
+                    .start(PieceBuffers { send: whole(&self.own.send), recv: whole(&self.own.recv) }, done());
+            }
+        } else {
+            entry.start(self.own.clone(), done());
+        }
+        local.enter(self.operation).unwrap().start(self.theirs.clone(), done())
     }
 }
 
@@ -113,63 +162,20 @@ fn program(seed: u64) {
     let terms = Terms { check, piece, ..Terms::from(TERMS) };
     let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"random", terms)).collect();
     let id = seed.to_le_bytes();
-    let locals: Vec<_> = (0..count)
-        .map(|rank| {
-            let request = Request { id: &id, name: "local", rank, count, owner: 1 + rank as usize, terms };
-            join(&request).unwrap()
-        })
-        .collect();
+    let local = |rank| {
+        let request = Request { id: &id, name: "local", rank, count, owner: 1 + rank as usize, terms };
+        join(&request).unwrap()
+    };
+    let locals: Vec<_> = (0..count).map(local).collect();
     for number in 0..6 {
-        let reduction = Reduction::ALL[random.below(5)];
-        let chosen = (
-            random.below(8),
-            reduction,
-            u32::try_from(random.below(count as usize)).unwrap(),
-            u32::try_from(random.below(count as usize)).unwrap(),
-        );
-        let element = Element::ALL[random.below(12)];
-        let words = random.below(40) as u64;
-        let mut results = Vec::new();
-        let in_place = random.below(3) == 0;
-        let mut parts = Vec::new();
-        for rank in 0..count {
-            let kind = kind(&mut random, rank, count, chosen);
-            let elements = if kind == Kind::AllToAll { words * u64::from(count) } else { words };
-            let operation = Operation { kind, element, count: elements };
-            let own = buffers(operation, (rank, count), in_place && random.below(2) == 0, &mut random);
-            let theirs = copied(&own);
-            // What is in place here is in place by other bytes there.
-            let theirs = if let Kind::AllGather | Kind::ReduceScatter(_) | Kind::AllReduce(_) | Kind::Reduce { .. } = kind {
-                theirs
-            } else {
-                theirs
-            };
-            parts.push((operation, own, theirs, random.below(2) == 0));
-        }
+        let parts = step(count, &mut random);
         let (tell, told) = channel();
-        for (rank, (operation, own, theirs, divides)) in (0..).zip(&parts) {
-            let entry = groups[rank].enter(*operation).unwrap();
-            if *divides {
-                for piece in entry.divide() {
-                    let tell = tell.clone();
-                    let memory = PieceBuffers {
-                        send: own.send.clone().map(Memory::Whole),
-                        recv: own.recv.clone().map(Memory::Whole),
-                    };
-                    piece.start(memory, Box::new(move |end: Result| tell.send(end).unwrap()));
-                }
-            } else {
-                let tell = tell.clone();
-                entry.start(own.clone(), Box::new(move |end: Result| tell.send(end).unwrap()));
-            }
-            let tell = tell.clone();
-            let job = locals[rank]
-                .enter(*operation)
-                .unwrap()
-                .start(theirs.clone(), Box::new(move |end: Result| tell.send(end).unwrap()));
-            results.extend(job);
-        }
-        results.into_iter().for_each(|job| job());
+        let both = groups.iter().zip(&locals);
+        let jobs = parts
+            .iter()
+            .zip(both)
+            .filter_map(|(part, (group, local))| part.start((&**group, &**local), &tell));
+        jobs.collect::<Vec<_>>().into_iter().for_each(|job| job());
         drop(tell);
         let end = Instant::now() + LONG;
         loop {
@@ -180,9 +186,9 @@ fn program(seed: u64) {
                 Err(_) => assert!(Instant::now() < end, "operation {number} of {seed}"),
             }
         }
-        for (rank, (operation, own, theirs, divides)) in parts.iter().enumerate() {
-            let both = [&own.recv, &theirs.recv].map(|recv| recv.as_ref().map(contents));
-            assert_eq!(both[0], both[1], "{operation} of rank {rank} of {count}, seed {seed}, divided {divides}");
+        for (rank, Part { operation, own, theirs, divides }) in parts.iter().enumerate() {
+            let [own, theirs] = [own, theirs].map(|buffers| buffers.recv.as_ref().map(contents));
+            assert_eq!(own, theirs, "{operation} of rank {rank} of {count}, seed {seed}, divided {divides}");
         }
     }
 }

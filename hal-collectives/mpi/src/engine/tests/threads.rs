@@ -167,7 +167,6 @@ fn left_behind(rank: &Rank, group: &dyn Communicator, word: u32) -> Begun {
     begun
 }
 
-
 /// Waits until the thread of an engine sleeps, and can be woken.
 fn sleeps(rank: &Rank) {
     until("its thread does not sleep", || {
@@ -358,7 +357,6 @@ fn lent() -> [Rank; 2] {
     crate::loopback::job_of(crate::library::fake::network(2).map(lent)).try_into().ok().unwrap()
 }
 
-
 /// One thread has found that there is no group, and another joins one before MPI is left alone.
 #[test]
 fn group_that_is_joined_while_mpi_is_being_left_alone_is_listened_for() {
@@ -370,7 +368,6 @@ fn group_that_is_joined_while_mpi_is_being_left_alone_is_listened_for() {
     look_all(&ranks);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 5));
 }
-
 
 #[test]
 fn mpi_is_left_alone_when_the_last_group_is_let_go_of() {
@@ -402,7 +399,6 @@ fn mpi_is_left_alone_when_a_callback_lets_go_of_the_last_group() {
     look_all(&ranks);
     assert_eq!(told.try_recv(), Ok((Ok(()), false)));
 }
-
 
 /// A program that has begun MPI itself lets go of a group, and a command of it is left, which another thread takes as it begins something.
 #[test]
@@ -581,12 +577,6 @@ fn callback_that_waits_for_an_operation_which_failed_together_with_its_own_retur
 
 /// References to an engine whose thread has called a callback: its rank, a group, the thread that serves, and the one that stands by.
 const AT_REST: usize = 4;
-
-
-
-
-
-
 
 /// An owner of memory that panics when it is let go of.
 struct Panics(Vec<u32>);
