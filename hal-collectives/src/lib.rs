@@ -12,8 +12,7 @@
 //! match the others', a rank that gives up, or a rank that does not come in time. Each rank counts its operations
 //! by itself, so nothing could go on afterwards; a failed group stays failed.
 //!
-//! - [`Element`], [`Reduction`]: the element types and reductions, to the bit; [`Tree`], [`Folding`]: the order in
-//!   which ranks are folded.
+//! - [`Element`], [`Reduction`], [`Folding`]: the element types and reductions.
 //! - [`Operation`]: the nine kinds, and what each rank sends and receives.
 //! - [`Communicator`], [`Entry`]: the interface of a group to a driver.
 //! - [`Pieces`], [`PieceEntry`]: the division of a large operation.
@@ -41,7 +40,6 @@ pub use piece::{
     WINDOW,
 };
 pub use reduce::{Folding, reduce};
-pub use tree::Tree;
 
 /// The result type of this crate.
 pub type Result<T = ()> = std::result::Result<T, hal_semaphore::Failure>;
