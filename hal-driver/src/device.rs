@@ -21,23 +21,23 @@
 //! like any other object. So the teardown holds a reference while it runs, and the release of the last one after it
 //! frees the structure ([`Phase`]).
 
-mod about;
 mod bounce;
-mod collective;
+mod collective_steps;
 mod completions;
+mod operation_description;
 mod profile;
 mod queue;
-mod staged;
+mod staged_file_transfer;
 mod submit;
 mod work;
 
 pub(crate) use bounce::Bounce;
 
-use crate::command::channel::{CollectiveSettings, Ranks};
+use crate::command::collectives::channel::{CollectiveSettings, Ranks};
+use crate::command::collectives::running::RunningCollectives;
 use crate::command::executable::{DeviceIdentity, Reflection};
 use crate::command::host_program::Loaders;
-use crate::command::running_collectives::RunningCollectives;
-use crate::command::staging::Staging;
+use crate::command::update_staging::UpdateStaging;
 use crate::command::{command_buffer, executable};
 use crate::device::completions::{Completions, PollingGuard};
 use crate::device::profile::{Profiler, matches};
@@ -97,7 +97,7 @@ pub(crate) struct DeviceState<D: Device> {
     pending_allocas: Arc<PendingAllocas>,
     pool: Arc<HostPool>,
     profiler: Profiler,
-    staging: Staging,
+    staging: UpdateStaging,
     pools: Arc<Pools>,
     /// Replaced by `replace_device_allocator` before the device is in use.
     device_allocator: UnsafeCell<Retained<sys::iree_hal_allocator_t>>,
@@ -164,7 +164,7 @@ impl<D: Device> HalDevice<D> {
             pending_allocas,
             pool,
             profiler: Profiler::default(),
-            staging: Staging::default(),
+            staging: UpdateStaging::default(),
             provider: UnsafeCell::new(None),
             ranks: Ranks::new(membership),
             collectives,

@@ -135,7 +135,7 @@ struct ThreadState {
     inbox: RefCell<VecDeque<LeftWork>>,
     /// For the next call; `spare` has those for calls nested in it.
     next: Cell<Option<Box<DeferredWork>>>,
-    #[expect(clippy::vec_box, reason = "agendas move between here and calls, and are large")]
+    #[expect(clippy::vec_box, reason = "they move between here and calls, and are large")]
     spare: RefCell<Vec<Box<DeferredWork>>>,
 }
 

@@ -12,10 +12,10 @@
 //! it is in flight, it is like any other: a full device sends it back to the head of `queued`, and
 //! [`QueueGuard::run`] does what follows.
 
-use super::admit::OrderedWaits;
 #[cfg(doc)]
 use super::queue::Op;
 use super::queue::{InFlight, OpState, QueueGuard};
+use super::route::OrderedWaits;
 use super::timeline_state::Promise;
 use crate::backend::{Backend, Batch, BatchItem, Submitted, Transition, WaitClass};
 use crate::slab::Key;

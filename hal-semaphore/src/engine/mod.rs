@@ -47,16 +47,20 @@
 mod admit;
 mod deferred_callbacks;
 mod deferred_work;
+mod device_loss;
+mod early_ends;
 mod fast_path;
 mod flow_window;
 mod host_wait;
 mod outbox;
 mod queue;
+mod queue_choice;
 mod retire;
-mod stop;
+mod route;
+mod shutdown;
 mod submit;
 mod timeline_state;
-mod wait;
+mod wait_class;
 mod wait_lists;
 mod work_loop;
 
@@ -788,8 +792,8 @@ impl<B: Backend> Shared<B> {
         Arc::new(TimelineState::new(key, false, value))
     }
 
-    /// The state that stands in for a foreign timeline.
-    fn stand_in(&self) -> Arc<TimelineState> {
+    /// A state for a foreign timeline, which a subscription moves.
+    fn new_foreign_state(&self) -> Arc<TimelineState> {
         Arc::new(TimelineState::new(TimelineKey { engine: 0, number: 0 }, true, 0))
     }
 

@@ -270,13 +270,15 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
         match record.state {
             WaitState::InQueueList(number) => {
-                record.timeline.unpark(ListOwner::queue(self.index), record.value, number)
+                record.timeline.remove_timepoint(ListOwner::queue(self.index), record.value, number)
             }
-            WaitState::InHostList(number) => record.timeline.unpark(ListOwner::HOST, record.value, number),
+            WaitState::InHostList(number) => {
+                record.timeline.remove_timepoint(ListOwner::HOST, record.value, number)
+            }
             WaitState::Dependency(_) | WaitState::Reached => {}
         }
         if let Some(number) = record.failure_entry {
-            record.timeline.unpark(ListOwner::HOST, record.value, number);
+            record.timeline.remove_timepoint(ListOwner::HOST, record.value, number);
         }
     }
 
@@ -368,7 +370,7 @@ fn gate(record: &WaitRecord, queue: u32) -> bool {
     if record.timeline.value() >= record.value || timeline_state.failure().is_some() {
         return false;
     }
-    record.timeline.park(&mut timeline_state, ListOwner::HOST, record.value, Target::Gate(queue));
+    record.timeline.add_timepoint(&mut timeline_state, ListOwner::HOST, record.value, Target::Gate(queue));
     true
 }
 

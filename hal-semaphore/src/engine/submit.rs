@@ -408,7 +408,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         let key = self.take_back(refused, fails, last_native);
         if self.state.closing {
             // Operations were failed while these looked as if they were on the device.
-            self.fail_all_unstarted(&super::stop::shutdown_failure());
+            self.fail_all_unstarted(&super::shutdown::shutdown_failure());
         }
         match stop {
             Some(StopReason::Failed(failure)) => {

@@ -55,9 +55,9 @@ const LARGE: usize = 1024;
 /// The receiver of a released timepoint.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// One wait of a blocked operation. `wide`: the operation has other waits. Once the wait is satisfied by
+    /// One wait of a blocked operation. `has_others`: the operation has other waits. Once the wait is satisfied by
     /// order, only a failure matters to it.
-    Op { queue: u32, key: Key, wait: u32, wide: bool },
+    Op { queue: u32, key: Key, wait: u32, has_others: bool },
     /// A wait that is satisfied by order, of an operation that is not submitted yet: only a failure matters to
     /// it.
     OpFailure { queue: u32, key: Key },
@@ -108,7 +108,7 @@ pub(crate) struct TimelineInner {
     lists: WaitLists,
     /// Promises of work that is queued or submitted, by value, queue and epoch.
     promises: VecDeque<Promise>,
-    /// The subscription to the foreign timeline that this state stands in for.
+    /// The subscription to the foreign timeline, if this is the state of one.
     subscription: Option<Box<dyn Any + Send>>,
     /// The engine's list of large timelines has this one.
     large: bool,
@@ -122,7 +122,7 @@ pub(crate) struct TimelineState {
     /// The largest promised value, for readers without the lock, who may see an older one. It orders nothing.
     promised: std::sync::atomic::AtomicU64,
     key: TimelineKey,
-    /// It stands in for a foreign timeline.
+    /// It is the state of a foreign timeline.
     foreign: bool,
     state: Mutex<TimelineInner>,
 }
@@ -362,8 +362,8 @@ impl TimelineState {
         self.prune(state);
     }
 
-    /// Adds a timepoint of an open wait. Returns the number for [`unpark`](TimelineState::unpark).
-    pub(super) fn park(
+    /// Adds a timepoint of an open wait. Returns the number for [`remove_timepoint`](TimelineState::remove_timepoint).
+    pub(super) fn add_timepoint(
         &self,
         state: &mut TimelineInner,
         owner: ListOwner,
@@ -379,7 +379,7 @@ impl TimelineState {
     }
 
     /// Removes a timepoint whose owner no longer waits. It may have been released already.
-    pub(crate) fn unpark(&self, owner: ListOwner, value: u64, order: u32) {
+    pub(crate) fn remove_timepoint(&self, owner: ListOwner, value: u64, order: u32) {
         let mut state = self.state.lock();
         let removed = state.lists.remove(owner, value, order);
         self.count_listeners(&state);
@@ -481,7 +481,7 @@ impl TimelineState {
             None if reached >= value => return Err(Ok(reached)),
             None => {}
         }
-        let order = self.park(&mut state, ListOwner::HOST, value, target);
+        let order = self.add_timepoint(&mut state, ListOwner::HOST, value, target);
         Ok((order, state.becomes_large()))
     }
 

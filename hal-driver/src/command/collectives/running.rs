@@ -6,8 +6,8 @@
 //! ([`crate::device`] has the chain of steps). A started collective occupies no thread: it is a host operation that
 //! ends when the group has completed it.
 
+use crate::command::collectives::execution::{ExecutionEnd, ExecutionPart};
 use crate::command::command_buffer::Recorded;
-use crate::command::execution::{ExecutionEnd, ExecutionPart};
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::status::Result;
 use crate::memory::buffer_range::BufferRange;
@@ -351,7 +351,7 @@ impl RunningCollectives {
     /// Then waits up to `grace` again for the reports of what it ended.
     pub(crate) fn finish(&self, grace: Duration) {
         let mut progress = self.progress.lock();
-        self.rest(&mut progress, grace);
+        self.wait_until_idle(&mut progress, grace);
         let why = Failure::new(Code::Cancelled, "its device was released");
         progress.ended = Some(why.clone());
         let started: Vec<_> = progress.started.values().flatten().map(|(open, _)| open.clone()).collect();
@@ -359,10 +359,10 @@ impl RunningCollectives {
         for open in started {
             open.end(&why);
         }
-        self.rest(&mut self.progress.lock(), grace);
+        self.wait_until_idle(&mut self.progress.lock(), grace);
     }
 
-    fn rest(&self, progress: &mut MutexGuard<'_, InProgress>, limit: Duration) {
+    fn wait_until_idle(&self, progress: &mut MutexGuard<'_, InProgress>, limit: Duration) {
         let end = Instant::now() + limit;
         while !progress.started.is_empty() && !self.idle.wait_until(progress, end).timed_out() {}
     }

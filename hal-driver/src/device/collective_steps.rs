@@ -18,11 +18,11 @@
 
 use super::DeviceState;
 use super::submit::{SemaphoreLists, Side};
-use crate::command::collective::CollectiveRecord;
+use crate::command::collectives::execution::ExecutionPart;
+use crate::command::collectives::record::CollectiveRecord;
+use crate::command::collectives::running::{Collectives, EnteredCollective, Mapped, PieceMemory};
 use crate::command::command_buffer::{CommandStep, Recorded};
-use crate::command::execution::ExecutionPart;
 use crate::command::record::{Reference, Use};
-use crate::command::running_collectives::{Collectives, EnteredCollective, Mapped, PieceMemory};
 use crate::device::work::Operation;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
 use crate::ffi::status::{Result, bug};
@@ -320,7 +320,7 @@ impl<D: Device> DeviceState<D> {
             commands: chain.recorded.clone(),
             step: routed.number,
             bindings: bindings.into(),
-            stand_ins: bounces.stand_ins(),
+            substitutes: bounces.substitutes(),
             part: Some(chain.part.clone()),
         };
         // Returns to other devices are parts of the execution too, after the commands.
@@ -431,15 +431,15 @@ impl<D: Device> DeviceState<D> {
                 list
             };
             let mut ready = if turn == 0 { waits.borrow().to_owned() } else { at(0) };
-            let copies = |place: &Option<CollectiveMemory>,
-                          alone: &Option<BufferRange>,
-                          bytes: Option<u64>| {
-                let Some(CollectiveMemory::OwnerOnly(owner, all)) = place else { return Ok(None) };
-                let alone = alone.as_ref().ok_or_else(|| bug("memory of another device has no stand-in"))?;
-                let bytes = bytes.ok_or_else(unnamed)?;
-                let alone = alone.part(0, bytes)?;
-                Ok::<_, Failure>(Some((owner.clone(), copies(&piece, ranks, all, &alone, bytes)?, alone)))
-            };
+            let copies =
+                |place: &Option<CollectiveMemory>, alone: &Option<BufferRange>, bytes: Option<u64>| {
+                    let Some(CollectiveMemory::OwnerOnly(owner, all)) = place else { return Ok(None) };
+                    let alone =
+                        alone.as_ref().ok_or_else(|| bug("memory of another device has no substitute"))?;
+                    let bytes = bytes.ok_or_else(unnamed)?;
+                    let alone = alone.part(0, bytes)?;
+                    Ok::<_, Failure>(Some((owner.clone(), copies(&piece, ranks, all, &alone, bytes)?, alone)))
+                };
             let memory = |here: &Option<Arc<Mapped>>, alone: Option<BufferRange>, bytes: Option<u64>| match (
                 here, alone,
             ) {
