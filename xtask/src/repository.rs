@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Tests of the repository as a whole: licences, the oldest compiler, the length of lines, which crates depend on
-//! which, and that pages name only files, tests and commands that exist.
+//! which, that pages name only files, tests and commands that exist, and that their pictures are up to date.
 
 use crate::workspace::{cargo, root};
 use clap::CommandFactory;
@@ -263,11 +263,6 @@ fn way_to_an_emulator_is_found_unless_tests_or_the_feature_emulated_alone_take_i
 }
 
 #[test]
-fn no_product_crate_reaches_an_emulator() {
-    assert_eq!(ways_to_emulators(&metadata()), [""; 0]);
-}
-
-#[test]
 fn names_of_folders_are_those_of_crates() {
     let metadata = metadata();
     for package in packages(&metadata) {
@@ -412,6 +407,28 @@ fn missing_places(repository: &Repository, page: &str, text: &str) -> Vec<String
     missing
 }
 
+/// Flags of this project's commands that a page types and that do not exist.
+fn missing_flags(page: &str, text: &str) -> Vec<String> {
+    let commands = crate::Arguments::command();
+    let typed = text.lines().flat_map(|line| line.split("cargo xtask ").skip(1)).flat_map(|rest| {
+        // What comes behind these is no flag of the command.
+        let end = [" -- ", "`", "#", ";"].iter().filter_map(|end| rest.find(end)).min();
+        let mut words = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default().split_whitespace();
+        let command = words.next().unwrap_or_default();
+        words.filter_map(move |word| Some((command, word.strip_prefix("--")?)))
+    });
+    let is_unknown = |(command, flag): &(&str, &str)| {
+        let Some(command) = commands.find_subcommand(command) else { return false };
+        let name = flag.split('=').next();
+        let mut known = command.get_arguments().chain(commands.get_arguments());
+        !flag.is_empty() && !known.any(|argument| argument.get_long() == name)
+    };
+    typed
+        .filter(is_unknown)
+        .map(|(command, flag)| format!("{page}: cargo xtask {command} --{flag}"))
+        .collect()
+}
+
 /// Commands, steps, packages, examples and tests that a page names and that do not exist.
 fn missing_commands(repository: &Repository, page: &str, text: &str) -> Vec<String> {
     let commands = crate::Arguments::command();
@@ -429,6 +446,7 @@ fn missing_commands(repository: &Repository, page: &str, text: &str) -> Vec<Stri
         unknown("--example", &|name| has(&[format!("examples/{name}.rs")])),
         unknown("--test", &|name| has(&[format!("tests/{name}.rs"), format!("tests/{name}/main.rs")])),
         unknown("--bench", &|name| has(&[format!("benches/{name}.rs"), format!("benches/{name}/main.rs")])),
+        missing_flags(page, text),
     ]
     .concat()
 }
@@ -447,6 +465,14 @@ fn pages_name_files_tests_and_commands_that_exist() {
 }
 
 #[test]
+fn pictures_of_pages_are_those_that_their_script_draws() {
+    let script = root().unwrap().join("docs/images/pictures.py");
+    let output = std::process::Command::new("python3").arg(&script).arg("--check").output().unwrap();
+    let says = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "run {}: {says}", script.display());
+}
+
+#[test]
 fn names_of_nothing_are_found_in_pages() {
     let repository = Repository::new();
     let text = "# One\n[a](b.md) and [c](../README.md), [d](#one-that-is-none); `engine/none.rs`, `engine/queue.rs`; \
@@ -460,7 +486,14 @@ fn names_of_nothing_are_found_in_pages() {
     let missing = missing_places(&repository, "docs/engine.md", text);
     assert_eq!(missing, expected.map(|end| format!("docs/engine.md:2: {end}")));
     let text = "`cargo xtask nothing`, `cargo xtask NAME`, cargo xtask test --only msrv --only never; \
-                cargo test -p hal-none --test engine, cargo run -p hal-driver --example none";
-    let expected = ["cargo xtask nothing", " -p hal-none", "--example none"];
+                cargo test -p hal-none --test engine, cargo run -p hal-driver --example none\n\
+                cargo xtask wheel --test --tset; cargo xtask with --cost --=1 -- ls --all # --none";
+    let expected = [
+        "cargo xtask nothing",
+        " -p hal-none",
+        "--example none",
+        "cargo xtask wheel --tset",
+        "cargo xtask with --=1",
+    ];
     assert_eq!(missing_commands(&repository, "page", text), expected.map(|end| format!("page: {end}")));
 }
