@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `Callback` | a thread of the backend reports | |
 //! | `Descriptor` | IREE's proactor ([`descriptor`]) | the descriptor is readable |
-//! | `Poll` | a thread of the driver ([`poll_thread`]) | never while idle; else constantly at first, then ever more rarely |
+//! | `Poll` | a thread of the driver ([`poll_thread`]) | constantly, then ever more rarely; never while idle |
 //!
 //! Polling calls [`Device::poll`]. The polling thread also does what a report releases, callbacks of the program
 //! included, as any thread that reports a completion.

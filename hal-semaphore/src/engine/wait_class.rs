@@ -41,7 +41,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// Of several promises of one class that are enough, the smallest value wins: to wait for a later one would
     /// serialise independent work. Of the same queue any will do, since the operation comes behind all of
     /// them.
-    #[inline]
+    # [inline]
     pub(super) fn classify_wait(
         &mut self,
         timeline_state: &Arc<TimelineState>,
@@ -98,9 +98,10 @@ impl<B: Backend> QueueGuard<'_, B> {
         Ok(WaitClass::Blocked)
     }
 
-    /// A dependency that satisfies a wait without the host. A queue that finds none stays counted as a listener of the timeline, and is notified
-    /// of the next promise. It is counted before it searches: either it sees a promise that is made meanwhile,
-    /// or the thread that makes the promise sees the listener.
+    /// A dependency that satisfies a wait without the host. A queue that finds none stays counted as a
+    /// listener of the timeline, and is notified of the next promise. It is counted before it searches:
+    /// either it sees a promise that is made meanwhile, or the thread that makes the promise sees the
+    /// listener.
     fn find_dependency(
         &self,
         timeline_state: &TimelineState,
@@ -179,7 +180,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     }
 
     /// Blocks the operation for a foreign timeline.
-    #[cold]
+    # [cold]
     pub(super) fn subscribe(
         &mut self,
         timeline: &B::Timeline,
