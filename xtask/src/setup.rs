@@ -82,9 +82,9 @@ impl Python {
         // With its lines and its bar: some of these packages are large, and a silent minute looks like a hang.
         pip.args(["install", "--disable-pip-version-check", "--require-hashes"]).args(options);
         let failed = format!(
-            "pip could not install what {} names\n  the first run needs the network (pypi.org, or the index that pip is \
-             set up for); later runs do not\n  if a hash differs, the index gave another file than was locked: do not \
-             install it by hand",
+            "pip could not install what {} names\n  the first run needs the network (pypi.org, or the index that pip \
+             is set up for); later runs do not\n  if a hash differs, the index gave another file than was locked: do \
+             not install it by hand",
             requirements.display()
         );
         workspace::run(pip.arg("--requirement").arg(&requirements), failed)?;
