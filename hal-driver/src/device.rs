@@ -106,7 +106,7 @@ pub(crate) struct DeviceState<D: Device> {
     ranks: Ranks,
     collectives: Arc<RunningCollectives>,
     frontiers: Arc<Frontiers>,
-    /// Whether a query of one of the device's semaphores should spin briefly before it returns.
+    /// Decides for queries of the device's semaphores: spin briefly before the return, or not.
     spin: Arc<AdaptiveSpin>,
     memory: Arc<Memory<D>>,
     host: Arc<Loaders>,
@@ -211,7 +211,7 @@ impl<D: Device> DeviceState<D> {
     fn quiesce(&self) -> bool {
         let clock = SystemClock::new();
         let _ = self.profiler.end(&|| self.device.clock());
-        let parked = self.pending_allocas.close(LIMIT);
+        let allocas_ended = self.pending_allocas.close(LIMIT);
         // Only their groups can end started collectives, and the engine waits for these.
         self.collectives.finish(GRACE);
         let begin = clock.now();
@@ -219,8 +219,8 @@ impl<D: Device> DeviceState<D> {
         let unpolled = self.polling.end(LIMIT);
         let stopped = self.pool.stop(LIMIT);
         self.frontiers.retire();
-        hal_collectives_mpi::rest();
-        parked && idle.is_ok() && unpolled && stopped
+        hal_collectives_mpi::wait_until_idle();
+        allocas_ended && idle.is_ok() && unpolled && stopped
     }
 
     /// True if the pattern of a query names this device.

@@ -38,7 +38,7 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     }
 
     /// A number that no other timeline has while a handle on this one exists, such as its address. The engine
-    /// tells foreign timelines apart by it, under a lock: this must be a read.
+    /// distinguishes foreign timelines by it, under a lock: this must be a read.
     fn identity(&self) -> usize;
 
     /// The value.
@@ -107,7 +107,7 @@ pub trait TimelineValues<T> {
     /// The one at `index`, which is below [`len`](TimelineValues::len).
     fn get(&self, index: usize) -> Option<(&T, u64)>;
 
-    /// Whether there are none.
+    /// True if there are none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -196,7 +196,7 @@ impl Registration {
         self.timeline_state().value()
     }
 
-    /// Whether the timeline has failed.
+    /// True if the timeline has failed.
     pub fn has_failed(&self) -> bool {
         self.timeline_state().has_failed()
     }

@@ -30,7 +30,7 @@ use crate::memory::bounce_buffer::{Owner, copy_all_by};
 use crate::memory::buffer_range::BufferRange;
 use crate::sync::semaphore::{IreeTimeline, OwnedList};
 use hal_backend::Device;
-use hal_collectives::{Communicator, Entry, Piece, PieceEntry, Pieces, WINDOW};
+use hal_collectives::{Communicator, OperationEntry, Piece, PieceEntry, Pieces, WINDOW};
 use hal_semaphore::{Affinity, Failure};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -144,7 +144,7 @@ impl StepChain<'_> {
 #[derive(Default)]
 struct UnstartedCollectives {
     /// Those of later steps.
-    whole: VecDeque<Box<dyn Entry>>,
+    whole: VecDeque<Box<dyn OperationEntry>>,
     /// Those of this step whose memory the host can map.
     here: Vec<(Arc<dyn Communicator>, EnteredCollective)>,
     /// The pieces of the collective that is being submitted.
@@ -152,7 +152,7 @@ struct UnstartedCollectives {
 }
 
 impl UnstartedCollectives {
-    fn next(&mut self) -> Result<Box<dyn Entry>> {
+    fn next(&mut self) -> Result<Box<dyn OperationEntry>> {
         self.whole.pop_front().ok_or_else(|| bug("a collective was not entered"))
     }
 

@@ -36,7 +36,7 @@ impl<'a> SemaphoreLists<'a> {
     }
 }
 
-/// Where an operation runs.
+/// The side on which an operation runs.
 #[derive(Clone, Copy)]
 pub(super) enum Side {
     /// On the device.

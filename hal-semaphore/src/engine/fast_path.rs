@@ -21,7 +21,7 @@ use crate::backend::{Backend, Batch, BatchItem, Submitted, Transition, WaitClass
 use crate::slab::Key;
 
 impl<B: Backend> QueueGuard<'_, B> {
-    /// Whether a new operation would be the only work of the queue.
+    /// True if a new operation would be the only work of the queue.
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         let state = &self.state;

@@ -177,7 +177,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Whether a lost device will not report something in flight. Operations that it was not given end with
+    /// True if a lost device will not report something in flight. Operations that it was not given end with
     /// those that have not started.
     #[inline(always)]
     pub(super) fn needs_sweep(&self) -> bool {
@@ -355,7 +355,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.shared.outbox.post(identity, Delivery { timeline, state, pending_deliveries });
     }
 
-    /// Whether an operation was done early, or is on its device or the host: then it cannot be cancelled.
+    /// True if an operation was done early, or is on its device or the host: then it cannot be cancelled.
     pub(super) fn has_started(&self, key: Key) -> bool {
         self.state.ops.get(key).is_some_and(|op| {
             matches!(op.state, OpState::Submitted | OpState::Running)
@@ -374,7 +374,7 @@ fn gate(record: &WaitRecord, queue: u32) -> bool {
     true
 }
 
-/// Whether the device has completed it, or something behind it.
+/// True if the device has completed it, or something behind it.
 fn is_reported(entry: &InFlight, completed: u64) -> bool {
     entry.epoch <= completed
 }

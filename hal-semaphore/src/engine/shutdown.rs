@@ -117,7 +117,7 @@ impl<B: Backend> Shared<B> {
         if self.is_engine_idle() { Ok(()) } else { Err(unfinished) }
     }
 
-    /// Whether nothing is under way, and no thread is about to run a callback.
+    /// True if nothing is under way, and no thread is about to run a callback.
     fn is_engine_idle(&self) -> bool {
         let forgets = is_mutated(Mutation::ShutdownForgetsCallbacks);
         let all_called = || forgets || self.callbacks_left.load(Ordering::Acquire) == 0;

@@ -136,7 +136,7 @@ impl fmt::Debug for TimelineState {
     }
 }
 
-/// Whether a wait is over.
+/// The status of a wait.
 #[derive(Clone, Debug)]
 pub(crate) enum WaitStatus {
     Open,
@@ -402,7 +402,7 @@ impl TimelineState {
         self.listeners.store(state.lists.queue_waits(), Ordering::Relaxed);
     }
 
-    /// Whether a submitted promise may satisfy a wait. The caller has moved its queue's `submitted` and passed
+    /// True if a submitted promise may satisfy a wait. The caller has moved its queue's `submitted` and passed
     /// a sequentially consistent fence.
     #[inline]
     pub(super) fn has_listeners(&self) -> bool {
@@ -417,7 +417,7 @@ impl TimelineState {
         self.count_listeners(state);
     }
 
-    /// Whether there may be promises that are enough for `value`, which is not reached. It reads without the
+    /// True if there may be promises that are enough for `value`, which is not reached. It reads without the
     /// lock: the answer may be out of date.
     #[inline]
     pub(super) fn may_be_promised(&self, value: u64) -> bool {
@@ -552,7 +552,7 @@ impl TimelineInner {
         self.promises.back()
     }
 
-    /// Whether the last promise, and no other, is enough for `value`.
+    /// True if the last promise, and no other, is enough for `value`.
     fn only_last_is_enough(&self, value: u64) -> bool {
         let mut from_last = self.promises.iter().rev().map(|promise| promise.value >= value);
         from_last.next() == Some(true) && from_last.next() != Some(true)
@@ -594,7 +594,7 @@ impl TimelineInner {
         self.lists.pop_of(queue, value)
     }
 
-    /// Whether the timeline has become large and is not in the engine's list yet.
+    /// True if the timeline has become large and is not in the engine's list yet.
     // A limit of memory: either side of it is as good.
     #[cfg_attr(mutants, mutants::skip)]
     pub(super) fn becomes_large(&mut self) -> bool {

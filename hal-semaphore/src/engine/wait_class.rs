@@ -18,7 +18,7 @@ use crate::sync::Ordering;
 use std::sync::Arc;
 
 impl<B: Backend> Shared<B> {
-    /// Whether one queue can wait natively for work of another.
+    /// True if one queue can wait natively for work of another.
     pub(super) fn reaches(&self, waiting: &Queue<B>, producer: &Queue<B>) -> bool {
         self.device(waiting).reaches(waiting.id.device(), producer.id.device())
     }
@@ -41,7 +41,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// Of several promises of one class that are enough, the smallest value wins: to wait for a later one would
     /// serialise independent work. Of the same queue any will do, since the operation comes behind all of
     /// them.
-    # [inline]
+    #[inline]
     pub(super) fn classify_wait(
         &mut self,
         timeline_state: &Arc<TimelineState>,
@@ -180,7 +180,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     }
 
     /// Blocks the operation for a foreign timeline.
-    # [cold]
+    #[cold]
     pub(super) fn subscribe(
         &mut self,
         timeline: &B::Timeline,

@@ -176,7 +176,7 @@ impl WaitLists {
         self.lists.len()
     }
 
-    /// Whether [`pop`](WaitLists::pop) would take something.
+    /// True if [`pop`](WaitLists::pop) would take something.
     #[inline]
     pub(super) fn releases(&self, reached: u64) -> bool {
         match &self.index {
@@ -314,7 +314,7 @@ impl WaitLists {
         self.push(ListOwner::HOST, value, target)
     }
 
-    /// Whether that queue has a wait whose value is at most `reached`.
+    /// True if that queue has a wait whose value is at most `reached`.
     #[cfg(test)]
     fn release_of(&self, queue: u32, reached: u64) -> bool {
         self.place(ListOwner::queue(queue))
@@ -369,7 +369,7 @@ impl WaitLists {
         self.empty = self.lists.len();
     }
 
-    /// Whether a list has become large since the last [`trim`](WaitLists::trim).
+    /// True if a list has become large since the last [`trim`](WaitLists::trim).
     pub(super) fn are_large(&self) -> bool {
         self.large
     }

@@ -59,7 +59,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Whether nothing is left to do after `rounds` rounds.
+    /// True if nothing is left to do after `rounds` rounds.
     #[inline(always)]
     fn is_done(&self, rounds: usize) -> bool {
         let brings = rounds == 0 && !self.deferred.released.is_empty();
@@ -222,7 +222,7 @@ fn queue_of(target: &Target) -> Option<u32> {
 }
 
 impl<T: Timeline> Publication<T> {
-    /// Whether both are values of one timeline.
+    /// True if both are values of one timeline.
     fn merges(&self, other: &Self) -> bool {
         let key = |publication: &Self| publication.timeline.key();
         self.state.is_ok() && other.state.is_ok() && key(self).is_some() && key(self) == key(other)

@@ -139,9 +139,9 @@ fn slow_driver_neither_delays_another_one_nor_changes_its_order() {
             scope.spawn(|| setup.run_deferred());
             begun.recv().unwrap();
             setup.report(1, Some(broken("parity")));
-            let told = x.delivered.lock().unwrap().clone();
+            let delivered = x.delivered.lock().unwrap().clone();
             drop(release);
-            assert!(matches!(&told[..], [Ok(1), Err(_)]), "{told:?}");
+            assert!(matches!(&delivered[..], [Ok(1), Err(_)]), "{delivered:?}");
         });
         assert!(matches!(&z.delivered.lock().unwrap()[..], [Ok(1)]));
     });
@@ -175,16 +175,16 @@ fn many_threads_deliver_to_other_drivers_in_order() {
         });
         setup.run_deferred();
         for at in &own {
-            let told: Vec<u64> = at.delivered.lock().unwrap().iter().flatten().copied().collect();
-            assert_eq!(told, Vec::from_iter(1..=JOBS as u64));
+            let delivered: Vec<u64> = at.delivered.lock().unwrap().iter().flatten().copied().collect();
+            assert_eq!(delivered, Vec::from_iter(1..=JOBS as u64));
         }
         for (number, at) in shared.iter().enumerate() {
-            let told: Vec<u64> = at.delivered.lock().unwrap().iter().flatten().copied().collect();
+            let delivered: Vec<u64> = at.delivered.lock().unwrap().iter().flatten().copied().collect();
             for queue in [2 * number, 2 * number + 1] {
-                let of_queue = told.iter().filter(|&&named| named % QUEUES as u64 == queue as u64);
-                assert!(of_queue.is_sorted(), "queue {queue}: {told:?}");
+                let of_queue = delivered.iter().filter(|&&named| named % QUEUES as u64 == queue as u64);
+                assert!(of_queue.is_sorted(), "queue {queue}: {delivered:?}");
             }
-            assert_eq!(told.len(), 2 * JOBS);
+            assert_eq!(delivered.len(), 2 * JOBS);
         }
         assert_eq!(setup.0.backend().reclaimed(), QUEUES * JOBS);
     });

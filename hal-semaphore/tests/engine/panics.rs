@@ -2,7 +2,7 @@
 
 //! Foreign code that panics, at each place where the engine calls or drops it (rules S3, S5, S8, S10).
 //!
-//! Whatever panics, nothing else is delayed: operations end once, their work is reclaimed, no count is lost
+//! A panic delays nothing else: operations end once, their work is reclaimed, no count is lost
 //! that a shutdown waits for, and no lock stays taken.
 
 use crate::fake::Fake;
@@ -95,7 +95,7 @@ impl PanicSetup {
     }
 }
 
-/// Whether each recorded step was a value.
+/// For each recorded step, true if it was a value.
 fn recorded(timeline: &FakeTimeline) -> Vec<bool> {
     timeline.recorded.lock().unwrap().iter().map(|(state, _)| state.is_ok()).collect()
 }
@@ -128,7 +128,7 @@ fn timeline_that_panics_while_a_job_ends_delays_nothing() {
                 assert_eq!(recorded(&bad), [false], "it records that it has failed");
             }
             if call == TimelineCall::RecordStep {
-                // Whether it has waiters is unknown: they are notified, in case.
+                // It may have waiters: they are notified, in case.
                 eventually("its waiters are notified", || bad.notified_by.lock().unwrap().len() == 1);
             }
             eventually("both are reclaimed", || setup.reclaimed() == [1, 2]);
@@ -309,7 +309,7 @@ fn submission_whose_timeline_panics_leaves_nothing_behind() {
     }
 }
 
-/// A program's list of timelines and values, which panics at one read more than it was told.
+/// A program's list of timelines and values, which panics at one read more than it allows.
 struct Brittle<'a, T> {
     values: &'a [(T, u64)],
     reads: &'a Cell<usize>,

@@ -13,7 +13,7 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// A device whose descriptor nobody polls. Its work has ended when it is polled.
+/// A device whose descriptor no thread polls. Its work has ended when it is polled.
 fn unpolled() -> Engine<Fake<FakeTimeline, ()>> {
     let spec = DeviceSpec { completion: Completion::Descriptor, ..device(1, NativeWaits::None) };
     Fake::new(vec![spec]).start()
@@ -43,10 +43,10 @@ fn wait_in_vain(engine: &Engine<Fake<FakeTimeline, ()>>, when_unsubscribed: impl
     assert_eq!(points[0].0.unsubscribed.load(Ordering::SeqCst), 1, "its subscription is left");
 }
 
-/// A program waits without any time. The engine polls a device that nobody else polls, or its completion would
+/// A program waits without any time. The engine polls a device that no other thread polls, or its completion would
 /// never be seen (S13).
 #[test]
-fn wait_without_time_polls_a_device_whose_descriptor_nobody_polls() {
+fn wait_without_time_polls_a_device_whose_descriptor_is_not_polled() {
     let engine = unpolled();
     let points = [(FakeTimeline::own(&engine), 1)];
     engine.submit(0, Affinity::ANY, &[], &points, Action::Queue(())).unwrap();

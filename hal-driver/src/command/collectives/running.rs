@@ -13,7 +13,7 @@ use crate::ffi::status::Result;
 use crate::memory::buffer_range::BufferRange;
 use crate::sync::host_pool::HostPool;
 use hal_backend::HostRange;
-use hal_collectives::{Buffers, Communicator, Done, Entry, Job, Memory, PieceBuffers, PieceEntry};
+use hal_collectives::{Buffers, Communicator, Done, Job, Memory, OperationEntry, PieceBuffers, PieceEntry};
 use hal_semaphore::backend::{DeferredCallbacks, HostTask};
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -70,7 +70,7 @@ impl PieceMemory {
 
 /// A collective, or a piece of one, that its rank has entered, with memory that the host can access.
 pub(crate) enum EnteredCollective {
-    Whole { entry: Box<dyn Entry>, send: Option<BufferRange>, recv: Option<BufferRange> },
+    Whole { entry: Box<dyn OperationEntry>, send: Option<BufferRange>, recv: Option<BufferRange> },
     Piece { entry: Box<dyn PieceEntry>, send: Option<PieceMemory>, recv: Option<PieceMemory> },
 }
 

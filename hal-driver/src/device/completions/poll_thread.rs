@@ -11,7 +11,7 @@
 //! # What is in flight
 //!
 //! Each queue has two counters: the last epoch that its device has accepted, and the last that has ended. The queue
-//! has something in flight while the first is larger. A queue ends in order, so the last end covers every earlier
+//! has something in flight while the first is larger. A queue ends in order, so the last end stands for every earlier
 //! one.
 //!
 //! # Falling asleep
@@ -53,7 +53,7 @@ pub(super) struct PollThread<D: Device> {
     device_poller: Arc<DevicePoller<D>>,
     queues: Box<[QueueEpochs]>,
     is_stopping: AtomicBool,
-    /// Whether spinning pays while something is in flight, and while nothing is.
+    /// Spinning while something is in flight, and while nothing is.
     busy: AdaptiveSpin,
     idle: AdaptiveSpin,
     /// Notified by a submission, and when the thread is to end.
