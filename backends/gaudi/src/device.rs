@@ -9,6 +9,7 @@ use crate::ipc::Ipc;
 use crate::kmd::{Card, clock};
 use crate::memory::{DEVICE_ALIGNMENT, Heap, Memory, Region};
 use crate::open_card::OpenCard;
+use crate::options::Options;
 use crate::plan::Planner;
 use crate::queue::Queues;
 use crate::submit::Submitter;
@@ -17,32 +18,19 @@ use hal_backend::{
     HostLoader, HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits,
     Properties, Rejected,
 };
-use hal_gaudi_abi::programs::CardPrograms;
+use hal_gaudi_abi::programs::{CardPrograms, ProgramCall};
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-/// What imported host memory begins on. Cards read and write single bytes of it; programs are compiled for that much.
+/// The alignment of imported host memory. Cards read and write single bytes of it; programs are compiled for that much.
 const IMPORT_ALIGNMENT: u64 = 64;
 
 /// The numbers of heaps.
 const DEVICE_HEAP: usize = 0;
 const HOST_HEAP: usize = 1;
-
-/// How a device is to be made.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Settings {
-    /// The number that it is known by.
-    pub(crate) number: usize,
-    /// How many submissions may be in flight, if not as many as the kernel takes.
-    pub(crate) in_flight: Option<usize>,
-    /// How many seconds a submission has, if not as many as the kernel gives it.
-    pub(crate) timeout: Option<u32>,
-    /// How memory is shared.
-    pub(crate) ipc: crate::ipc::Settings,
-}
 
 /// A card as a device.
 pub struct GaudiDevice {
@@ -70,16 +58,17 @@ impl GaudiDevice {
     pub(crate) fn new(
         shared: &Arc<OpenCard>,
         programs: Option<Arc<dyn CardPrograms>>,
-        settings: &Settings,
+        number: usize,
+        options: &Options,
     ) -> Result<Self, Failure> {
         let OpenCard { card, device, host, .. } = &**shared;
         let (card, device, host) = (card.clone(), device.clone(), host.clone());
-        let submitter = Arc::new(Submitter::new(shared, settings.in_flight, settings.timeout));
+        let submitter = Arc::new(Submitter::new(shared, options.in_flight, options.timeout));
         let planner = Planner { card: card.clone(), host: host.clone(), device: device.clone() };
         let queues = Queues::new(planner, submitter.clone())?;
         let emulated = programs.is_some();
         let generation = card.generation();
-        let mut aliases = vec![format!("gaudi-{}", settings.number), name(generation).to_owned()];
+        let mut aliases = vec![format!("gaudi-{}", number), name(generation).to_owned()];
         if emulated {
             // An emulated card runs host code, and compilers name the host `local`.
             aliases.extend(["local-gaudi".to_owned(), "local".to_owned()]);
@@ -109,11 +98,11 @@ impl GaudiDevice {
             host_processor: emulated,
         };
         let dma = Arc::new(Dma::new(shared, submitter));
-        let ipc = Ipc::new(dma.clone(), device.clone(), settings.ipc.clone());
+        let ipc = Ipc::new(dma.clone(), device.clone(), options.ipc.clone());
         let mut made =
             Self { properties, device, host, ipc, dma, queues, programs, threads: Vec::new(), card };
         // Made before its threads, so that those that were started end when another one cannot be.
-        let name = format!("gaudi-{}", settings.number);
+        let name = format!("gaudi-{}", number);
         made.start_thread(&name, Queues::serve, Queues::server_panicked)?;
         let name = format!("{name}-errors");
         made.start_thread(&name, Queues::watch_for_reset, Queues::watcher_panicked)?;
@@ -141,7 +130,7 @@ impl GaudiDevice {
         &self.card
     }
 
-    /// Whether it is software.
+    /// True for an emulated card.
     pub fn is_emulated(&self) -> bool {
         self.programs.is_some()
     }
@@ -225,7 +214,12 @@ fn no_function(number: usize, count: usize) -> Failure {
 /// Refuses a function whose call would not fit into a slot of a command buffer.
 fn check_function(card: &dyn CardPrograms, function: &Function) -> Result<(), Failure> {
     let Function { bindings, constants, .. } = *function;
-    let length = card.encoded_length(usize::from(bindings), usize::from(constants));
+    let call = ProgramCall {
+        bindings: &vec![(0, 0); bindings.into()],
+        constants: &vec![0; constants.into()],
+        ..ProgramCall::default()
+    };
+    let length = card.encode(&call)?.len();
     if length <= MAX_TEMPLATE {
         return Ok(());
     }
@@ -266,7 +260,7 @@ impl fmt::Debug for Executable {
 }
 
 impl Executable {
-    /// Whether it is loaded on this card.
+    /// True if it is loaded on this card.
     pub(crate) fn is_of(&self, card: &Arc<Card>) -> bool {
         Arc::ptr_eq(&self.card, card)
     }

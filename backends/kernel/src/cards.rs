@@ -39,7 +39,7 @@ pub struct CardClass {
     pub default: &'static str,
     /// The kinds of emulated cards: the first words of paths that name them.
     pub emulated: &'static [&'static str],
-    /// Whether a card is opened for one program alone, by [`System::open_exclusive`].
+    /// True if a card is opened for one program alone, by [`System::open_exclusive`].
     pub exclusive: bool,
     /// The driver's own meanings of errors of an open. The rest has [common ones](crate::card_file::Reason).
     pub open_errors: &'static [OpenError],
@@ -260,7 +260,7 @@ impl CardClass {
         if self.is_emulated(info) { [own, E::PARAMETERS].concat() } else { own.to_vec() }
     }
 
-    /// Whether a listed device is an emulated one.
+    /// True if a listed device is an emulated one.
     pub fn is_emulated(&self, info: &DeviceInfo) -> bool {
         matches!(self.emulated(&info.path), Ok(Some(_)))
     }
@@ -284,11 +284,11 @@ impl<P: ?Sized> From<EmulatedCard<P>> for NamedCard<P> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::NoEmulation;
 
-    const CLASS: CardClass = CardClass {
+    pub(crate) const CLASS: CardClass = CardClass {
         driver: "device",
         module: "module",
         folder: "/sys/class/accel",

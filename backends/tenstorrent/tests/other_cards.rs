@@ -65,10 +65,6 @@ impl System for OneCard {
     fn list(&self, _: &Path) -> Result<Vec<String>, Errno> {
         Ok(vec!["tenstorrent!0".to_owned()])
     }
-
-    fn holder(&self, _: &Path) -> Option<String> {
-        None
-    }
 }
 
 #[test]
@@ -103,7 +99,8 @@ fn card_of_an_unknown_kind_is_listed_and_refused_untouched_with_advice() {
         ] {
             assert!(refused.message().contains(part), "{refused}");
         }
-        // Who drives it and who it is: no power, no window, nothing of its network; and it is free for others.
+        // It is asked for its driver and its identity only: no power, no window, nothing of its network; and it is free
+        // for others.
         let asked = system.asked.lock().unwrap().clone();
         assert_eq!(asked, [Some(Request::GetDriverInfo), Some(Request::GetDeviceInfo)]);
         assert_eq!(*system.closed.lock().unwrap(), 1);

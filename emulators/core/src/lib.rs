@@ -20,7 +20,7 @@
 //! | [`backing`] | whether memory of this process is part of a file or another process's memory |
 //! | [`remote`] | host executables that a device runs in another process |
 //! | [`emulator`] | the machine as a system, as a supervisor's machine, and injected into a driver |
-//! | [`supervised`], [`interrupt`] | answering for other processes, as a supervisor does |
+//! | [`interrupt`] | ending a request for a signal that its process gets |
 //! | [`machine`] | one lock, workers that execute, a clock, places to sleep |
 //! | [`share`] | host executables: how workers share a dispatch |
 //! | [`threads`] | the threads of a machine |
@@ -43,10 +43,9 @@ pub mod options;
 pub mod process;
 pub mod remote;
 pub mod share;
-pub mod supervised;
 pub mod threads;
 pub mod view;
 
 pub use emulator::{Emulated, EmulatedMachine, Emulator, SupervisedMachine};
-pub use hal_kernel::{DeviceRange, Errno, HostPrograms, Linux, System, borrow, clock, identity, map_shared};
-pub use process::{Own, PAGE, Process};
+pub use hal_kernel::{DeviceRange, Errno, Linux, ProgramHost, System, borrow, clock, identity, map_shared};
+pub use process::{OwnProcess, PAGE, Process};

@@ -31,7 +31,7 @@
 
 use super::bounce::STAGE;
 use super::export::Exported;
-use super::proof::{Secret, Side, Talk, random};
+use super::proof::{ConnectionId, Secret, Side, random};
 use super::socket::{failed, limit_wait, receive_until, receive_with, send_all};
 use crate::dma::Dma;
 use crate::generation::Lane;
@@ -64,7 +64,7 @@ const READING: Duration = Duration::from_secs(30);
 const STRANGERS: usize = 16;
 
 /// How many there may be that have. Each has up to [`STAGE`] bytes of host memory pinned.
-const GUESTS: usize = 256;
+const IMPORTERS: usize = 256;
 
 /// The first message of an importer.
 const CALL: usize = 16;
@@ -90,7 +90,7 @@ pub(super) const REPLY: usize = 8;
 const TEXT: usize = 4096;
 
 /// A buffer that is served.
-struct Offer {
+struct OfferedBuffer {
     exported: Weak<Exported>,
     secret: Secret,
 }
@@ -107,7 +107,7 @@ struct Session {
 struct ServiceState {
     /// The name of this process's socket, if it listens.
     name: Option<String>,
-    offers: HashMap<u64, Offer>,
+    offers: HashMap<u64, OfferedBuffer>,
     /// By a number that grows.
     sessions: BTreeMap<u64, Session>,
     last: u64,
@@ -159,7 +159,7 @@ pub(super) fn offer(buffer: u64, secret: Secret, exported: &Arc<Exported>) -> Re
         Some(name) => name.clone(),
         None => state.name.insert(start()?).clone(),
     };
-    state.offers.insert(buffer, Offer { exported: Arc::downgrade(exported), secret });
+    state.offers.insert(buffer, OfferedBuffer { exported: Arc::downgrade(exported), secret });
     Ok(name)
 }
 
@@ -209,7 +209,7 @@ pub(super) fn peer_of(connection: &OwnedFd) -> Result<UCred, Failure> {
     socket_peercred(connection).map_err(|errno| failed("the other side is unknown", errno))
 }
 
-/// Whether a peer may be talked to. Root is a user like any other: its memory is not for other users.
+/// True if a peer belongs to this user. Root is a user like any other: its memory is not for other users.
 pub(super) fn is_of_this_user(peer: &UCred) -> bool {
     peer.uid == rustix::process::geteuid()
 }
@@ -304,7 +304,8 @@ impl Service {
         set_socket_timeout(&connection, Timeout::Send, Some(READING))
             .map_err(|errno| failed("a socket cannot be given a limit", errno))?;
         let Some((buffer, length, file)) = self.greet(&connection)? else { return Ok(()) };
-        let accepted = self.seat(number, buffer).and_then(|exported| Guest::new(exported, file, length));
+        let accepted =
+            self.admit_importer(number, buffer).and_then(|exported| Importer::new(exported, file, length));
         reply(&connection, &sending, accepted.as_ref().map(|_| ()))?;
         let mut guest = accepted?;
         limit_wait(connection.as_fd(), None)?;
@@ -327,23 +328,23 @@ impl Service {
         let Some(secret) = self.state.lock().offers.get(&buffer).map(|offer| offer.secret) else {
             return Ok(None);
         };
-        let talk = Talk { buffer, importer, exporter: random()? };
-        let answer = message(&[talk.exporter, secret.proof(Side::Exporter, talk, 0)]);
+        let id = ConnectionId { buffer, importer, exporter: random()? };
+        let answer = message(&[id.exporter, secret.proof(Side::Exporter, id, 0)]);
         send_all(connection.as_fd(), &answer)?;
         let mut shown = [0; PROOF];
         let Some(file) = receive_until(connection.as_fd(), &mut shown, deadline)? else {
             return Ok(None);
         };
         let [proof, length] = words(&shown);
-        let is_known = proof == secret.proof(Side::Importer, talk, length);
+        let is_known = proof == secret.proof(Side::Importer, id, length);
         Ok(is_known.then_some((buffer, length, file)))
     }
 
     /// Makes a stranger a guest.
-    fn seat(&self, number: u64, buffer: u64) -> Result<Weak<Exported>, Failure> {
+    fn admit_importer(&self, number: u64, buffer: u64) -> Result<Weak<Exported>, Failure> {
         let mut state = self.state.lock();
         let guests = state.sessions.values().filter(|session| session.buffer.is_some()).count();
-        if guests >= GUESTS {
+        if guests >= IMPORTERS {
             let message = format!("it serves {guests} imports already; drop some");
             return Err(Failure::new(Code::ResourceExhausted, message));
         }
@@ -383,16 +384,16 @@ fn words_of(code: u32, text: &str) -> Vec<u8> {
     reply
 }
 
-/// Who may use a buffer, and the host memory that it brought for that. Nothing, if it only wants to be told of the
-/// buffer's end.
-struct Guest {
+/// A peer that may use a buffer, with the host memory that it brought for that. No memory if it only wants to be told
+/// of the buffer's end.
+struct Importer {
     exported: Weak<Exported>,
     shared: Option<HostRange>,
     /// The memory as the exporter's card sees it, from the first request on.
     pinned: Option<Memory>,
 }
 
-impl Guest {
+impl Importer {
     fn new(exported: Weak<Exported>, file: Option<OwnedFd>, length: u64) -> Result<Self, Failure> {
         let file = match (file, length) {
             (Some(file), _) => file,

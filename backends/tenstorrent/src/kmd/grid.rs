@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Where everything is on a chip's network, from what is fused off.
+//! The coordinates of everything on a chip's network, from what is fused off.
 //!
 //! The chip translates coordinates, so that what is missing does not show as holes.
 //!

@@ -33,7 +33,7 @@ pub fn cards(system: &dyn System) -> Result<Vec<ListedCard>, Failure> {
     CARDS.list(system, describe)
 }
 
-/// What a listed device is; `None` for other makers' devices.
+/// The description of a listed device; `None` for other makers' devices.
 fn describe(attributes: &Attributes<'_>) -> Option<Description> {
     let (_, device) = attributes.pci_id().filter(|(vendor, _)| *vendor == VENDOR)?;
     let model = match device {

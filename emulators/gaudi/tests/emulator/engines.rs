@@ -122,7 +122,8 @@ fn engine_is_one_queues_until_it_gives_it_back_or_the_card_is_closed() {
     }
 }
 
-/// Executes packets on a queue of the first generation, from beginning to end: an internal one signals its end by a word.
+/// Executes packets on a queue of the first generation, from beginning to end: an internal one signals its end by a
+/// word.
 fn execute(card: &Card, queue: u32, packets: &[u8]) {
     if queue < 8 {
         return card.execute(queue, packets);
@@ -241,8 +242,8 @@ fn transfer_by_default_adds_one_to_an_object_of_its_engine() {
     }
 }
 
-/// Where an engine of the second generation has the address that its transfers write to when they have ended,
-/// and the word.
+/// The registers of an engine of the second generation for the address that its transfers write to when they have
+/// ended, and the word.
 ///
 /// rule(transfer-end)
 fn endings(core: u64) -> [u64; 3] {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-// A program for Gaudi cards over the kernel's header alone, and nothing of this project: takes device memory, moves bytes
-// down to it and up again by command submissions, waits, exports a dma-buf, passes it to a child over a socket, and
-// gives everything back.
+// A program for Gaudi cards over the kernel's header alone, and nothing of this project: takes device memory, moves
+// bytes down to it and up again by command submissions, waits, exports a dma-buf, passes it to a child over a socket,
+// and gives everything back.
 //
 //   card --abi          says which request numbers it was built for: drm or old
 //   card /dev/accel/accel0
@@ -144,7 +144,8 @@ static void pass(int descriptor) {
   memset(&control, 0, sizeof control);
   char byte = 'f';
   struct iovec piece = {&byte, 1};
-  struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+  struct msghdr message = {
+      .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
   pid_t child = fork();
   expect(child >= 0, "forking");
   if (child == 0) {

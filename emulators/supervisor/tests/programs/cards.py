@@ -224,7 +224,8 @@ def files():
     child = os.fork()
     if child == 0:
         signal.pause()
-    holders = [process for process in os.listdir("/proc") if process.isdigit() and "/dev/accel/accel1" in links(process)]
+    processes = filter(str.isdigit, os.listdir("/proc"))
+    holders = [process for process in processes if "/dev/accel/accel1" in links(process)]
     assert sorted(map(int, holders)) == sorted([os.getpid(), child]), holders
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -447,7 +448,8 @@ def untold():
 
 
 def left():
-    """The thread that opened the card has ended when the card is reset, so that the kernel finds no thread to kill. Needs fault=reset:1, speed=20."""
+    """The thread that opened the card has ended when the card is reset, so that the kernel finds no thread to kill.
+    Needs fault=reset:1, speed=20."""
     cards = []
     thread = threading.Thread(target=lambda: cards.append(Card()))
     thread.start()
@@ -482,9 +484,11 @@ def lend(descriptor, length):
 
 
 def share():
-    """Two processes with a card each; one exports, is killed, and its memory lives on in the other's card. Needs register=on."""
+    """Two processes with a card each; one exports, is killed, and its memory lives on in the other's card.
+    Needs register=on."""
     ours, theirs = socket.socketpair()
-    other = subprocess.Popen([sys.executable, __file__, "lend", str(theirs.fileno()), str(SIZE)], pass_fds=[theirs.fileno()])
+    command = [sys.executable, __file__, "lend", str(theirs.fileno()), str(SIZE)]
+    other = subprocess.Popen(command, pass_fds=[theirs.fileno()])
     theirs.close()
     buffer = socket.recv_fds(ours, 1, 1)[1][0]
     # The number of an open card opens no card.
@@ -532,11 +536,12 @@ def numbers():
 
 class Debug(ctypes.Structure):
     _fields_ = [("input", ctypes.c_uint64), ("output", ctypes.c_uint64), ("sizes", ctypes.c_uint32 * 2),
-                ("op", ctypes.c_uint32), ("register", ctypes.c_uint32), ("enable", ctypes.c_uint32), ("context", ctypes.c_uint32)]
+                ("op", ctypes.c_uint32), ("register", ctypes.c_uint32), ("enable", ctypes.c_uint32),
+                ("context", ctypes.c_uint32)]
 
 
 def doors():
-    """Opens and closes: twice, without a request, with debugging left on, through duplicates, and control nodes beside."""
+    """Opens and closes: twice, without a request, with debugging left on, through duplicates, with control nodes."""
     path = "/dev/accel/accel0"
     os.close(os.open(path, os.O_RDWR))
     card = opened(path)
@@ -582,7 +587,7 @@ def asks():
                 assert error.errno in (errno.EINVAL, errno.EOPNOTSUPP), (name, op, error)
     assert os.waitpid(worker, 0)[1] == 0
     common = {op for name, op in answered if name == "control"}
-    everything = {0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 21, 22, 23, 24, 25, 26, 31, 32, 33, 34, 36, 37, 38}
+    everything = {0, 1, 2, 3, 4, *range(6, 19), *range(21, 27), 31, 32, 33, 34, 36, 37, 38}
     assert common == everything, (sorted(everything - common), sorted(common - everything))
     assert {op for name, op in answered if name == "card"} == everything | {30}
     # Some of what they say: work was done, power is taken, and the two nodes are of one card.
@@ -599,7 +604,8 @@ def asks():
 
 
 def full():
-    """Takes device memory until there is none, gives it back in another order, and takes as much again. Needs the second generation."""
+    """Takes device memory until there is none, gives it back in another order, and takes as much again.
+    Needs the second generation."""
     card = Card()
     page = 768 << 20
     counts = []
@@ -663,7 +669,7 @@ def decides():
 
 
 def late():
-    """Commands that use memory which was given back: an error, of which the program is told, and the card comes back."""
+    """Commands that use freed memory: an error, of which the program is told, and the card comes back."""
     card = Card()
     counter = card.eventfd()
     memory, address = card.host()
@@ -727,11 +733,13 @@ def objects():
 
 
 def attack():
-    """Processes whose threads ask a Cloud AI 100 for anything, at once, killed at any moment: the card is whole for the next one."""
+    """Processes whose threads ask a Cloud AI 100 for anything, at once, killed at any moment: the card is whole for
+    the next one."""
 
     def hammer(files, address, seed):
         draw = random.Random(seed)
-        word = lambda: draw.choice([0, 0, 1, 1, 2, 3, 8, 16, 64, 4096, 0xFFFFFFFF, address & 0xFFFFFFFF, draw.getrandbits(32)])
+        words = [0, 0, 1, 1, 2, 3, 8, 16, 64, 4096, 0xFFFFFFFF, address & 0xFFFFFFFF]
+        word = lambda: draw.choice([*words, draw.getrandbits(32)])
         views = []
         while True:
             file = draw.choice(files)
