@@ -16,7 +16,7 @@ import tempfile
 import time
 
 import numpy as np
-from rig import COMPILER, FLAGS, LLVM_CPU, LOCAL, OUT, TOOLS, Failed, attempt, check, compile_model, note, text
+from harness import COMPILER, FLAGS, LLVM_CPU, LOCAL, OUT, TOOLS, Failed, attempt, check, compile_model, note, text
 
 DOCUMENTATION = pathlib.Path(__file__).parents[1] / "docs/collectives.md"
 

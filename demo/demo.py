@@ -15,7 +15,7 @@ import networks
 import numpy as np
 import sharded
 import training
-from rig import (
+from harness import (
     CARDS,
     DEVICES,
     EXAMPLES,
@@ -35,7 +35,7 @@ from rig import (
     TOOLS,
     VMVX,
 )
-from rig import Failed, attempt, check, compile_model, invoke, note, run, summary
+from harness import Failed, attempt, check, compile_model, invoke, note, run, summary
 
 
 def random(*shapes, scale=1.0):

@@ -16,7 +16,7 @@ import pathlib
 import numpy as np
 import onnx
 from onnx import numpy_helper, shape_inference, version_converter
-from rig import COMPILER, DEVICES, LOCAL, OUT, RISCV32, TILES, Failed, attempt, check, invoke, note, run
+from harness import COMPILER, DEVICES, LOCAL, OUT, RISCV32, TILES, Failed, attempt, check, invoke, note, run
 
 # What all of them are converted to: what IREE's importer knows best.
 OPSET = 17

@@ -11,8 +11,8 @@ import sys
 
 import numpy as np
 from demo import random, safetensors
-from rig import LLVM_CPU, LOCAL, MODELS, OUT, RISCV32, TOOLS
-from rig import Failed, attempt, compile_model, note, run, summary
+from harness import LLVM_CPU, LOCAL, MODELS, OUT, RISCV32, TOOLS
+from harness import Failed, attempt, compile_model, note, run, summary
 
 # IREE's local drivers tell of no parameters of functions, and its replay takes two executables for different ones
 # if they tell of different parameters.

@@ -12,7 +12,7 @@ import shlex
 
 import numpy as np
 from collectives import attempt_job, job
-from rig import LLVM_CPU, LOCAL, OUT, TOOLS, Failed, attempt, check, compile_model, text
+from harness import LLVM_CPU, LOCAL, OUT, TOOLS, Failed, attempt, check, compile_model, text
 
 # What jobs were run with, and what for.
 COMMANDS = []

@@ -7,7 +7,7 @@ and the loss of the undivided batch, which numpy works out.
 """
 
 import numpy as np
-from rig import LLVM_CPU, LOCAL, OUT, compile_model
+from harness import LLVM_CPU, LOCAL, OUT, compile_model
 from sharded import all_reduce, everywhere, tensor
 
 BATCH, INPUTS, HIDDEN, OUTPUTS, RATE = 32, 24, 40, 8, 0.25

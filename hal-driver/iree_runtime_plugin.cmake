@@ -4,9 +4,9 @@
 #
 #   cmake … -DIREE_CMAKE_PLUGIN_PATHS=<this folder> -DIREE_EXTERNAL_HAL_DRIVERS="gaudi;mock;qaic;tenstorrent"
 #
-# That list is the only one: what it names of this repository's drivers is what cargo builds into the static library, against
-# the headers of the IREE that is being built. bindgen needs libclang: the environment's LIBCLANG_PATH names its folder, read
-# each time that CMake configures; then HAL_LIBCLANG; then it is looked for.
+# That list is the only one: what it names of this repository's drivers is what cargo builds into the static library,
+# against the headers of the IREE that is being built. bindgen needs libclang: the environment's LIBCLANG_PATH names
+# its folder, read each time that CMake configures; then HAL_LIBCLANG; then it is looked for.
 
 include("${CMAKE_CURRENT_LIST_DIR}/cmake/static_library.cmake")
 

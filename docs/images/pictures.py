@@ -1,27 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-"""Draws the pictures of the pages: `python3 docs/images/pictures.py` writes the SVG files of this folder anew.
+"""Draws the pictures of the pages: `python3 docs/images/pictures.py` writes the SVG files of this folder anew. With
+`--check` it names those that are out of date, and writes none.
 
 Each file follows the reader's colour scheme. The bars are read from the table in `docs/performance.md`.
 """
 
 import pathlib
 import re
+import sys
 from html import escape
 
 HERE = pathlib.Path(__file__).parent
 
 STYLE = """
 text{font:13px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;fill:#1f2328}
-.b{font-weight:600}.s{font-size:11.5px;fill:#4d565f}.m{font-family:ui-monospace,"DejaVu Sans Mono",monospace;font-size:12px}
-.ground{fill:#fff}.plain{fill:#f6f8fa;stroke:#6e7781}.ship{fill:#ddf4ff;stroke:#0969da}.rig{fill:#fff4c2;stroke:#9a6700}
-.done{fill:#dafbe1;stroke:#1a7f37}.region{fill:none;stroke:#6e7781;stroke-dasharray:5 4}
+.b{font-weight:600}.s{font-size:11.5px;fill:#4d565f}
+.m{font-family:ui-monospace,"DejaVu Sans Mono",monospace;font-size:12px}
+.ground{fill:#fff}.plain{fill:#f6f8fa;stroke:#6e7781}.ship{fill:#ddf4ff;stroke:#0969da}
+.rig{fill:#fff4c2;stroke:#9a6700}.done{fill:#dafbe1;stroke:#1a7f37}
+.region{fill:none;stroke:#6e7781;stroke-dasharray:5 4}
 .line{fill:none;stroke:#4d565f;stroke-width:1.5}.dash{stroke-dasharray:5 4}.faint{fill:none;stroke:#d0d7de}
 .head{fill:#4d565f}.goal{fill:none;stroke:#cf222e;stroke-width:2}.white{fill:#fff}
 @media(prefers-color-scheme:dark){
 text{fill:#e6edf3}.s{fill:#aab4be}.ground{fill:#0d1117}.plain{fill:#1c2128;stroke:#8b949e}
 .ship{fill:#0c2d4d;stroke:#58a6ff}.rig{fill:#3b2e0a;stroke:#d29922}.done{fill:#12361f;stroke:#3fb950}
-.region{stroke:#8b949e}.line{stroke:#aab4be}.faint{stroke:#30363d}.head{fill:#aab4be}.goal{stroke:#ff7b72}.white{fill:#0d1117}}
+.region{stroke:#8b949e}.line{stroke:#aab4be}.faint{stroke:#30363d}.head{fill:#aab4be}.goal{stroke:#ff7b72}
+.white{fill:#0d1117}}
 """
 
 
@@ -50,13 +55,16 @@ class Picture:
         end = ' marker-end="url(#arrow)"' if arrow else ""
         self.add(f'<polyline class="{kind}" points="{path}"{end}/>')
 
-    def write(self):
-        arrow = ('<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto" '
-                 'markerUnits="userSpaceOnUse"><path class="head" d="M0,0 8,4 0,8z"/></marker></defs>')
-        body = "\n".join(self.parts)
-        (HERE / self.name).write_text(
+    def svg(self):
+        """The text of the file."""
+        arrow = (
+            '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+            'orient="auto" markerUnits="userSpaceOnUse"><path class="head" d="M0,0 8,4 0,8z"/></marker></defs>'
+        )
+        title, body = escape(self.title), "\n".join(self.parts)
+        return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" width="{self.width}" '
-            f'height="{self.height}" role="img" aria-label="{escape(self.title)}">\n<title>{escape(self.title)}</title>\n'
+            f'height="{self.height}" role="img" aria-label="{title}">\n<title>{title}</title>\n'
             f'<style>{STYLE}</style>\n{arrow}\n<rect class="ground" width="100%" height="100%"/>\n{body}\n</svg>\n')
 
 
@@ -98,7 +106,7 @@ def layers():
     it.line([(686, 368), (632, 368)], "line dash")
     it.line([(873, 412), (873, 428)])
     it.box(686, 430, 238, 56, "rig", ["chip, riscv, ttsim", "Tenstorrent's simulated chip"])
-    it.write()
+    return it
 
 
 def tile():
@@ -140,7 +148,7 @@ def tile():
         it.text(x - 10, y + 14, "1,472 KiB", "m", "end")
         it.text(x - 10, y + 62, "1,536 KiB", "m", "end")
     it.text(20, 546, "Not to scale. A Blackhole's tile with l1=64; a Wormhole's has 1,464 KiB.", "s")
-    it.write()
+    return it
 
 
 class Lanes:
@@ -172,7 +180,8 @@ class Lanes:
 def waits():
     """Signal before wait, wait before signal, and a wait that the device does."""
     it = Picture("waits.svg", "Signal before wait, wait before signal, and a wait that is left to the device", 960, 560)
-    lanes = Lanes(it, 24, "Signal before wait: the wait is reached, and B goes to the device at once", ["program", "timeline x", "device"])
+    lanes = Lanes(it, 24, "Signal before wait: the wait is reached, and B goes to the device at once",
+                  ["program", "timeline x", "device"])
     lanes.event(180, "signal x = 1", ["program", "timeline x"])
     lanes.span("timeline x", 180, 940, "done", "x = 1")
     lanes.event(420, "submit B, waits for x ≥ 1", ["program", "device"])
@@ -194,7 +203,7 @@ def waits():
     lanes.span("device, queue 1", 400, 600, "rig", "B waits for A's epoch")
     lanes.span("device, queue 1", 600, 800, "ship", "B")
     lanes.span("timeline x", 620, 940, "done", "x = 1, when A is reported")
-    it.write()
+    return it
 
 
 def operation():
@@ -228,7 +237,7 @@ def operation():
     it.text(810, 82, "then resources", "s")
     it.line([(840, 226), (840, 380), (335, 380), (335, 282)], "line dash")
     it.text(345, 372, "a signal of other work, or of the host, releases what is blocked", "s")
-    it.write()
+    return it
 
 
 def nanoseconds(cell):
@@ -275,9 +284,13 @@ def performance():
     it.text(222, bottom + 28, "not in every run", "s")
     it.line([(350, bottom + 14), (350, bottom + 32)], "goal", arrow=False)
     it.text(360, bottom + 28, "the goal. Each bar is the middle of three runs.", "s")
-    it.write()
+    return it
 
 
 if __name__ == "__main__":
-    for draw in (layers, operation, performance, tile, waits):
-        draw()
+    pictures = [draw() for draw in (layers, operation, performance, tile, waits)]
+    stale = [it for it in pictures if (HERE / it.name).read_text() != it.svg()]
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(", ".join(f"docs/images/{it.name} is out of date" for it in stale) or 0)
+    for it in stale:
+        (HERE / it.name).write_text(it.svg())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-# hal_find_libclang(OUT): the folder with libclang, which bindgen loads while cargo builds. Stops the configuration with one
-# line where there is none.
+# hal_find_libclang(OUT): the folder with libclang, which bindgen loads while cargo builds. Stops the configuration
+# with one line where there is none.
 function(hal_find_libclang OUT)
   if(NOT "$ENV{LIBCLANG_PATH}" STREQUAL "")
     set(_NAMED "$ENV{LIBCLANG_PATH}")
@@ -28,7 +28,9 @@ function(hal_find_libclang OUT)
     endif()
   endforeach()
   if(_NAMED)
-    message(FATAL_ERROR "${_NAME} is ${_NAMED}, and there is no libclang: name the folder with libclang.so, or unset it and run `cargo xtask setup` in ${_REPOSITORY}")
+    message(FATAL_ERROR "${_NAME} is ${_NAMED}, and there is no libclang: name the folder with libclang.so, "
+            "or unset it and run `cargo xtask setup` in ${_REPOSITORY}")
   endif()
-  message(FATAL_ERROR "libclang is needed to read IREE's headers, and is not here: run `cargo xtask setup` in ${_REPOSITORY}, or set LIBCLANG_PATH to its folder")
+  message(FATAL_ERROR "libclang is needed to read IREE's headers, and is not here: "
+          "run `cargo xtask setup` in ${_REPOSITORY}, or set LIBCLANG_PATH to its folder")
 endfunction()

@@ -9,9 +9,9 @@
 #     DRIVERS acme                      # what -DIREE_EXTERNAL_HAL_DRIVERS may name
 #     [FEATURES f;g] [NO_DEFAULT_FEATURES] [INCLUDE folder] [TARGET_DIR folder])
 #
-# The library is built against the headers of the IREE that is being built. Cache variables for all libraries of a build:
-# HAL_DRIVER_PROFILE (a cargo profile), HAL_LIBCLANG, and for sanitizers HAL_DRIVER_RUSTFLAGS, HAL_DRIVER_CFLAGS and
-# HAL_DRIVER_TARGET.
+# The library is built against the headers of the IREE that is being built. Cache variables for all libraries of a
+# build: HAL_DRIVER_PROFILE (a cargo profile), HAL_LIBCLANG, and for sanitizers HAL_DRIVER_RUSTFLAGS,
+# HAL_DRIVER_CFLAGS and HAL_DRIVER_TARGET.
 
 include("${CMAKE_CURRENT_LIST_DIR}/libclang.cmake")
 
@@ -22,7 +22,8 @@ set(HAL_DRIVER_TARGET "" CACHE STRING "A target triple: with one, the flags are 
 set(HAL_LIBCLANG "" CACHE PATH "The folder with libclang, where it is not found by itself.")
 
 function(hal_add_driver_library)
-  cmake_parse_arguments(_RULE "NO_DEFAULT_FEATURES" "NAME;MANIFEST;PACKAGE;INCLUDE;TARGET_DIR" "DRIVERS;FEATURES" ${ARGN})
+  cmake_parse_arguments(_RULE "NO_DEFAULT_FEATURES" "NAME;MANIFEST;PACKAGE;INCLUDE;TARGET_DIR" "DRIVERS;FEATURES"
+                        ${ARGN})
   foreach(_NEEDED IN ITEMS NAME MANIFEST PACKAGE DRIVERS)
     if(NOT _RULE_${_NEEDED})
       message(FATAL_ERROR "hal_add_driver_library needs ${_NEEDED}")
@@ -76,8 +77,8 @@ function(hal_add_driver_library)
       "RUSTFLAGS=${HAL_DRIVER_RUSTFLAGS}"
       ${_CFLAGS}
       ${_UNSTABLE}
-      # Not LIBCLANG_PATH: cargo builds bindgen, and all that stands on it, again whenever that is another than before, and a cargo
-      # that is called by hand in the same target folder has none.
+      # Not LIBCLANG_PATH: cargo builds bindgen, and all that stands on it, again whenever that is another than
+      # before, and a cargo that is called by hand in the same target folder has none.
       "HAL_LIBCLANG=${_LIBCLANG}"
       # The C linker brings the runtime of the build that this is part of.
       "IREE_LIB_DIR=brought-by-the-linker"

@@ -2,8 +2,8 @@
 
 //! The drivers of this library, and the one place where emulated cards come in.
 //!
-//! `cards!` gives each driver of cards its emulated ones: those of the feature `emulated`, or none. `drivers!` exports a
-//! registration function for each driver.
+//! `cards!` gives each driver of cards its emulated ones: those of the feature `emulated`, or none.
+//! `drivers!` exports a registration function for each driver.
 
 macro_rules! cards {
     ($($feature:literal: $driver:ident, $backend:ident, $emulator:ident;)*) => {

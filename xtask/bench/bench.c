@@ -4,12 +4,13 @@
 //
 //   bench OUT.json ROUNDS SCALE TESTDATA MODULES DEVICE...
 //
-// Each round runs every case on every device in turn, so that what disturbs the machine disturbs all of them. The median
-// of the rounds is what counts. After them each case runs once more while heap allocations are counted: everything is warm
-// by then, so what is counted is what an operation costs for good. Output is one JSON object for each case and device.
+// Each round runs every case on every device in turn, so that what disturbs the machine disturbs all of them. The
+// median of the rounds is what counts. After them each case runs once more while heap allocations are counted:
+// everything is warm by then, so what is counted is what an operation costs for good. Output is one JSON object for
+// each case and device.
 //
-// HAL_BENCH_ONLY=TEXT picks the cases with TEXT in their name. HAL_BENCH_COMPANY=NAME measures only the small cases, and
-// appends "@NAME" to their names; HAL_BENCH_PROCESSORS=N then pins the process to its first N processors, and
+// HAL_BENCH_ONLY=TEXT picks the cases with TEXT in their name. HAL_BENCH_COMPANY=NAME measures only the small cases,
+// and appends "@NAME" to their names; HAL_BENCH_PROCESSORS=N then pins the process to its first N processors, and
 // HAL_BENCH_NEIGHBOURS=N starts N processes that spin on those processors for as long as the cases run.
 
 #define _GNU_SOURCE
@@ -49,9 +50,9 @@
 
 enum { MAX_DEVICES = 8, MAX_ROUNDS = 64, MAX_CASES = 64 };
 
-//===--------------------------------------------------------------------------------------------------------------===//
+// ===-------------------------------------------------------------------------------------------------------------===//
 // The heap, counted: everybody's calls come through here
-//===--------------------------------------------------------------------------------------------------------------===//
+// ===-------------------------------------------------------------------------------------------------------------===//
 
 void* __libc_malloc(size_t size);
 void* __libc_calloc(size_t count, size_t size);
@@ -129,9 +130,9 @@ static iree_host_size_t scaled(iree_host_size_t count) {
   return value < 16 ? 16 : (iree_host_size_t)value;
 }
 
-//===--------------------------------------------------------------------------------------------------------------===//
+// ===-------------------------------------------------------------------------------------------------------------===//
 // Small helpers
-//===--------------------------------------------------------------------------------------------------------------===//
+// ===-------------------------------------------------------------------------------------------------------------===//
 
 static iree_hal_semaphore_t* semaphore(target_t* target) {
   iree_hal_semaphore_t* result = NULL;
@@ -162,9 +163,9 @@ static iree_hal_buffer_t* buffer(target_t* target, iree_device_size_t length) {
   return result;
 }
 
-//===--------------------------------------------------------------------------------------------------------------===//
+// ===-------------------------------------------------------------------------------------------------------------===//
 // Cases: each returns nanoseconds for one operation, or a negative number where the device cannot do it
-//===--------------------------------------------------------------------------------------------------------------===//
+// ===-------------------------------------------------------------------------------------------------------------===//
 
 typedef double (*case_fn_t)(target_t* target);
 
@@ -178,7 +179,8 @@ static double chain(target_t* target, iree_hal_queue_affinity_t even, iree_hal_q
     uint64_t wait = i, signal = i + 1;
     iree_hal_semaphore_list_t waits = one(&timeline, &wait), signals = one(&timeline, &signal);
     if (i == 0) waits.count = 0;
-    CHECK(iree_hal_device_queue_barrier(target->device, i % 2 ? odd : even, waits, signals, IREE_HAL_EXECUTE_FLAG_NONE));
+    CHECK(iree_hal_device_queue_barrier(target->device, i % 2 ? odd : even, waits, signals,
+                                        IREE_HAL_EXECUTE_FLAG_NONE));
   }
   submit_ns = (now_ns() - begin) / (double)count;
   wait_for(timeline, count);
@@ -335,7 +337,8 @@ static double pingpong(target_t* target, double quantile) {
 static double pingpong_p50(target_t* target) { return pingpong(target, 0.50); }
 static double pingpong_p99(target_t* target) { return pingpong(target, 0.99); }
 
-// Two threads that submit chains to one queue as fast as they can, and how long a third takes to hand a barrier to the same queue.
+// Two threads that submit chains to one queue as fast as they can, and how long a third takes to hand a barrier to
+// the same queue.
 typedef struct {
   target_t* target;
   atomic_bool* stop;
@@ -417,8 +420,8 @@ static double transfers(target_t* target, transfer_t kind, iree_device_size_t le
     if (i == 0) waits.count = 0;
     switch (kind) {
       case FILL:
-        CHECK(iree_hal_device_queue_fill(target->device, 1, waits, signals, result, 0, length, &pattern, sizeof(pattern),
-                                         IREE_HAL_FILL_FLAG_NONE));
+        CHECK(iree_hal_device_queue_fill(target->device, 1, waits, signals, result, 0, length, &pattern,
+                                         sizeof(pattern), IREE_HAL_FILL_FLAG_NONE));
         break;
       case COPY:
         CHECK(iree_hal_device_queue_copy(target->device, 1, waits, signals, source, 0, result, 0, length,
@@ -457,8 +460,8 @@ static double alloca_dealloca(target_t* target) {
     iree_hal_buffer_t* transient = NULL;
     CHECK(iree_hal_device_queue_alloca(target->device, 1, waits, one(&timeline, &allocated), NULL, device_params(),
                                        1 << 20, IREE_HAL_ALLOCA_FLAG_NONE, &transient));
-    CHECK(iree_hal_device_queue_fill(target->device, 1, one(&timeline, &allocated), one(&timeline, &filled), transient, 0,
-                                     4096, &pattern, sizeof(pattern), IREE_HAL_FILL_FLAG_NONE));
+    CHECK(iree_hal_device_queue_fill(target->device, 1, one(&timeline, &allocated), one(&timeline, &filled), transient,
+                                     0, 4096, &pattern, sizeof(pattern), IREE_HAL_FILL_FLAG_NONE));
     CHECK(iree_hal_device_queue_dealloca(target->device, 1, one(&timeline, &filled), one(&timeline, &freed), transient,
                                          IREE_HAL_DEALLOCA_FLAG_NONE));
     iree_hal_buffer_release(transient);
@@ -529,9 +532,9 @@ static double command_buffer_100(target_t* target) {
   return total;
 }
 
-//===--------------------------------------------------------------------------------------------------------------===//
+// ===-------------------------------------------------------------------------------------------------------------===//
 // Whole invocations of compiled modules
-//===--------------------------------------------------------------------------------------------------------------===//
+// ===-------------------------------------------------------------------------------------------------------------===//
 
 typedef struct {
   int rank;
@@ -608,9 +611,9 @@ static double invoke_transformer(target_t* target) {
   return invoke(target, "transformer", shapes, 7, scaled(500), -1);
 }
 
-//===--------------------------------------------------------------------------------------------------------------===//
+// ===-------------------------------------------------------------------------------------------------------------===//
 // Many producers, many semaphores
-//===--------------------------------------------------------------------------------------------------------------===//
+// ===-------------------------------------------------------------------------------------------------------------===//
 
 enum { PRODUCERS = 4, LANES = 16 };
 
@@ -662,7 +665,8 @@ static double idle(void) {
   getrusage(RUSAGE_SELF, &before);
   nanosleep(&rest, NULL);
   getrusage(RUSAGE_SELF, &after);
-  double seconds = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec);
+  double seconds = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec +
+                            after.ru_stime.tv_sec - before.ru_stime.tv_sec);
   double micros = (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec -
                            before.ru_stime.tv_usec);
   return seconds * 1e3 + micros / 1e3;
@@ -716,7 +720,8 @@ typedef struct {
   const char* name;
   case_fn_t run;
   bool small;  // Also measured in company.
-  // The same without any driver, where that is a matter of the machine's mood: measured between the rounds of the others.
+  // The same without any driver, where that is a matter of the machine's mood: measured between the rounds of the
+  // others.
   double (*plain)(void);
 } case_t;
 
@@ -751,8 +756,8 @@ static const case_t cases[] = {
     {"semaphores_10k", semaphores_10k},
 };
 
-// What lies between two threads, whatever the driver: a sleeping thread that another wakes, and a lock-protected list of
-// copies that one thread fills while another does them.
+// What lies between two threads, whatever the driver: a sleeping thread that another wakes, and a lock-protected list
+// of copies that one thread fills while another does them.
 typedef struct {
   iree_notification_t notification;
   atomic_int asked, answered;
@@ -844,9 +849,9 @@ static double plain_handover(void) {
   return total;
 }
 
-// The same with what IREE asks of any driver that works on a thread of its own: an operation keeps its semaphore and its
-// two buffers, knows whether it has to wait, and raises the semaphore when it is done. No queues that wait for each other,
-// no failures, no work that is held, and one value published for all that the other thread takes at once.
+// The same with what IREE asks of any driver that works on a thread of its own: an operation keeps its semaphore and
+// its two buffers, knows whether it has to wait, and raises the semaphore when it is done. No queues that wait for
+// each other, no failures, no work that is held, and one value published for all that the other thread takes at once.
 typedef struct {
   iree_async_semaphore_t* semaphore;
   uint64_t wait, signal;
@@ -917,7 +922,8 @@ static double plain_ownership(void) {
     // Order takes care of a wait that is not reached.
     bool reached = iree_async_semaphore_query(semaphore) >= (uint64_t)i;
     pthread_mutex_lock(&owners.lock);
-    owners.list[owners.pushed++] = (owned_t){semaphore, reached ? 0 : (uint64_t)i, (uint64_t)i + 1, buffers[0], buffers[1]};
+    owned_t owned = {semaphore, reached ? 0 : (uint64_t)i, (uint64_t)i + 1, buffers[0], buffers[1]};
+    owners.list[owners.pushed++] = owned;
     pthread_mutex_unlock(&owners.lock);
   }
   uint64_t last = HANDOVERS;
@@ -932,8 +938,9 @@ static double plain_ownership(void) {
   return total;
 }
 
-// What a stream-ordered allocation is at least: each round's three steps, handed over one by one, and another thread that
-// gets the memory from IREE's pool, fills 4 KiB of it, and gives it back. One buffer object for each, as in any driver.
+// What a stream-ordered allocation is at least: each round's three steps, handed over one by one, and another thread
+// that gets the memory from IREE's pool, fills 4 KiB of it, and gives it back. One buffer object for each, as in any
+// driver.
 typedef struct {
   pthread_mutex_t lock;
   atomic_int pushed;
@@ -985,7 +992,8 @@ static double plain_pool(void) {
   CHECK(iree_async_notification_create(proactor, IREE_ASYNC_NOTIFICATION_FLAG_NONE, &notification));
   iree_hal_slab_provider_t* provider = NULL;
   CHECK(iree_hal_cpu_slab_provider_create(iree_allocator_system(), &provider));
-  iree_hal_tlsf_pool_options_t options = {.tlsf_options = {.range_length = 64 << 20, .alignment = 64, .frontier_capacity = 4}};
+  iree_hal_tlsf_pool_options_t options = {
+      .tlsf_options = {.range_length = 64 << 20, .alignment = 64, .frontier_capacity = 4}};
   static pooled_t pooled;
   CHECK(iree_hal_tlsf_pool_create(options, provider, notification, iree_hal_pool_epoch_query_null(),
                                   iree_allocator_system(), &pooled.pool));
@@ -1014,9 +1022,9 @@ static double plain_pool(void) {
   return total;
 }
 
-//===--------------------------------------------------------------------------------------------------------------===//
+// ===-------------------------------------------------------------------------------------------------------------===//
 // Company: processes that spin on the same processors
-//===--------------------------------------------------------------------------------------------------------------===//
+// ===-------------------------------------------------------------------------------------------------------------===//
 
 enum { MAX_NEIGHBOURS = 64 };
 static pid_t neighbours[MAX_NEIGHBOURS];
@@ -1067,7 +1075,7 @@ static const char* company = NULL;
 static void report(FILE* out, const char* base_name, const char* device, const double* sorted, int rounds) {
   char name[128];
   snprintf(name, sizeof(name), "%s%s%s", base_name, company ? "@" : "", company ? company : "");
-  fprintf(out, "{\"case\":\"%s\",\"device\":\"%s\",\"median\":%.3f,\"least\":%.3f,\"most\":%.3f,\"rounds\":%d", name, device,
+  fprintf(out, "{\"case\":\"%s\",\"device\":\"%s\",\"median\":%.3f,\"least\":%.3f,\"most\":%.3f,\"rounds\":%d", name,
           sorted[rounds / 2], sorted[0], sorted[rounds - 1], rounds);
 }
 
@@ -1142,7 +1150,8 @@ int main(int argc, char** argv) {
       cases[c].run(&targets[d]);
       counting = false;
       report(out, cases[c].name, targets[d].uri, samples[d], rounds);
-      fprintf(out, ",\"allocations\":%.4f,\"held_bytes\":%.1f}\n", (double)atomic_load(&allocations) / (double)operations,
+      fprintf(out, ",\"allocations\":%.4f,\"held_bytes\":%.1f}\n",
+              (double)atomic_load(&allocations) / (double)operations,
               bytes[d]);
     }
     if (cases[c].plain) {
@@ -1155,7 +1164,10 @@ int main(int argc, char** argv) {
   const struct {
     const char* name;
     double (*run)(void);
-  } floors[] = {{"wake", plain_wake}, {"handover", plain_handover}, {"ownership", plain_ownership}, {"pool", plain_pool}};
+  } floors[] = {{"wake", plain_wake},
+                {"handover", plain_handover},
+                {"ownership", plain_ownership},
+                {"pool", plain_pool}};
   for (iree_host_size_t f = 0; f < IREE_ARRAYSIZE(floors); ++f) {
     if (company || (only && !strstr(floors[f].name, only))) continue;
     double samples[MAX_ROUNDS];

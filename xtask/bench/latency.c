@@ -4,9 +4,9 @@
 //
 //   hal_latency --device=URI --module=FILE --function=NAME [--input=…] [--warm_up=N] [--calls=N] [--in_flight=N]
 //
-// Flags are those of iree-run-module. Inputs are on the device before the clock runs, and results stay there. First calls one after
-// the other, each to its end: a line with the nanoseconds of each. Then as many at once as --in_flight says, where the function takes
-// fences: a line with the nanoseconds of all of them together.
+// Flags are those of iree-run-module. Inputs are on the device before the clock runs, and results stay there. First
+// calls one after the other, each to its end: a line with the nanoseconds of each. Then as many at once as
+// --in_flight says, where the function takes fences: a line with the nanoseconds of all of them together.
 
 #include <stdio.h>
 #include <string.h>
@@ -67,7 +67,8 @@ static iree_status_t load(iree_vm_instance_t* instance, program_t* program) {
   if (iree_status_is_ok(status)) {
     status = iree_tooling_create_context_from_flags(instance, modules.count, modules.values,
                                                     /*default_device_uri=*/iree_string_view_empty(), host,
-                                                    &program->context, &program->devices, &program->allocator, &recorder);
+                                                    &program->context, &program->devices, &program->allocator,
+                                                    &recorder);
   }
   if (iree_status_is_ok(status)) {
     status = iree_vm_module_lookup_function_by_name(module, IREE_VM_FUNCTION_LINKAGE_EXPORT,
@@ -150,7 +151,8 @@ static iree_status_t at_once(const program_t* program, call_t* calls, int count)
 
 static iree_status_t run(iree_vm_instance_t* instance) {
   if (FLAG_calls < 1 || FLAG_in_flight < 1 || FLAG_in_flight > MOST_IN_FLIGHT) {
-    return iree_make_status(IREE_STATUS_OUT_OF_RANGE, "--calls is at least 1, and --in_flight 1 to %d", (int)MOST_IN_FLIGHT);
+    return iree_make_status(IREE_STATUS_OUT_OF_RANGE, "--calls is at least 1, and --in_flight 1 to %d",
+                            (int)MOST_IN_FLIGHT);
   }
   program_t program = {0};
   static call_t calls[MOST_IN_FLIGHT];
@@ -159,7 +161,8 @@ static iree_status_t run(iree_vm_instance_t* instance) {
     status = iree_vm_list_create(iree_vm_make_undefined_type_def(), 4, iree_allocator_system(), &calls[i].outputs);
   }
   if (iree_status_is_ok(status)) status = in_turn(&program, &calls[0]);
-  if (iree_status_is_ok(status)) status = at_once(&program, calls, FLAG_in_flight < FLAG_calls ? FLAG_in_flight : FLAG_calls);
+  int in_flight = FLAG_in_flight < FLAG_calls ? FLAG_in_flight : FLAG_calls;
+  if (iree_status_is_ok(status)) status = at_once(&program, calls, in_flight);
   for (int i = 0; i < FLAG_in_flight; ++i) {
     iree_hal_fence_release(calls[i].fence);
     iree_vm_list_release(calls[i].outputs);

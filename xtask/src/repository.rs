@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Tests of the repository as a whole: licences, the oldest compiler, which crates depend on which, and that
-//! pages name only files, tests and commands that exist.
+//! Tests of the repository as a whole: licences, the oldest compiler, the length of lines, which crates depend on
+//! which, that pages name only files, tests and commands that exist, and that their pictures are up to date.
 
 use crate::workspace::{cargo, root};
 use clap::CommandFactory;
@@ -99,6 +99,47 @@ fn oldest_compiler_is_one_version_wherever_it_is_named() {
         }
     }
     assert_eq!(versions_of_rust("needs Rust 1.90 or newer, not gcc 1.2; rustc 1.91, too"), ["1.90", "1.91"]);
+}
+
+/// The files whose lines have a limit, by the ends of their names.
+const LIMITED: [&str; 9] = [".rs", ".md", ".py", ".pyi", ".c", ".cc", ".h", ".cmake", ".toml"];
+
+/// The most characters in a line of a source or a page.
+const WIDTH: usize = 120;
+
+/// The numbers of the lines of a file that are too long. A row of a page's table is one line, and a link has no blank
+/// to break it at.
+fn long_lines(file: &str, text: &str) -> Vec<usize> {
+    let is_row = |line: &str| file.ends_with(".md") && line.trim_start().starts_with('|');
+    let is_link =
+        |line: &str| line.contains("://") && line.split_whitespace().any(|word| word.len() > WIDTH / 2);
+    let is_long = |line: &str| line.chars().count() > WIDTH && !is_row(line) && !is_link(line);
+    (1..).zip(text.lines()).filter(|(_, line)| is_long(line)).map(|(number, _)| number).collect()
+}
+
+#[test]
+fn no_line_is_longer_than_its_limit() {
+    let root = root().unwrap();
+    let mut files = Vec::new();
+    files_below(&root, &mut files);
+    files.push(root.join(".cargo/config.toml"));
+    files.retain(|path| LIMITED.iter().any(|end| path.to_string_lossy().ends_with(end)));
+    assert!(files.len() > 500, "only {} files were found", files.len());
+    let found = files.iter().flat_map(|path| {
+        let name = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+        let long = long_lines(&name, &read(path));
+        long.into_iter().map(move |number| format!("{name}:{number}"))
+    });
+    let found: Vec<String> = found.collect();
+    assert!(found.is_empty(), "more than {WIDTH} characters in a line:\n{}", found.join("\n"));
+}
+
+#[test]
+fn long_line_is_found_unless_it_is_a_row_of_a_table_or_a_link() {
+    let (most, more) = ("é".repeat(WIDTH), "e".repeat(WIDTH + 1));
+    let text = format!("{most}\n{more}\n  | {more} |\n[1]: https://{more}\n");
+    assert_eq!(long_lines("a.md", &text), [2]);
+    assert_eq!(long_lines("a.rs", &text), [2, 3]);
 }
 
 // ------------------------------------------------------------------------------------------------------------------
@@ -219,11 +260,6 @@ fn way_to_an_emulator_is_found_unless_tests_or_the_feature_emulated_alone_take_i
     assert_eq!(ways(&[dependency("emulator-both", None, true)]).len(), 2, "another feature brings it, too");
     assert!(ways(&[dependency("emulator-core", None, true)]).is_empty());
     assert!(ways(&[dependency("emulator-core", Some("dev"), false)]).is_empty());
-}
-
-#[test]
-fn no_product_crate_reaches_an_emulator() {
-    assert_eq!(ways_to_emulators(&metadata()), [""; 0]);
 }
 
 #[test]
@@ -371,6 +407,28 @@ fn missing_places(repository: &Repository, page: &str, text: &str) -> Vec<String
     missing
 }
 
+/// Flags of this project's commands that a page types and that do not exist.
+fn missing_flags(page: &str, text: &str) -> Vec<String> {
+    let commands = crate::Arguments::command();
+    let typed = text.lines().flat_map(|line| line.split("cargo xtask ").skip(1)).flat_map(|rest| {
+        // What comes behind these is no flag of the command.
+        let end = [" -- ", "`", "#", ";"].iter().filter_map(|end| rest.find(end)).min();
+        let mut words = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default().split_whitespace();
+        let command = words.next().unwrap_or_default();
+        words.filter_map(move |word| Some((command, word.strip_prefix("--")?)))
+    });
+    let is_unknown = |(command, flag): &(&str, &str)| {
+        let Some(command) = commands.find_subcommand(command) else { return false };
+        let name = flag.split('=').next();
+        let mut known = command.get_arguments().chain(commands.get_arguments());
+        !flag.is_empty() && !known.any(|argument| argument.get_long() == name)
+    };
+    typed
+        .filter(is_unknown)
+        .map(|(command, flag)| format!("{page}: cargo xtask {command} --{flag}"))
+        .collect()
+}
+
 /// Commands, steps, packages, examples and tests that a page names and that do not exist.
 fn missing_commands(repository: &Repository, page: &str, text: &str) -> Vec<String> {
     let commands = crate::Arguments::command();
@@ -388,6 +446,7 @@ fn missing_commands(repository: &Repository, page: &str, text: &str) -> Vec<Stri
         unknown("--example", &|name| has(&[format!("examples/{name}.rs")])),
         unknown("--test", &|name| has(&[format!("tests/{name}.rs"), format!("tests/{name}/main.rs")])),
         unknown("--bench", &|name| has(&[format!("benches/{name}.rs"), format!("benches/{name}/main.rs")])),
+        missing_flags(page, text),
     ]
     .concat()
 }
@@ -406,6 +465,14 @@ fn pages_name_files_tests_and_commands_that_exist() {
 }
 
 #[test]
+fn pictures_of_pages_are_those_that_their_script_draws() {
+    let script = root().unwrap().join("docs/images/pictures.py");
+    let output = std::process::Command::new("python3").arg(&script).arg("--check").output().unwrap();
+    let says = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "run {}: {says}", script.display());
+}
+
+#[test]
 fn names_of_nothing_are_found_in_pages() {
     let repository = Repository::new();
     let text = "# One\n[a](b.md) and [c](../README.md), [d](#one-that-is-none); `engine/none.rs`, `engine/queue.rs`; \
@@ -419,7 +486,14 @@ fn names_of_nothing_are_found_in_pages() {
     let missing = missing_places(&repository, "docs/engine.md", text);
     assert_eq!(missing, expected.map(|end| format!("docs/engine.md:2: {end}")));
     let text = "`cargo xtask nothing`, `cargo xtask NAME`, cargo xtask test --only msrv --only never; \
-                cargo test -p hal-none --test engine, cargo run -p hal-driver --example none";
-    let expected = ["cargo xtask nothing", " -p hal-none", "--example none"];
+                cargo test -p hal-none --test engine, cargo run -p hal-driver --example none\n\
+                cargo xtask wheel --test --tset; cargo xtask with --cost --=1 -- ls --all # --none";
+    let expected = [
+        "cargo xtask nothing",
+        " -p hal-none",
+        "--example none",
+        "cargo xtask wheel --tset",
+        "cargo xtask with --=1",
+    ];
     assert_eq!(missing_commands(&repository, "page", text), expected.map(|end| format!("page: {end}")));
 }

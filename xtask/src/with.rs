@@ -43,8 +43,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 
 /// Builds the program that does it, and says where it is.
 pub(crate) fn supervisor() -> Result<PathBuf> {
-    // Optimised: it moves the bytes that the cards move. The package of Python is named for the features of what both depend
-    // on, so that nothing is built twice.
+    // Optimised: it moves the bytes that the cards move. The package of Python is named for the features of
+    // what both depend on, so that nothing is built twice.
     let status = workspace::cargo_with_bar()
         .args([
             "build",

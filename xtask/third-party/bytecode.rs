@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The card's own executables: one function that computes each word of its last buffer from the same word of the others.
+//! The card's own executables: one function that computes each word of its last buffer from the same word of
+//! the others.
 //!
-//! `ACME`, the number of buffers, the number of constants and the number of instructions as bytes, then the instructions, two
-//! bytes each: what to do, and with which buffer or constant. They work on one number, which begins as zero and is the result.
+//! `ACME`, the number of buffers, the number of constants and the number of instructions as bytes, then the
+//! instructions, two bytes each: what to do, and with which buffer or constant. They work on one number,
+//! which begins as zero and is the result.
 
 use hal_backend::{Code, Failure, Function, HostPart};
 

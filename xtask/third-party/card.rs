@@ -84,7 +84,8 @@ fn load(
     let (mut cache, mut executable) = (null_mut(), null_mut());
     let (mut format, mut length) = ([0_u8; 32], 0);
     let data = sys::iree_const_byte_span_t { data: bytes.as_ptr(), data_length: bytes.len() };
-    // SAFETY: callers hold the device for the call, the format has room for what it says, and the bytes outlive the call.
+    // SAFETY: callers hold the device for the call, the format has room for what it says, and the bytes
+    // outlive the call.
     unsafe {
         check(sys::iree_hal_executable_cache_create(device, view("test"), &raw mut cache))?;
         let named = format.as_mut_ptr().cast();
@@ -115,8 +116,8 @@ fn load(
     }
 }
 
-/// An executable in a format of the card's own computes, again and again, each time on another queue and after the one before:
-/// what a queue of one job's room and events between queues are for.
+/// An executable in a format of the card's own computes, again and again, each time on another queue and
+/// after the one before: what a queue of one job's room and events between queues are for.
 #[test]
 fn programs_of_the_cards_own_format_take_turns_on_its_queues() {
     const TURNS: u32 = 60;

@@ -4,8 +4,8 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// An event. It is recorded again and again, and a wait is for the recording that was asked for last when the wait was submitted:
-/// so both are counted.
+/// An event. It is recorded again and again, and a wait is for the recording that was asked for last when the
+/// wait was submitted: so both are counted.
 #[derive(Default)]
 pub struct Event {
     counts: Mutex<Counts>,

@@ -2,10 +2,11 @@
 
 //! Structures of kernel interfaces, with every size and offset asserted when they are compiled.
 //!
-//! [`layouts!`](crate::layouts!) declares structures as a kernel's header does, with the size of each and
-//! the offset of each field written beside them. A number that the Rust compiler does not agree with is a compile
-//! error, so a reviewer compares the numbers with the header. For the tests of the crate that uses it the macro also
-//! makes a table, `LAYOUTS`, to be compared with the output of a C compiler from the same header.
+//! [`layouts!`](crate::layouts!) declares structures as a kernel's header does, with the size of each and the
+//! offset of each field written beside them. A number that the Rust compiler does not agree with is a compile
+//! error, so the numbers are what a reviewer compares with the header. For the tests of the crate that uses
+//! it the macro also makes a table, `LAYOUTS`, to be compared with what a C compiler prints from the same
+//! header.
 
 /// A structure as it was declared, for comparison with a C compiler's idea of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-"""Does some steps on a board that the vendor's user-space driver opened: steps.py LIBRARY FILE. The file has a list of
-["write", x, y, address, bytes in hexadecimal], ["run", x, y, address] until the word there is one, and
-["read", x, y, address, length].
+"""Does some steps on a board that the vendor's user-space driver opened: steps.py LIBRARY FILE.
+
+The file has a list of ["write", x, y, address, bytes in hexadecimal], ["run", x, y, address] until the word there is
+one, and ["read", x, y, address, length].
 """
 import ctypes
 import json

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-"""Opens a simulated board with the vendor's user-space driver, and uses it: umd.py LIBRARY PROGRAM CASES (JSON)."""
+"""Uses a simulated board with the vendor's user-space driver: umd.py LIBRARY PROGRAM CASES, both in JSON."""
 import json
 import sys
 

@@ -216,8 +216,8 @@ fn again() {
     }
 }
 
-/// Operations that do not fit each other, whichever ranks exchange messages for them. The group fails each time within the time
-/// that messages need, and is begun anew.
+/// Operations that do not fit each other, whichever ranks exchange messages for them. The group fails each
+/// time within the time that messages need, and is begun anew.
 fn misfits(all: &dyn Communicator) {
     let large = 100_000;
     let root = |root| Kind::Broadcast { root };
@@ -263,8 +263,8 @@ fn misfits(all: &dyn Communicator) {
     assert_eq!(run(&*group, sum, 1, &[1], 1).unwrap(), [ranks]);
 }
 
-/// Each rank gives up at each step of a program, and every rank is told with its name: one that is behind in an earlier step, and one that
-/// needs nothing of it in a later one.
+/// Each rank gives up at each step of a program, and every rank is told with its name: one that is behind in
+/// an earlier step, and one that needs nothing of it in a later one.
 fn faults(all: &dyn Communicator) {
     let program = [Kind::AllReduce(SUM), Kind::AllGather, Kind::Broadcast { root: 0 }, Kind::AllToAll];
     let (rank, ranks) = all.place().unwrap();
@@ -303,8 +303,8 @@ fn split(group: &dyn Communicator) {
     assert_eq!(none.is_some(), rank > 0);
 }
 
-/// A process that is forked from a rank, and whatever it does with what it has from there, leaves MPI to the rank, which goes on; and it
-/// is told that it has none itself.
+/// A process that is forked from a rank, and whatever it does with what it has from there, leaves MPI to the
+/// rank, which goes on; and it is told that it has none itself.
 fn forks(group: &dyn Communicator) {
     kinds(group);
     // SAFETY: the child is of one thread, makes calls that take no lock of another, and ends as a program does.
@@ -383,8 +383,9 @@ fn behind(rank: u32) {
     }
 }
 
-/// The second rank is stopped while the first one sends it a message of so many words, and then so many letters: of many, MPI has no room for a notice behind them before some are taken. The first
-/// one gives up then, and changes what it sends when it has been told so.
+/// The second rank is stopped while the first one sends it a message of so many words, and then so many
+/// letters: of many, MPI has no room for a notice behind them before some are taken. The first one gives up
+/// then, and changes what it sends when it has been told so.
 fn stopped(group: &dyn Communicator, rank: u32, words: usize, letters: u32) {
     let operation = |kind, words: usize| Operation { kind, element: Element::U32, count: words as u64 };
     let pids = run(group, Kind::AllGather, 1, &[std::process::id()], 2).unwrap();

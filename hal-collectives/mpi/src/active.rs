@@ -288,8 +288,8 @@ impl Active {
         }
     }
 
-    /// Has a message that was announced received where it belongs. Where it has come at once, as in shared memory, it is folded in before the next one is
-    /// received, while it is in the cache.
+    /// Has a message that was announced received where it belongs. Where it has come at once, as in shared
+    /// memory, it is folded in before the next one is received, while it is in the cache.
     fn ask(
         &mut self,
         id: u64,
@@ -348,7 +348,8 @@ impl Active {
     /// Ranks that are in the same operation divide it in the same way, unless they are not of one version.
     fn broken(&self, from: u32, came: u64, expected: u64) -> Failure {
         let message = format!(
-            "{} of the group {:?}: rank {from} sends {came} bytes where rank {} expects {expected}; do all ranks run the same program?",
+            "{} of the group {:?}: rank {from} sends {came} bytes where rank {} expects {expected}; \
+             do all ranks run the same program?",
             self.started.asked.operation, self.started.group.name, self.started.group.rank
         );
         Failure::new(Code::DataLoss, message)

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What one letter announces: all messages that a rank sends another one for a piece of an operation, or for a step of it, and that are too large for letters.
+//! What one letter announces: all messages that a rank sends another one for a piece of an operation, or for
+//! a step of it, and that are too large for letters.
 //!
-//! They have tags that follow each other, from the one in the letter on. A letter for each would cost as much as a small message, between any two steps.
+//! They have tags that follow each other, from the one in the letter on. A letter for each would cost as much
+//! as a small message, between any two steps.
 //!
 //! # An announcement is kept
 //!
-//! A message that was announced is sent, whatever happens, and one that was announced is received: MPI would have what is left ready for the one after
-//! 32,000 others that has its tag again. Where the operation fails meanwhile the sender sends the rest of them empty, and the receiver receives the rest into
-//! memory that is discarded. A message that comes empty to an operation that goes on here says that it has failed there; that is told by a notice, which
-//! comes too.
+//! A message that was announced is sent, whatever happens, and one that was announced is received: MPI would
+//! have what is left ready for the one after 32,000 others that has its tag again. Where the operation fails
+//! meanwhile the sender sends the rest of them empty, and the receiver receives the rest into memory that is
+//! discarded. A message that comes empty to an operation that goes on here says that it has failed there;
+//! that is told by a notice, which comes too.
 
 use crate::wire::{CARRIED, FIRST_TAG, TAGS};
 
@@ -48,7 +51,8 @@ impl Messages {
     }
 }
 
-/// The messages of a piece that each rank is sent, or sends, as far as its schedule says so before the first step. Others are announced step by step.
+/// The messages of a piece that each rank is sent, or sends, as far as its schedule says so before the first
+/// step. Others are announced step by step.
 pub(crate) type Totals = Vec<(u32, Messages)>;
 
 /// Messages that were announced, and how many of them are on their way.

@@ -2,26 +2,32 @@
 
 //! Operations that have failed while transfers of theirs were under way.
 //!
-//! A rank that is told that its operation has failed may use the memory again at once, for something else. So it is told when no transfer
-//! reads or writes that memory any more: receives are cancelled, and those that have met their message already, as well as sends, get
-//! [`GRACE`] to end. A send counts too: the rank that receives it may be through with the operation before it hears of the failure, and would have
-//! got what the sender wrote there afterwards.
+//! A rank that is told that its operation has failed may use the memory again at once, for something else. So
+//! it is told when no transfer reads or writes that memory any more: receives are cancelled, and those that
+//! have met their message already, as well as sends, get [`GRACE`] to end. A send counts too: the rank that
+//! receives it may be through with the operation before it hears of the failure, and would have got what the
+//! sender wrote there afterwards.
 //!
-//! A transfer may never end, where its other end is gone. When its time is over the rank is told all the same, as no rank hangs because of
-//! a peer, and the memory of the transfer is *kept*: it is not let go of before MPI says that it is done with it, and never if
-//! that never happens. What a late message writes then it writes into memory that has no other user.
+//! A transfer may never end, where its other end is gone. When its time is over the rank is told all the
+//! same, as no rank hangs because of a peer, and the memory of the transfer is *kept*: it is not let go of
+//! before MPI says that it is done with it, and never if that never happens. What a late message writes then
+//! it writes into memory that has no other user.
 //!
 //! # What is sent of memory that the program has changed
 //!
-//! The program may change what is sent when it has been told, and a rank that stood still until then (its process was stopped, say) would receive that. It does
-//! not take it for good: the notice of the failure was on its way to it for as long as [`GRACE`] before the memory was changed, and an operation goes on with
-//! messages that have come, or ends well, only when all letters are read that have come until then ([`Active::is_landed`](crate::active::Active)). So what it
-//! got is sent no further either. That takes no letter more where nothing fails. It counts on MPI to have a letter ready that was sent so long before a
-//! message's bytes were read. Where the process stood still that is not so: MPI has room for some letters alone, and the sender's has the others, which
-//! come when there is room again. So operations wait there until no letter has come for a while ([`Mail::looks_after`](crate::mail::Mail::looks_after)).
+//! The program may change what is sent when it has been told, and a rank that stood still until then (its
+//! process was stopped, say) would receive that. It does not take it for good: the notice of the failure was
+//! on its way to it for as long as [`GRACE`] before the memory was changed, and an operation goes on with
+//! messages that have come, or ends well, only when all letters are read that have come until then
+//! ([`Active::is_landed`](crate::active::Active)). So what it got is sent no further either. That takes no
+//! letter more where nothing fails. It counts on MPI to have a letter ready that was sent so long before a
+//! message's bytes were read. Where the process stood still that is not so: MPI has room for some letters
+//! alone, and the sender's has the others, which come when there is room again. So operations wait there
+//! until no letter has come for a while ([`Mail::looks_after`](crate::mail::Mail::looks_after)).
 //!
-//! A message that is not wanted any more, as its letter came to an operation that has failed or does not fit, is received all the same, into
-//! memory that is discarded ([how](crate::unclaimed)), and one that was announced and is not sent any more is sent empty ([how](crate::announced)).
+//! A message that is not wanted any more, as its letter came to an operation that has failed or does not fit,
+//! is received all the same, into memory that is discarded ([how](crate::unclaimed)), and one that was
+//! announced and is not sent any more is sent empty ([how](crate::announced)).
 
 use crate::active::InFlight;
 use crate::group::Generation;
@@ -36,8 +42,8 @@ pub(crate) const GRACE: Duration = Duration::from_millis(250);
 /// The owner of transfers that are no operation's.
 pub(crate) const UNOWNED: u64 = u64::MAX;
 
-/// Operations of a group that have failed, whose ranks are told together when all of their transfers have ended: they may be pieces of one, each
-/// with a callback of its own.
+/// Operations of a group that have failed, whose ranks are told together when all of their transfers have
+/// ended: they may be pieces of one, each with a callback of its own.
 struct Ending {
     told: Vec<Told>,
     transfers: usize,

@@ -2,24 +2,30 @@
 
 //! The progress engine: which threads look for messages, those of the program that wait and this crate's.
 //!
-//! Everything about messages is under one lock ([`Progress`]); the thread that holds it looks at everything once. No callback is called, and
-//! no memory of an operation is let go of, while it is held: both are foreign code.
+//! Everything about messages is under one lock ([`Progress`]); the thread that holds it looks at everything
+//! once. No callback is called, and no memory of an operation is let go of, while it is held: both are
+//! foreign code.
 //!
 //! # Who looks
 //!
-//! A thread that starts an operation sends its first messages at once, unless another one looks just then; messages that have come for it are taken in by the
-//! next look. A thread that [watches](watch) looks, and as long as any does, the engine's own thread sleeps: two that look are in each other's way. That thread
-//! looks when no other does.
+//! A thread that starts an operation sends its first messages at once, unless another one looks just then;
+//! messages that have come for it are taken in by the next look. A thread that [watches](watch) looks, and as
+//! long as any does, the engine's own thread sleeps: two that look are in each other's way. That thread looks
+//! when no other does.
 //!
-//! Watchers are counted in one number for the process. The last one that goes wakes the engine's thread if anything is under way; a thread that leaves a
-//! command behind wakes it unless another one watches. Both look at the other's word behind their own, so one of them sees it. Where a thread has
-//! watched just before, it is likely to do so again, and the engine's thread is not woken for what is begun meanwhile: it looks up by itself
-//! then, every [`NAP`] at first, and less often the longer there was always a watcher. It also looks where no thread has since its last nap
-//! though threads watch: they may be held up by what they have found, such as a callback of the program's.
+//! Watchers are counted in one number for the process. The last one that goes wakes the engine's thread if
+//! anything is under way; a thread that leaves a command behind wakes it unless another one watches. Both
+//! look at the other's word behind their own, so one of them sees it. Where a thread has watched just before,
+//! it is likely to do so again, and the engine's thread is not woken for what is begun meanwhile: it looks up
+//! by itself then, every [`NAP`] at first, and less often the longer there was always a watcher. It also
+//! looks where no thread has since its last nap though threads watch: they may be held up by what they have
+//! found, such as a callback of the program's.
 //!
-//! So may the engine's thread, and what it tells may be just what the callback waits for. Therefore another one stands by from the first
-//! time on that it calls a callback, and takes its place if it has not come back within a [`LONG_NAP`] or two, or an [`IDLE`] where there was nothing to do for
-//! long. A thread that comes back and finds its place taken stands by, or goes if another one does: at most one stands by, one serves, and the others are in callbacks.
+//! So may the engine's thread, and what it tells may be just what the callback waits for. Therefore another
+//! one stands by from the first time on that it calls a callback, and takes its place if it has not come back
+//! within a [`LONG_NAP`] or two, or an [`IDLE`] where there was nothing to do for long. A thread that comes
+//! back and finds its place taken stands by, or goes if another one does: at most one stands by, one serves,
+//! and the others are in callbacks.
 
 use crate::group::Failed;
 use crate::launcher::{processors_on_this_machine, ranks_on_this_machine};
@@ -58,7 +64,8 @@ const LOOKS: u32 = 16;
 /// How long is waited for MPI to rest, which others may hold up; and for it to end, where a rank may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The engine of this process's collectives between processes: the MPI library, the operations under way, and the threads that look.
+/// The engine of this process's collectives between processes: the MPI library, the operations under way, and
+/// the threads that look.
 pub(crate) struct Engine {
     pub(crate) rank: u32,
     pub(crate) size: u32,
@@ -83,7 +90,8 @@ pub(crate) struct Engine {
     has_untold: AtomicBool,
     /// The number of looks.
     looks: AtomicU64,
-    /// How often the thread that serves has begun to tell, and has come back or was replaced: it tells while this is odd.
+    /// How often the thread that serves has begun to tell, and has come back or was replaced: it tells while
+    /// this is odd.
     turns: AtomicU64,
     /// How many threads stand by, or are about to.
     standing: AtomicUsize,
@@ -172,8 +180,9 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
     let engine = engine.clone()?;
     if engine.is_forked.load(Ordering::Relaxed) {
         let message = format!(
-            "this process was forked from process {}, which uses MPI, and MPI does not know it; start a program of its own \
-             (exec) for work that needs collectives, or make the channels in the process that was launched",
+            "this process was forked from process {}, which uses MPI, and MPI does not know it; start \
+             a program of its own (exec) for work that needs collectives, \
+             or make the channels in the process that was launched",
             engine.process
         );
         return Err(Failure::new(Code::FailedPrecondition, message));
@@ -220,15 +229,16 @@ impl Engine {
         }
     }
 
-    /// Has something done soon, now if the lock is free. Operations that end by it are told by the next look, as the caller
-    /// may hold locks of its own.
+    /// Has something done soon, now if the lock is free. Operations that end by it are told by the next look,
+    /// as the caller may hold locks of its own.
     pub(crate) fn send(&self, command: Command) {
         let mut command = Some(command);
         self.with(Duration::ZERO, |progress| {
             self.take_commands(progress);
             progress.take(command.take());
         });
-        // Also without a command: the engine's thread, which has this lock from its last look at what is under way until it sleeps, is woken behind it.
+        // Also without a command: the engine's thread, which has this lock from its last look at what is
+        // under way until it sleeps, is woken behind it.
         self.commands.lock().extend(command);
         let sleeps_through = self.is_idle.load(Ordering::SeqCst) && self.watchers.load(Ordering::SeqCst) == 0;
         if sleeps_through || !self.is_watched() {
@@ -252,7 +262,8 @@ impl Engine {
         }
     }
 
-    /// Ends MPI, when what this process has left to do is done: others may wait for what a thread has left behind that ends the process now.
+    /// Ends MPI, when what this process has left to do is done: others may wait for what a thread has left
+    /// behind that ends the process now.
     fn quit(&self) {
         self.with(PATIENCE, |progress| {
             self.take_commands(progress);
@@ -262,7 +273,8 @@ impl Engine {
 
     /// Has done what others have left to do, and whether there was anything.
     fn take_commands(&self, progress: &mut Progress) -> bool {
-        // Not under their lock, which the end of a group takes that goes with its command, and others who begin something.
+        // Not under their lock, which the end of a group takes that goes with its command, and others who
+        // begin something.
         let left = std::mem::take(&mut *self.commands.lock());
         let any = !left.is_empty();
         progress.take(left);
@@ -309,7 +321,8 @@ impl Engine {
         look
     }
 
-    /// Tells one after the other, and leaves those behind to other threads that look meanwhile: a callback may wait for one of them.
+    /// Tells one after the other, and leaves those behind to other threads that look meanwhile: a callback
+    /// may wait for one of them.
     fn tell(&self, ended: &mut Ended) {
         loop {
             if ended.are_several() {
@@ -368,7 +381,8 @@ impl Engine {
         self.take_turn(turn).then_some(look)
     }
 
-    /// Ends a turn: the thread that tells in it is done, or another one serves from now on. True for the first of the two.
+    /// Ends a turn: the thread that tells in it is done, or another one serves from now on. True for the
+    /// first of the two.
     fn take_turn(&self, turn: u64) -> bool {
         self.turns.compare_exchange(turn, turn + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
@@ -493,8 +507,9 @@ impl Engine {
     }
 }
 
-/// How long the engine's thread naps when there was always a watcher for so long: a sixteenth of that, which is what an operation loses at most that
-/// none watches. With each nap it takes a processor from a thread that watches, and that holds up the other ranks, too.
+/// How long the engine's thread naps when there was always a watcher for so long: a sixteenth of that, which
+/// is what an operation loses at most that none watches. With each nap it takes a processor from a thread
+/// that watches, and that holds up the other ranks, too.
 fn nap(watched: Duration) -> Duration {
     (watched / 16).clamp(NAP, LONG_NAP)
 }
@@ -572,8 +587,8 @@ fn watch_by(
     }
 }
 
-/// Whether the ranks of this job on this machine have less than a processor each: one that only looks keeps another one from what it
-/// looks for.
+/// Whether the ranks of this job on this machine have less than a processor each: one that only looks keeps
+/// another one from what it looks for.
 fn shares_processors() -> bool {
     static SHARES: OnceLock<bool> = OnceLock::new();
     *SHARES.get_or_init(|| processors_on_this_machine() < ranks_on_this_machine())

@@ -2,11 +2,12 @@
 
 //! The algorithms: each kind of operation as steps, each of them some messages to and from other ranks.
 //!
-//! No rank exchanges messages with every other one for a small operation, and none has more steps than the size asks for:
+//! No rank exchanges messages with every other one for a small operation, and none has more steps than the
+//! size asks for:
 //!
 //! | kind | small | large |
 //! |---|---|---|
-//! | all-reduce | in each of log n steps all of it with one other rank | halves, quarters, … are reduced, and gathered the same way back |
+//! | all-reduce | in each of log n steps all of it with one other rank | reduce-scatter, and the same way back |
 //! | reduce-scatter | halves, quarters, … | the same |
 //! | reduce | along the tree to the root | halves, quarters, …, and back along the same tree to the root |
 //! | all-gather | in log n steps twice as much each | around a ring |
@@ -15,7 +16,8 @@
 //!
 //! That is for each [piece](hal_collectives::Pieces) of an operation by itself; a few pieces are under way at once.
 //!
-//! Reductions keep to the order of [`Tree`](hal_collectives::Tree): the ranks that exchange in a step are the two sides of a node of it.
+//! Reductions keep to the order of [`Tree`](hal_collectives::Tree): the ranks that exchange in a step are the
+//! two sides of a node of it.
 
 mod gather;
 mod halving;
@@ -30,8 +32,8 @@ use smallvec::SmallVec;
 /// From how many bytes on an all-reduce or a reduce is divided over the ranks.
 const DIVIDED: u64 = 16 << 10;
 
-/// From how many bytes of one rank on an all-gather, and of one pair on an all-to-all, is sent straight, and not collected
-/// with those of other ranks.
+/// From how many bytes of one rank on an all-gather, and of one pair on an all-to-all, is sent straight, and
+/// not collected with those of other ranks.
 const STRAIGHT: u64 = 8 << 10;
 
 /// From how many bytes on a broadcast among more than two ranks is divided.
@@ -49,8 +51,8 @@ pub(crate) type Fold = Box<dyn FnOnce(&HostRange) + Send>;
 /// Where the bytes of a message go.
 pub(crate) enum Target {
     Memory(HostRange),
-    /// They are folded in as soon as they are there. Until then they are in [`Scratch`] that is taken when the message comes: mostly the same for
-    /// one message after the other, so that it stays in the cache.
+    /// They are folded in as soon as they are there. Until then they are in [`Scratch`] that is taken when
+    /// the message comes: mostly the same for one message after the other, so that it stays in the cache.
     Folded(Fold),
 }
 

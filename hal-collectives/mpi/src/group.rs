@@ -74,7 +74,8 @@ pub(crate) struct State {
     failed: Option<Failure>,
     /// How many operations each side of each line has entered.
     entered: BTreeMap<(Participants, Side), u64>,
-    /// What this rank has asked for, and what others have that it has not come to: the first of those that fit each other.
+    /// What this rank has asked for, and what others have that it has not come to: the first of those that
+    /// fit each other.
     asked: BTreeMap<Place, Asked>,
     heard: BTreeMap<Place, Heard>,
     splits: u32,
@@ -252,7 +253,8 @@ impl Group {
         }
     }
 
-    /// Another rank is in an operation: compares it with what this one asks for there, or else with what was heard first.
+    /// Another rank is in an operation: compares it with what this one asks for there, or else with what was
+    /// heard first.
     pub(crate) fn hear(&self, meeting: Meeting, peer: u32, theirs: Option<Asked>) -> Result {
         let Meeting { line, number, .. } = meeting;
         let side = if line == Participants::Everyone { self.rank } else { RECEIVER };
@@ -279,22 +281,23 @@ impl Group {
         let operation = own.operation;
         if let Some(theirs) = theirs.filter(|theirs| operation.fits(&theirs.operation, slot.line)) {
             let message = format!(
-                "{slot} of the group {:?} is not divided in the same way by all: rank {rank} has {} pieces of {operation}, rank \
-                 {peer} has {}; give every rank the same collective_piece",
+                "{slot} of the group {:?} is not divided in the same way by all: rank {rank} has {} pieces of \
+                 {operation}, rank {peer} has {}; give every rank the same collective_piece",
                 self.name, own.pieces, theirs.pieces
             );
             return Failure::new(Code::InvalidArgument, message);
         }
         let theirs = theirs.map_or("something unknown".to_owned(), |theirs| theirs.operation.to_string());
         let message = format!(
-            "{slot} of the group {:?} is not the same for all: rank {rank} asks for {operation}, rank {peer} for {theirs}; \
-             every rank has to ask for the same operations in the same order",
+            "{slot} of the group {:?} is not the same for all: rank {rank} asks for {operation}, rank {peer} for \
+             {theirs}; every rank has to ask for the same operations in the same order",
             self.name
         );
         Failure::new(Code::InvalidArgument, message)
     }
 
-    /// The group has failed: a rank that joins it from now on begins it anew. What is under way is ended by the thread that tells of it.
+    /// The group has failed: a rank that joins it from now on begins it anew. What is under way is ended by
+    /// the thread that tells of it.
     fn fail(self: &Arc<Self>, failure: &Failure) {
         let failed = self.set_failed(failure);
         self.engine.send(Command::Fail { group: self.clone(), failed });
@@ -319,8 +322,8 @@ impl Member {
         let mut speaker = group.speaker.lock();
         if speaker.members > 0 && speaker.owner != owner {
             let message = format!(
-                "rank {} of the group {:?} is another device of this process already; in a job each process is one rank of \
-                 a group, with one device",
+                "rank {} of the group {:?} is another device of this process already; in a job each process is \
+                 one rank of a group, with one device",
                 group.rank, group.name
             );
             return Err(Failure::new(Code::AlreadyExists, message));

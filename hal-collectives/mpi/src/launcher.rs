@@ -6,15 +6,18 @@
 //! |---|---|
 //! | Open MPI's `mpirun` | `OMPI_COMM_WORLD_SIZE`, `OMPI_COMM_WORLD_LOCAL_SIZE` |
 //! | MPICH's `mpiexec`, Slurm's `srun --mpi=pmi2` | `PMI_SIZE`, MPICH's also `MPI_LOCALNRANKS` |
-//! | Slurm's `srun --mpi=pmix` | `PMIX_RANK`, `PMIX_NAMESPACE`; how many there are is in Slurm's own `SLURM_STEP_NUM_TASKS` alone |
+//! | Slurm's `srun --mpi=pmix` | `PMIX_RANK`, `PMIX_NAMESPACE`; for their number, `SLURM_STEP_NUM_TASKS` |
 //!
-//! Where the sources of Slurm and of PMIx set them: `SLURM_STEP_NUM_TASKS` and `SLURM_STEP_TASKS_PER_NODE` in `env_array_for_step` (`src/common/env.c`),
-//! which for a step of several parts (a heterogeneous job) has the tasks of all; `SLURM_NODEID` in `setup_env` there; `PMI_SIZE` and `PMI_RANK` in `mpi_p_slurmstepd_task`
-//! (`src/plugins/mpi/pmi2/mpi_pmi2.c`); `PMIX_NAMESPACE` and `PMIX_RANK` in `PMIx_server_setup_fork` (openpmix, `src/server/pmix_server.c`), which Slurm's plug-in calls
-//! (`pmixp_lib_setup_fork`, `src/plugins/mpi/pmix/pmixp_client.c`), and where a client asks for them (`src/client/pmix_client.c`).
+//! Where the sources of Slurm and of PMIx set them: `SLURM_STEP_NUM_TASKS` and `SLURM_STEP_TASKS_PER_NODE` in
+//! `env_array_for_step` (`src/common/env.c`), which for a step of several parts (a heterogeneous job) has the
+//! tasks of all; `SLURM_NODEID` in `setup_env` there; `PMI_SIZE` and `PMI_RANK` in `mpi_p_slurmstepd_task`
+//! (`src/plugins/mpi/pmi2/mpi_pmi2.c`); `PMIX_NAMESPACE` and `PMIX_RANK` in `PMIx_server_setup_fork`
+//! (openpmix, `src/server/pmix_server.c`), which Slurm's plug-in calls (`pmixp_lib_setup_fork`,
+//! `src/plugins/mpi/pmix/pmixp_client.c`), and where a client asks for them (`src/client/pmix_client.c`).
 //!
-//! `srun` sets its own variables with any `--mpi`, also where no MPI would find the others; so they count only beside those of PMIx. Open MPI's
-//! `mpirun` sets those of PMIx too, within a job of Slurm's perhaps: its own come first.
+//! `srun` sets its own variables with any `--mpi`, also where no MPI would find the others; so they count
+//! only beside those of PMIx. Open MPI's `mpirun` sets those of PMIx too, within a job of Slurm's perhaps:
+//! its own come first.
 
 use rustix::process::getppid;
 use rustix::thread::sched_getaffinity;
@@ -57,16 +60,16 @@ pub(crate) fn ranks_on_this_machine() -> usize {
     of_process().ranks_on_this_machine()
 }
 
-/// How many processors the ranks on this machine have together. A launcher may have bound each of them to one: then they are those
-/// of its own process here, which is their parent.
+/// How many processors the ranks on this machine have together. A launcher may have bound each of them to
+/// one: then they are those of its own process here, which is their parent.
 pub(crate) fn processors_on_this_machine() -> usize {
     let allowed = |process| sched_getaffinity(process).map_or(0, |set| set.count() as usize);
     let launcher = getppid().map_or(0, |parent| allowed(Some(parent)));
     processors(allowed(None), launcher, std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// How many processors there are for all ranks, where so many are allowed to this one and to its launcher, and it can use so many at a time: that may be less
-/// than it is allowed.
+/// How many processors there are for all ranks, where so many are allowed to this one and to its launcher,
+/// and it can use so many at a time: that may be less than it is allowed.
 fn processors(own: usize, launcher: usize, usable: usize) -> usize {
     if launcher > own { launcher } else { usable }
 }

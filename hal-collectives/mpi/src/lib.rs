@@ -2,19 +2,22 @@
 
 //! Groups of ranks in many processes and on many machines, by MPI.
 //!
-//! The library is the one of whatever launched the process, loaded at run time ([`is_launched`], [`join`]); a program that is
-//! linked with this crate needs none. One thread at a time makes calls to it: one that waits, or one of this crate's (`engine.rs`); what each kind of operation is in
-//! messages stands in `exchange.rs`, and a rank's end of a group in `group.rs`.
+//! The library is the one of whatever launched the process, loaded at run time ([`is_launched`], [`join`]); a
+//! program that is linked with this crate needs none. One thread at a time makes calls to it: one that waits,
+//! or one of this crate's (`engine.rs`); what each kind of operation is in messages stands in `exchange.rs`,
+//! and a rank's end of a group in `group.rs`.
 //!
 //! # Agreement
 //!
-//! Each letter between two ranks says in its header which operation the sender is in (`wire.rs`). A header that does not fit ends the
-//! group before anything that comes behind it is received. The ranks that exchange letters for an operation depend on which one
-//! it is, so every rank also tells the next one that it is there, if that gets nothing else at first: around that ring two neighbours
-//! disagree wherever two ranks do. What does not come in time ends the group too.
+//! Each letter between two ranks says in its header which operation the sender is in (`wire.rs`). A header
+//! that does not fit ends the group before anything that comes behind it is received. The ranks that exchange
+//! letters for an operation depend on which one it is, so every rank also tells the next one that it is
+//! there, if that gets nothing else at first: around that ring two neighbours disagree wherever two ranks do.
+//! What does not come in time ends the group too.
 //!
-//! A rank that ends a group tells the ranks whose number differs from its own by a power of two, and each that hears of it for the first time
-//! does the same. So all know after a logarithmic number of hops, also where some ranks are gone.
+//! A rank that ends a group tells the ranks whose number differs from its own by a power of two, and each
+//! that hears of it for the first time does the same. So all know after a logarithmic number of hops, also
+//! where some ranks are gone.
 #![deny(unsafe_code)]
 
 mod active;
@@ -55,7 +58,8 @@ pub fn join(id: &[u8], name: &str, terms: impl Into<Terms>) -> Result<Box<dyn Co
     join_as(0, id, name, terms)
 }
 
-/// The same for one of several speakers that this process may have, told apart by a number: only one of them is its rank of a group at a time.
+/// The same for one of several speakers that this process may have, told apart by a number: only one of them
+/// is its rank of a group at a time.
 pub fn join_as(
     owner: usize,
     id: &[u8],
@@ -70,17 +74,19 @@ pub fn is_busy() -> bool {
     engine::is_busy()
 }
 
-/// Polls for messages on this thread, and helps with what is done within this process, until something is over: for a thread that
-/// has nothing better to do than to wait for an operation. Returns what it found last. It returns early where it does no good: when nothing is
-/// under way any more, when nothing has moved for a while, and at the latest a little after `until`. Operations go on without it.
+/// Polls for messages on this thread, and helps with what is done within this process, until something is
+/// over: for a thread that has nothing better to do than to wait for an operation. Returns what it found
+/// last. It returns early where it does no good: when nothing is under way any more, when nothing has moved
+/// for a while, and at the latest a little after `until`. Operations go on without it.
 ///
-/// Operations that end meanwhile are told of on this thread, with nothing locked. A program whose callbacks may want what this thread
-/// holds has those put off, or does not watch.
+/// Operations that end meanwhile are told of on this thread, with nothing locked. A program whose callbacks
+/// may want what this thread holds has those put off, or does not watch.
 pub fn watch(until: Option<Instant>, is_over: impl FnMut() -> bool) -> bool {
     engine::watch(until, is_over)
 }
 
-/// Returns when MPI is left alone, if this process is in no group any more and MPI is the program's: it may end it then.
+/// Returns when MPI is left alone, if this process is in no group any more and MPI is the program's: it may
+/// end it then.
 pub fn rest() {
     engine::rest();
 }

@@ -4,20 +4,23 @@
 //!
 //! # Two interfaces
 //!
-//! MPI standardises C source and not what is in a library. Open MPI's handles are pointers, to objects that the library
-//! exports; MPICH's, and those of its relatives, are numbers of 32 bits. Here both are words: a number is passed in the low
-//! half of a register, where its callee looks for it, and a word that is zero before has a number in its low half after it
-//! was written, on the 64-bit little-endian machines that this crate is for. Which library it is, its exports tell.
+//! MPI standardises C source and not what is in a library. Open MPI's handles are pointers, to objects that
+//! the library exports; MPICH's, and those of its relatives, are numbers of 32 bits. Here both are words: a
+//! number is passed in the low half of a register, where its callee looks for it, and a word that is zero
+//! before has a number in its low half after it was written, on the 64-bit little-endian machines that this
+//! crate is for. Which library it is, its exports tell.
 //!
 //! # Tags
 //!
-//! Messages go between all processes of the job, in the communicator that the program's own may be in too: one of ours would have to be made
-//! by all ranks together, and joining a group waits for no other rank. So they have the highest tags that this MPI has, counted from the top.
+//! Messages go between all processes of the job, in the communicator that the program's own may be in too:
+//! one of ours would have to be made by all ranks together, and joining a group waits for no other rank. So
+//! they have the highest tags that this MPI has, counted from the top.
 //!
 //! # Threads
 //!
-//! What the library promises about threads is asked for when it is initialised. Where the program has done that before, it is
-//! taken as it is. One thread at a time makes calls, so that more than `MPI_THREAD_SERIALIZED` is never needed.
+//! What the library promises about threads is asked for when it is initialised. Where the program has done
+//! that before, it is taken as it is. One thread at a time makes calls, so that more than
+//! `MPI_THREAD_SERIALIZED` is never needed.
 #![allow(
     unsafe_code,
     reason = "foreign functions, called with memory that is kept until they are done with it"
@@ -56,7 +59,8 @@ type SetHandler = unsafe extern "C" fn(Handle, Handle) -> c_int;
 type ErrorString = unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int;
 type Plain = unsafe extern "C" fn() -> c_int;
 
-/// Names that a library may have, the first that loads is taken: without a version only where headers are installed too.
+/// Names that a library may have, the first that loads is taken: without a version only where headers are
+/// installed too.
 const OPEN_MPI: &[&str] = &["libmpi.so.40", "libmpi.so"];
 const MPICH: &[&str] = &["libmpich.so.12", "libmpi.so.12", "libmpich.so"];
 
@@ -100,7 +104,8 @@ pub(crate) struct Library {
     error_string: ErrorString,
     finalize: Plain,
     finalized: AskOne,
-    /// How it failed first with something that had begun. What is sent and received from then on may be something else than it should be.
+    /// How it failed first with something that had begun. What is sent and received from then on may be
+    /// something else than it should be.
     failure: OnceCell<Failure>,
     /// Whether it was initialised here, and is to be finalised here.
     pub(crate) owned: bool,
@@ -147,7 +152,8 @@ thread_local! {
     static FAILING: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
 }
 
-/// There is no memory for the one that comes so many allocations from now, on this thread. Returns whether there was none so far.
+/// There is no memory for the one that comes so many allocations from now, on this thread. Returns whether
+/// there was none so far.
 #[cfg(test)]
 pub(crate) fn fail_allocation(after: Option<usize>) -> bool {
     FAILING.replace(after).is_some()
@@ -172,8 +178,8 @@ pub(crate) fn without_memory<T>(work: impl FnOnce() -> T) -> T {
 fn open(names: &[&str]) -> Option<*mut c_void> {
     names.iter().find_map(|name| {
         let name = CString::new(*name).ok()?;
-        // SAFETY: a name; what a library does when it is loaded is its own. Its plug-ins look for its symbols, so they are
-        // global.
+        // SAFETY: a name; what a library does when it is loaded is its own. Its plug-ins look for its
+        // symbols, so they are global.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         (!library.is_null()).then_some(library)
     })
@@ -193,8 +199,8 @@ fn missing(what: &str) -> Failure {
         None => ("an MPI", "openmpi-bin", "was started by no launcher of MPI's"),
     };
     let message = format!(
-        "this process {launcher}, and {what}; install {which} (on Debian and Ubuntu: apt-get install {package}), or put the \
-         folder of its library into LD_LIBRARY_PATH"
+        "this process {launcher}, and {what}; install {which} (on Debian and Ubuntu: apt-get install {package}), or \
+         put the folder of its library into LD_LIBRARY_PATH"
     );
     Failure::new(Code::Unavailable, message)
 }
@@ -361,7 +367,8 @@ impl Library {
         self.failure.get_or_init(|| failure.clone());
     }
 
-    /// Whether a transfer has ended. Makes progress with all of them. Where that fails MPI may still use its memory, and is [distrusted](Self::failure).
+    /// Whether a transfer has ended. Makes progress with all of them. Where that fails MPI may still use its
+    /// memory, and is [distrusted](Self::failure).
     pub(crate) fn has_ended(&self, request: &mut Request) -> Result<bool> {
         if request.is_over {
             return Ok(true);
@@ -375,7 +382,8 @@ impl Library {
 
     #[inline]
     fn ask_for_end(&self, request: &mut Request) -> Result<bool> {
-        // MPI writes a status where something has ended, which is read where that was to be cancelled, or has come from one rank.
+        // MPI writes a status where something has ended, which is read where that was to be cancelled, or has
+        // come from one rank.
         let (mut flag, mut status) = (0, MaybeUninit::<Status>::uninit());
         // SAFETY: the request is one of this library's; a status is not larger.
         self.check(unsafe {
@@ -402,14 +410,14 @@ impl Library {
     pub(crate) fn cancel(&self, request: &mut Request) {
         if std::mem::take(&mut request.is_expected) {
             request.is_cancelled = true;
-            // SAFETY: the request is one of this library's, which has not ended and was not cancelled. Where that is refused, the receive
-            // ends as it would have.
+            // SAFETY: the request is one of this library's, which has not ended and was not cancelled. Where
+            // that is refused, the receive ends as it would have.
             let _ = unsafe { (self.cancel)(&raw mut *request.handle) };
         }
     }
 
-    /// Ends the library, if it is ours to end. It cannot be begun again. Some wait for all ranks: where one of those may be gone, this
-    /// returns after `patience` at the latest.
+    /// Ends the library, if it is ours to end. It cannot be begun again. Some wait for all ranks: where one
+    /// of those may be gone, this returns after `patience` at the latest.
     pub(crate) fn end(&self, patience: Option<Duration>) {
         let (mut finalized, finalize) = (0, self.finalize);
         // SAFETY: what is asked is answered at any time.
@@ -542,7 +550,8 @@ impl Request {
         }
     }
 
-    /// Where a receive of a message that is at most as long as its memory was begun before it was known how long it is: so many bytes are expected.
+    /// Where a receive of a message that is at most as long as its memory was begun before it was known how
+    /// long it is: so many bytes are expected.
     pub(crate) fn expect(&mut self, length: u64) {
         // MPI counts no more.
         self.wanted = u32::try_from(length).unwrap_or(u32::MAX);

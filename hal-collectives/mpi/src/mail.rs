@@ -23,12 +23,14 @@ const PLACES: usize = 32;
 const LARGEST: u64 = HEADER as u64 + CARRIED;
 const _: () = assert!(TEXT as u64 <= CARRIED);
 
-/// How long it is counted on that no letter has come behind one that has not ended: less than what is sent stays as it is behind a [notice](crate::ending).
+/// How long it is counted on that no letter has come behind one that has not ended: less than what is sent
+/// stays as it is behind a [notice](crate::ending).
 const TRUST: Duration = Duration::from_millis(100);
 const _: () = assert!(TRUST.as_millis() * 2 < GRACE.as_millis());
 
-/// Where the process stood still, letters are counted as read when none has come for so long, or after so much time altogether: MPI may have had no room for all of them, and
-/// their senders go on with those that were left as soon as they look.
+/// Where the process stood still, letters are counted as read when none has come for so long, or after so
+/// much time altogether: MPI may have had no room for all of them, and their senders go on with those that
+/// were left as soon as they look.
 const QUIET: Duration = Duration::from_millis(50);
 const BEHIND: Duration = Duration::from_secs(1);
 
@@ -58,8 +60,9 @@ impl Letter {
 ///
 /// # Invariants
 ///
-/// The places are in the order in which MPI fills them, so only the first one is looked at. A letter that is too large for MPI to send it at once may come to its end behind
-/// later ones, if its sender stands still meanwhile: those wait for it.
+/// The places are in the order in which MPI fills them, so only the first one is looked at. A letter that is
+/// too large for MPI to send it at once may come to its end behind later ones, if its sender stands still
+/// meanwhile: those wait for it.
 #[derive(Default)]
 pub(crate) struct Mail {
     places: VecDeque<Request>,
@@ -69,8 +72,8 @@ pub(crate) struct Mail {
     behind: Option<(Instant, Instant)>,
     /// Places are filled up.
     listens: bool,
-    /// Letters that came after the last group was let go of, kept until another is joined, and those that were put back: they come before all later ones,
-    /// and are answered then.
+    /// Letters that came after the last group was let go of, kept until another is joined, and those that
+    /// were put back: they come before all later ones, and are answered then.
     kept: VecDeque<Letter>,
     /// Each with memory for the largest letter.
     sent: VecDeque<Request>,
@@ -84,14 +87,16 @@ pub(crate) struct Mail {
     unsent: VecDeque<(u32, i32)>,
     /// Notices that could not be sent so far: to whom, and what they say.
     untold: VecDeque<(u32, [u8; HEADER], Option<HostRange>)>,
-    /// A process of the job has another version: nothing that it says is understood, so that every operation fails from then on.
+    /// A process of the job has another version: nothing that it says is understood, so that every operation
+    /// fails from then on.
     misfit: Option<Failure>,
     /// Processes of other versions that were told so.
     answered: BTreeSet<u32>,
     /// Another version than it has, for tests.
     #[cfg(test)]
     pub(crate) pretended: Option<u8>,
-    /// The pause between two looks behind which the process stood still, for tests: without one it never does, as their threads may have to wait for a processor at any moment.
+    /// The pause between two looks behind which the process stood still, for tests: without one it never
+    /// does, as their threads may have to wait for a processor at any moment.
     #[cfg(test)]
     pub(crate) pause: Option<Duration>,
 }
@@ -131,8 +136,10 @@ impl Mail {
         self.misfit.as_ref().or(library.failure()).cloned()
     }
 
-    /// Whether all letters are read that have come, also from other ranks than the one whose letter is the next, now that this one has not ended: of those that came longer ago than
-    /// [`TRUST`]. To ask more often would cost as much as a message. It is unknown where there is no memory for places: letters may be kept, or come to no place.
+    /// Whether all letters are read that have come, also from other ranks than the one whose letter is the
+    /// next, now that this one has not ended: of those that came longer ago than [`TRUST`]. To ask more often
+    /// would cost as much as a message. It is unknown where there is no memory for places: letters may be
+    /// kept, or come to no place.
     pub(crate) fn is_read(&mut self, library: &Library, now: Instant) -> bool {
         if self.places.len() < 2 || !self.kept.is_empty() {
             return false;
@@ -152,7 +159,8 @@ impl Mail {
         !is_any_behind
     }
 
-    /// How long it has been since the process looked last: where that is long, it stood still, and letters have been left to come.
+    /// How long it has been since the process looked last: where that is long, it stood still, and letters
+    /// have been left to come.
     pub(crate) fn looks_after(&mut self, pause: Duration, now: Instant) {
         #[cfg(test)]
         let longest = self.pause.unwrap_or(Duration::MAX);
@@ -195,7 +203,8 @@ impl Mail {
             let letter = if has_come { opened(place.memory(), version, library.size) } else { Ok(None) };
             let origin = letter.is_err().then(|| origin_of(place.memory()));
             let received = library.receive_from_any_source(place, LETTER);
-            // The next letter comes to the place behind it. One that could not be given back is none any more, and another one is asked for later.
+            // The next letter comes to the place behind it. One that could not be given back is none any
+            // more, and another one is asked for later.
             let place = self.places.pop_front();
             match received {
                 Ok(()) => self.places.extend(place),
@@ -270,8 +279,9 @@ impl Mail {
         !self.unsent.is_empty() || !self.untold.is_empty()
     }
 
-    /// The first of so many tags for what follows a letter to a rank of the job. Those of messages that wait to be sent are passed over, as what is sent before
-    /// them would be taken for them; where more are asked for than that leaves, nothing is sent.
+    /// The first of so many tags for what follows a letter to a rank of the job. Those of messages that wait
+    /// to be sent are passed over, as what is sent before them would be taken for them; where more are asked
+    /// for than that leaves, nothing is sent.
     pub(crate) fn tags(&mut self, peer: u32, count: u32) -> Result<i32> {
         let next = self.tags.entry(peer).or_insert(FIRST_TAG);
         let mut first = *next;
@@ -286,8 +296,8 @@ impl Mail {
             first = tag_behind(from, many);
         }
         let message = format!(
-            "messages to process {peer} of this job that were announced and not sent have so many of the {TAGS} tags that {count} \
-             more have no place; have fewer collectives under way at once"
+            "messages to process {peer} of this job that were announced and not sent have so many of the {TAGS} \
+             tags that {count} more have no place; have fewer collectives under way at once"
         );
         Err(Failure::new(Code::ResourceExhausted, message))
     }
@@ -364,8 +374,9 @@ impl Mail {
         Ok(())
     }
 
-    /// Tells ranks of the job that a group has failed. One that cannot be told now, as MPI refuses that or there is no memory, is told later: it may not have come to its end of a transfer
-    /// whose memory has other bytes [soon](crate::ending).
+    /// Tells ranks of the job that a group has failed. One that cannot be told now, as MPI refuses that or
+    /// there is no memory, is told later: it may not have come to its end of a transfer whose memory has
+    /// other bytes [soon](crate::ending).
     pub(crate) fn notify(
         &mut self,
         library: &Library,
@@ -376,7 +387,8 @@ impl Mail {
         self.notify_in(library, None, group, failure, peers);
     }
 
-    /// The same in the words of a version: this one's, or 0. Of that there were two, of which the older one's text begins [`SHIFT`] bytes before the end of this header.
+    /// The same in the words of a version: this one's, or 0. Of that there were two, of which the older one's
+    /// text begins [`SHIFT`] bytes before the end of this header.
     fn notify_in(
         &mut self,
         library: &Library,
@@ -397,7 +409,8 @@ impl Mail {
         let meeting = Meeting { group, line: Participants::Everyone, number: 0, piece: 0 };
         let length = carried.as_ref().map_or(0, HostRange::length);
         let content = Content::Ending { code: failure.code(), length };
-        // One version may have to answer another one's, so the process that sends it is named; which rank of the group that is does not matter.
+        // One version may have to answer another one's, so the process that sends it is named; which rank of
+        // the group that is does not matter.
         let header = Header { meeting, from: 0, source: library.rank, asked: None, content };
         let mut bytes = header.to_bytes(version.unwrap_or(self.version()));
         if version.is_some() {
@@ -410,15 +423,16 @@ impl Mail {
         }
     }
 
-    /// Tells a process of another version which one this is: it may wait for one that is in no operation, or whose letters it does not open.
+    /// Tells a process of another version which one this is: it may wait for one that is in no operation, or
+    /// whose letters it does not open.
     fn answer(&mut self, library: &Library, origin: Option<(u32, Generation, u8)>, failure: &Failure) {
         let Some((peer, group, other)) = origin.filter(|&(peer, ..)| peer < library.size) else { return };
         if !self.answered.insert(peer) {
             return;
         }
         let message = format!(
-            "process {} of this job speaks version {} of the messages of collectives, and process {peer} version {other}; give all \
-             processes the same build of this driver",
+            "process {} of this job speaks version {} of the messages of collectives, and process {peer} version \
+             {other}; give all processes the same build of this driver",
             library.rank,
             self.version()
         );
@@ -427,15 +441,17 @@ impl Mail {
         self.notify_in(library, pretended, group, &failure, [peer]);
     }
 
-    /// Nothing is listened to any more; what is sent gets until `end`. A letter that has come all the same is kept: its sender
-    /// may be in an operation that this rank has yet to come to, in a group that it joins again.
+    /// Nothing is listened to any more; what is sent gets until `end`. A letter that has come all the same is
+    /// kept: its sender may be in an operation that this rank has yet to come to, in a group that it joins
+    /// again.
     pub(crate) fn rest(&mut self, library: &Library, end: Instant) {
         let version = self.version();
         self.listens = false;
         for place in &mut self.places {
             library.cancel(place);
         }
-        // In their order: one that has not ended is waited for before those behind it are opened, and stays before them where it does not end in time.
+        // In their order: one that has not ended is waited for before those behind it are opened, and stays
+        // before them where it does not end in time.
         for mut place in std::mem::take(&mut self.places) {
             match library.outcome_by(&mut place, end) {
                 Ok(Some(false)) => {}
@@ -470,7 +486,8 @@ fn origin_of(memory: &HostRange) -> (u32, Generation, u8) {
     (source, group, Header::version_of(&bytes).unwrap_or_default())
 }
 
-/// The letter that some memory holds, if it is one of a process of this job, which has so many. One of another version is a failure, whatever else it says.
+/// The letter that some memory holds, if it is one of a process of this job, which has so many. One of
+/// another version is a failure, whatever else it says.
 fn opened(memory: &HostRange, own: u8, processes: u32) -> Result<Option<Letter>> {
     let mut bytes = [0; HEADER];
     let read = memory.read(0, &mut bytes);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Operations under way: begins their transfers, tests whether they have ended, keeps deadlines, and collects the callbacks that are due.
+//! Operations under way: begins their transfers, tests whether they have ended, keeps deadlines, and collects
+//! the callbacks that are due.
 //!
-//! One thread at a time does that, under the lock of the [engine](crate::engine). Nothing looks at all operations: a letter finds its own by
-//! the place that it names, a transfer knows whose it is, and times are in order.
+//! One thread at a time does that, under the lock of the [engine](crate::engine). Nothing looks at all
+//! operations: a letter finds its own by the place that it names, a transfer knows whose it is, and times are
+//! in order.
 
 use crate::active::{Active, InFlight, Purpose};
 use crate::announced::{Announced, tags_between};
@@ -25,11 +27,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long transfers that have begun get when MPI is to end. When it is left alone they get [`GRACE`]: a device that is released waits for
-/// that, as does every other thread that would look meanwhile; and the MPI is the program's, which goes on with them.
+/// How long transfers that have begun get when MPI is to end. When it is left alone they get [`GRACE`]: a
+/// device that is released waits for that, as does every other thread that would look meanwhile; and the MPI
+/// is the program's, which goes on with them.
 const PATIENCE: Duration = Duration::from_millis(2500);
 
-/// How many letters a look takes in: others may send them as fast as they are read, and operations are begun, told and over in time between two looks.
+/// How many letters a look takes in: others may send them as fast as they are read, and operations are begun,
+/// told and over in time between two looks.
 pub(crate) const LETTERS: usize = 256;
 
 /// A callback that is due, its outcome, and what the rank may let go of then.
@@ -92,8 +96,8 @@ impl Ended {
     pub(crate) fn tell(&mut self) {
         self.let_go.drain(..).for_each(release);
         for Told { done, outcome, group, held } in self.told.drain(..) {
-            // Memory is let go, and with it written back where it has to be, before the rank is told, since a rank that is told may let go of
-            // the group, and count on that being the last reference.
+            // Memory is let go, and with it written back where it has to be, before the rank is told, since a
+            // rank that is told may let go of the group, and count on that being the last reference.
             held.let_go();
             drop(group);
             notify(done, outcome);
@@ -140,7 +144,8 @@ pub(crate) struct Progress {
     active: BTreeMap<u64, Box<Active>>,
     /// Whose letters those of a meeting are.
     expected: BTreeMap<Meeting, u64>,
-    /// Letters of each rank to operations that this one has not started, or not come to the point where they are expected.
+    /// Letters of each rank to operations that this one has not started, or not come to the point where they
+    /// are expected.
     early: BTreeMap<(Meeting, u32), VecDeque<Letter>>,
     in_flight: Vec<InFlight>,
     /// Operations that go on when all letters are read that have come ([why](crate::ending)).
@@ -156,7 +161,8 @@ pub(crate) struct Progress {
     looked: Instant,
     ended: Ended,
     has_quit: bool,
-    /// A group has failed because a rank did not come in time, or because MPI failed: that may be so at the end as well.
+    /// A group has failed because a rank did not come in time, or because MPI failed: that may be so at the
+    /// end as well.
     is_any_missing: bool,
 }
 
@@ -241,7 +247,8 @@ impl Progress {
         is_any_under_way || self.endings.waits() || !self.ended.is_empty()
     }
 
-    /// Whether letters are on their way, or other transfers, of operations that may be over here: MPI may need this process to look for them to go.
+    /// Whether letters are on their way, or other transfers, of operations that may be over here: MPI may
+    /// need this process to look for them to go.
     pub(crate) fn sends(&self) -> bool {
         self.mail.is_sending() || self.endings.keeps() || self.receives_unclaimed()
     }
@@ -279,8 +286,9 @@ impl Progress {
         }
     }
 
-    /// Leaves MPI alone if this process is in no group. That is asked here, under the lock: a thread that looks has a group for a moment when a letter
-    /// comes for it, and a group that is joined meanwhile is listened for behind this, or is seen.
+    /// Leaves MPI alone if this process is in no group. That is asked here, under the lock: a thread that
+    /// looks has a group for a moment when a letter comes for it, and a group that is joined meanwhile is
+    /// listened for behind this, or is seen.
     pub(crate) fn rest(&mut self) {
         if !self.groups.any() {
             self.leave_alone(GRACE);
@@ -321,8 +329,8 @@ impl Progress {
         }
     }
 
-    /// Ends MPI. Ranks that go on without it are waited for, as the launcher would end them with a rank that ends before MPI does;
-    /// so long only as `patience` where one has not come before.
+    /// Ends MPI. Ranks that go on without it are waited for, as the launcher would end them with a rank that
+    /// ends before MPI does; so long only as `patience` where one has not come before.
     pub(crate) fn quit(&mut self, patience: Duration) {
         self.leave_alone(PATIENCE);
         self.has_quit = true;
@@ -409,7 +417,8 @@ impl Progress {
         }
     }
 
-    /// Takes the letters that have come; then operations go on whose messages came before the last look at letters. Whether anything has moved.
+    /// Takes the letters that have come; then operations go on whose messages came before the last look at
+    /// letters. Whether anything has moved.
     fn read_letters(&mut self) -> bool {
         let (mut moved, mut letters) = (false, 0);
         loop {
@@ -456,7 +465,8 @@ impl Progress {
             self.active.get_mut(id).into_iter().for_each(|active| active.is_landed = false);
         }
         for id in landed {
-            // What has landed by going on with it once waits for the next letters, however many of its transfers had ended before.
+            // What has landed by going on with it once waits for the next letters, however many of its
+            // transfers had ended before.
             self.advance(id);
         }
         moved
@@ -475,9 +485,10 @@ impl Progress {
         self.ended.let_go.extend(ended);
     }
 
-    /// Before a letter of a rank is taken that announces messages with so many tags: those that were announced before with one of these are remembered, as they come
-    /// before its own ([why](crate::unclaimed)). Whether it can be taken: it cannot while MPI does not say whether a receive with one of these tags, that was
-    /// cancelled, has missed its message.
+    /// Before a letter of a rank is taken that announces messages with so many tags: those that were
+    /// announced before with one of these are remembered, as they come before its own
+    /// ([why](crate::unclaimed)). Whether it can be taken: it cannot while MPI does not say whether a receive
+    /// with one of these tags, that was cancelled, has missed its message.
     fn remember_before(&mut self, peer: u32, (tag, count): (i32, u32)) -> bool {
         if self.unclaimed.is_clear(peer, tag, count) {
             return true;

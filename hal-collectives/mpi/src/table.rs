@@ -15,8 +15,8 @@ use std::sync::{Arc, Weak};
 #[derive(Default)]
 pub(crate) struct Known {
     pub(crate) group: Weak<Group>,
-    /// The generation that is joined next, or was, and how far it is: a rank that lets go of a group and joins it again goes on
-    /// counting, as other ranks may not have let go of it.
+    /// The generation that is joined next, or was, and how far it is: a rank that lets go of a group and
+    /// joins it again goes on counting, as other ranks may not have let go of it.
     pub(crate) generation: u32,
     pub(crate) state: Arc<Mutex<State>>,
     /// Why the one before failed.
@@ -44,15 +44,16 @@ pub(crate) enum Addressee {
 /// How many parts that were let go of are remembered: what is on its way to one comes soon.
 const REMEMBERED: usize = 256;
 
-/// Of how many groups that this process was never in, or let go of long ago, it is remembered what others have said. A process may be so many groups behind the others.
+/// Of how many groups that this process was never in, or let go of long ago, it is remembered what others
+/// have said. A process may be so many groups behind the others.
 const STRANGERS: usize = 4096;
 
 /// See the [module documentation](self).
 #[derive(Default)]
 pub(crate) struct Groups {
     known: Mutex<BTreeMap<u64, Known>>,
-    /// Parts that were let go of, the last ones. Other ranks may still say that they are there, or that they have failed, and are told of a failure
-    /// that they have not heard of.
+    /// Parts that were let go of, the last ones. Other ranks may still say that they are there, or that they
+    /// have failed, and are told of a failure that they have not heard of.
     gone: Mutex<VecDeque<Gone>>,
     /// Groups that others have spoken of before this process was in them, in that order.
     strangers: Mutex<VecDeque<u64>>,
@@ -100,8 +101,8 @@ impl Groups {
         }
     }
 
-    /// Others speak of a group, whose record this returns. If there are too many that this process was not in, the one that they spoke of first is forgotten,
-    /// which this returns too.
+    /// Others speak of a group, whose record this returns. If there are too many that this process was not
+    /// in, the one that they spoke of first is forgotten, which this returns too.
     fn meet<'a>(&self, groups: &'a mut BTreeMap<u64, Known>, number: u64) -> (&'a mut Known, Option<u64>) {
         let mut forgotten = None;
         if !groups.contains_key(&number)
@@ -121,8 +122,9 @@ impl Groups {
         if strangers.len() > STRANGERS { strangers.pop_front() } else { None }
     }
 
-    /// Another rank is in an operation of a group that this one may come to be in. If that has begun anew, the generation before
-    /// has failed: the group that this process is in, if it is. And the group that is forgotten for it.
+    /// Another rank is in an operation of a group that this one may come to be in. If that has begun anew,
+    /// the generation before has failed: the group that this process is in, if it is. And the group that is
+    /// forgotten for it.
     pub(crate) fn hear_early(
         &self,
         meeting: Meeting,
@@ -147,7 +149,8 @@ impl Groups {
         self.hear_failure(id, failure);
     }
 
-    /// The same of a group that this process may come to be in. Returns the one that it is in, which is a generation before, and has failed too; and the group that is forgotten for it.
+    /// The same of a group that this process may come to be in. Returns the one that it is in, which is a
+    /// generation before, and has failed too; and the group that is forgotten for it.
     pub(crate) fn hear_failure(
         &self,
         id: Generation,

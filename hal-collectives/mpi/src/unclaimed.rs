@@ -1,30 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Messages that were announced and that no operation receives now: those that are not wanted any more, and those that have to be received before their
-//! operation asks for them, as their tag is used again.
+//! Messages that were announced and that no operation receives now: those that are not wanted any more, and
+//! those that have to be received before their operation asks for them, as their tag is used again.
 //!
 //! # A message is not taken for another one
 //!
-//! MPI gives a receive the first message of its rank that has its tag and that no other receive has. So the messages from one rank to another with one tag
-//! come to their receives if both are in the same order, and there are as many of both. They are, whenever a message is sent, by whichever way MPI
-//! brings it, and however late the receiver comes to its operation:
+//! MPI gives a receive the first message of its rank that has its tag and that no other receive has. So the
+//! messages from one rank to another with one tag come to their receives if both are in the same order, and
+//! there are as many of both. They are, whenever a message is sent, by whichever way MPI brings it, and
+//! however late the receiver comes to its operation:
 //!
-//! 1. *A rank sends the messages of one tag in the order of the letters that announce them.* A message begins with its letter, or has its tag
-//!    [reserved](crate::mail::Mail::tags) from its letter on until it begins, so that no later letter names the tag before. A message that is not sent any more is sent
-//!    empty; one that MPI refuses to send keeps its tag reserved until it does.
-//! 2. *Letters between two ranks come in the order in which they were sent.* They have one tag, and their places are looked at in the order in which MPI fills them.
-//! 3. *A rank receives the messages of one tag in the order of their letters.* Before a letter is taken that announces messages with some tags, each message with
-//!    one of these that was announced before and that no operation has asked for is remembered here ([`Unclaimed::remember`]). Where an operation asks for a message
-//!    of a tag ([`Unclaimed::claim`]), those that were remembered before it get receives with memory of their own, which their operations claim when they come to them, or
-//!    which are discarded. Where there is no memory for that, the operation that asks fails.
-//! 4. *Each announced message has one receive.* A receive that was cancelled before it had its message begins again, as the last one of its tag so far: no letter with its
-//!    tag is taken before MPI has said whether it has missed its message, which may be when it is used again. A receive that another one stands behind is not cancelled any more ([`Request::stay`]), as the
-//!    other one would get its message; and when all are cancelled, the last one is the first. What is not wanted of a letter is received here. Where MPI has failed
-//!    with a receive that it had begun, it is not known whether the message has come, and nothing is believed any more ([`Library::failure`]).
+//! 1. *A rank sends the messages of one tag in the order of the letters that announce them.* A message begins
+//!    with its letter, or has its tag [reserved](crate::mail::Mail::tags) from its letter on until it begins,
+//!    so that no later letter names the tag before. A message that is not sent any more is sent empty; one
+//!    that MPI refuses to send keeps its tag reserved until it does.
+//! 2. *Letters between two ranks come in the order in which they were sent.* They have one tag, and their
+//!    places are looked at in the order in which MPI fills them.
+//! 3. *A rank receives the messages of one tag in the order of their letters.* Before a letter is taken that
+//!    announces messages with some tags, each message with one of these that was announced before and that no
+//!    operation has asked for is remembered here ([`Unclaimed::remember`]). Where an operation asks for a
+//!    message of a tag ([`Unclaimed::claim`]), those that were remembered before it get receives with memory
+//!    of their own, which their operations claim when they come to them, or which are discarded. Where there
+//!    is no memory for that, the operation that asks fails.
+//! 4. *Each announced message has one receive.* A receive that was cancelled before it had its message begins
+//!    again, as the last one of its tag so far: no letter with its tag is taken before MPI has said whether
+//!    it has missed its message, which may be when it is used again. A receive that another one stands behind
+//!    is not cancelled any more ([`Request::stay`]), as the other one would get its message; and when all are
+//!    cancelled, the last one is the first. What is not wanted of a letter is received here. Where MPI has
+//!    failed with a receive that it had begun, it is not known whether the message has come, and nothing is
+//!    believed any more ([`Library::failure`]).
 //!
-//! Nothing of this needs a word from the receiver, so no message waits for one. To find messages that were announced before costs a look at all of them, which is done
-//! when the tags are used up of which it is known that they are *clear*: those behind the last ones that were announced, as far as the last such look has found none. That
-//! is once for each 32,000 messages, where no rank is behind.
+//! Nothing of this needs a word from the receiver, so no message waits for one. To find messages that were
+//! announced before costs a look at all of them, which is done when the tags are used up of which it is known
+//! that they are *clear*: those behind the last ones that were announced, as far as the last such look has
+//! found none. That is once for each 32,000 messages, where no rank is behind.
 //!
 //! # Memory
 //!
@@ -60,8 +69,9 @@ impl Message {
         Ok(())
     }
 
-    /// Cancels its receive, and whether it is to be received or claimed when it is listened for again. Where MPI does not say in time whether it has come the receive is
-    /// undecided, if it is not wanted and the last one of its tag.
+    /// Cancels its receive, and whether it is to be received or claimed when it is listened for again. Where
+    /// MPI does not say in time whether it has come the receive is undecided, if it is not wanted and the
+    /// last one of its tag.
     fn is_left(
         &mut self,
         library: &Library,
@@ -99,11 +109,13 @@ impl Message {
 pub(crate) struct Unclaimed {
     /// By their rank and tag, in the order of their letters.
     messages: BTreeMap<(u32, i32), VecDeque<Message>>,
-    /// Receives that were cancelled when MPI was left alone, which has not said so far whether they have missed their messages. Their memory stays where it is, also behind that.
+    /// Receives that were cancelled when MPI was left alone, which has not said so far whether they have
+    /// missed their messages. Their memory stays where it is, also behind that.
     undecided: Vec<ManuallyDrop<Request>>,
     /// Any of them is not wanted, or undecided.
     is_unfinished: bool,
-    /// The tags of each rank, from one on, of which no message was announced that has not come or is not remembered here.
+    /// The tags of each rank, from one on, of which no message was announced that has not come or is not
+    /// remembered here.
     clear: BTreeMap<u32, (i32, u32)>,
 }
 
@@ -113,7 +125,8 @@ impl Unclaimed {
         self.is_unfinished
     }
 
-    /// Whether it is known that all messages of a rank that had one of so many tags have come or are remembered; these tags are used then.
+    /// Whether it is known that all messages of a rank that had one of so many tags have come or are
+    /// remembered; these tags are used then.
     pub(crate) fn is_clear(&mut self, peer: u32, first: i32, count: u32) -> bool {
         let Some((from, clear)) = self.clear.get_mut(&peer) else { return false };
         let used = tags_between(*from, first) + count;
@@ -124,8 +137,9 @@ impl Unclaimed {
         is_clear
     }
 
-    /// Remembers all messages of a rank with some tags that were announced before, of those that operations have not asked for: the operation of each, its tag, and how
-    /// long it is at most. Of those that are received, the tags alone matter.
+    /// Remembers all messages of a rank with some tags that were announced before, of those that operations
+    /// have not asked for: the operation of each, its tag, and how long it is at most. Of those that are
+    /// received, the tags alone matter.
     pub(crate) fn remember(
         &mut self,
         peer: u32,
@@ -152,7 +166,8 @@ impl Unclaimed {
         self.clear.insert(peer, (tag_behind(first, count), clear));
     }
 
-    /// The receive of a message that an operation asks for, if it was remembered. Receives of those before it begin here.
+    /// The receive of a message that an operation asks for, if it was remembered. Receives of those before it
+    /// begin here.
     pub(crate) fn claim(
         &mut self,
         meeting: Option<Meeting>,
@@ -265,7 +280,8 @@ impl Unclaimed {
         self.is_unfinished = is_unfinished;
     }
 
-    /// Nothing is received any more. What has not come by `end` is received when it is listened for again; what MPI may write then stays where it is.
+    /// Nothing is received any more. What has not come by `end` is received when it is listened for again;
+    /// what MPI may write then stays where it is.
     pub(crate) fn rest(&mut self, library: &Library, end: Instant) {
         let mut undecided = Vec::new();
         self.messages.retain(|_, messages| {

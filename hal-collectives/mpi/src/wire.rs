@@ -2,10 +2,11 @@
 
 //! The wire format: letters, each of them a header and, where that is short, the data.
 //!
-//! All letters have one tag and are received from any rank, in a fixed number of places, however many ranks there are. Which
-//! operation of which group a letter belongs to stands in its header, so operations of different groups cannot be confused,
-//! and ranks can disagree about sizes without a message that does not fit. What is long follows in messages of their own, with
-//! [tags from the one on](crate::announced) that the header names: the receiver asks for them when the header fits, and receives each where it belongs.
+//! All letters have one tag and are received from any rank, in a fixed number of places, however many ranks
+//! there are. Which operation of which group a letter belongs to stands in its header, so operations of
+//! different groups cannot be confused, and ranks can disagree about sizes without a message that does not
+//! fit. What is long follows in messages of their own, with [tags from the one on](crate::announced) that the
+//! header names: the receiver asks for them when the header fits, and receives each where it belongs.
 
 use crate::announced::Messages;
 use crate::group::Generation;
@@ -15,14 +16,16 @@ use hal_semaphore::{Code, Failure};
 /// The tag of letters. Tags are counted down from the highest that the MPI has.
 pub(crate) const LETTER: i32 = 1;
 
-/// The tags of what follows a letter. Every MPI has as many, and some hundreds more for programs. They are used again when all were used, which no message is taken for
-/// another one by ([why](crate::unclaimed)).
+/// The tags of what follows a letter. Every MPI has as many, and some hundreds more for programs. They are
+/// used again when all were used, which no message is taken for another one by ([why](crate::unclaimed)).
 pub(crate) const FIRST_TAG: i32 = 16;
 pub(crate) const TAGS: u32 = 32_000;
 
-/// The version of this format, which goes up whenever ranks before and after a change do not understand each other. It stands in the first word of each letter, in
-/// all versions, beside a mark and the kind of letter. Before there were versions the word was the kind alone, which counts as version 0. The process that sent a letter and
-/// the group that it is about are where they are in all versions too, so that whoever does not understand the rest can answer.
+/// The version of this format, which goes up whenever ranks before and after a change do not understand each
+/// other. It stands in the first word of each letter, in all versions, beside a mark and the kind of letter.
+/// Before there were versions the word was the kind alone, which counts as version 0. The process that sent a
+/// letter and the group that it is about are where they are in all versions too, so that whoever does not
+/// understand the rest can answer.
 pub(crate) const VERSION: u8 = 1;
 const MARK: u32 = 0x484C_0000;
 
@@ -186,8 +189,8 @@ impl Header {
     }
 }
 
-/// Whether a rank can announce such messages: no more than there are tags, which bounds what is done for those that are not wanted, and together as
-/// long as they can be.
+/// Whether a rank can announce such messages: no more than there are tags, which bounds what is done for
+/// those that are not wanted, and together as long as they can be.
 fn can_be(&Messages { count, largest, bytes }: &Messages) -> bool {
     let (count, largest) = (u64::from(count), u64::from(largest));
     (1..=u64::from(TAGS)).contains(&count) && (largest..=count * largest).contains(&bytes)
@@ -250,7 +253,8 @@ mod tests {
             let header = Header { meeting, from: 1, source: 1, asked: None, content };
             assert_eq!(Header::from_bytes(&header.to_bytes(VERSION)), None, "{header:?}");
         }
-        // MPI's ranks are not negative: such a number would be taken for one that means any rank, or none. And no generation is the last.
+        // MPI's ranks are not negative: such a number would be taken for one that means any rank, or none.
+        // And no generation is the last.
         for (source, generation) in [(1 << 31, 0), (u32::MAX - 1, 0), (u32::MAX, 0), (1, u32::MAX)] {
             let group = Generation { number: 1, generation };
             let meeting = Meeting { group, line: Participants::Everyone, number: 0, piece: 0 };

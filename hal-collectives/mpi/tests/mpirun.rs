@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Jobs of several processes: each scenario of `examples/ranks.rs`, launched by whatever `mpirun` the machine has, and by MPICH's
-//! launcher. A machine without one of them fails here with what to install.
+//! Jobs of several processes: each scenario of `examples/ranks.rs`, launched by whatever `mpirun` the machine
+//! has, and by MPICH's launcher. A machine without one of them fails here with what to install.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 use std::path::PathBuf;
@@ -198,7 +198,8 @@ fn rank_that_was_stopped_does_not_take_what_was_written_when_the_sender_had_give
     ends_well_by(MPICH, 2, "stopped", &[]);
 }
 
-/// MPI has no room for the notice before the rank goes on, and the bytes of the message are read from its sender's memory then.
+/// MPI has no room for the notice before the rank goes on, and the bytes of the message are read from its
+/// sender's memory then.
 #[test]
 fn rank_that_was_stopped_does_not_take_what_was_written_where_the_notice_waits_behind_many_letters() {
     ends_well(2, "flooded");
@@ -206,7 +207,8 @@ fn rank_that_was_stopped_does_not_take_what_was_written_where_the_notice_waits_b
     ends_well_by(MPICH, 2, "flooded", &[]);
 }
 
-/// Where the library copies through shared memory in parts, as it does in a container that forbids more, the sender has to look as well.
+/// Where the library copies through shared memory in parts, as it does in a container that forbids more, the
+/// sender has to look as well.
 #[test]
 fn what_a_rank_sends_goes_on_its_way_though_the_rank_waits_for_nothing() {
     ends_well_by(MPI, 2, "leaves", &["--mca", "btl_vader_single_copy_mechanism", "none"]);

@@ -170,8 +170,7 @@ const fn case(
 
 const RANGE: &str =
     "buffer.h, `iree_hal_buffer_validate_range`: what is not inside the buffer is out of range";
-const PATTERN: &str =
-    "command_buffer.h, fill: a pattern has 1, 2 or 4 bytes; more is [promised here](programs.md)";
+const PATTERN: &str = "command_buffer.h, fill: a pattern has 1, 2 or 4 bytes; docs/programs.md promises more";
 const GROWS: &str = "async/semaphore.h, signal: strictly above the value that there is; hal/semaphore.h would ignore \
                      the call";
 const HASHED: &str = "device.h, execute: an affinity is hashed into the queues that there are";
@@ -210,7 +209,7 @@ const ORDINARY: &[Case] = &[
     case(
         "Fills, updates and copies",
         "fill of 4-byte patterns at 2",
-        "command_buffer.h, fill: multiples of the pattern; more is [promised here](programs.md)",
+        "command_buffer.h, fill: multiples of the pattern; docs/programs.md promises more",
         |bench| bench.fill(2, 8, 4),
     ),
     case(
@@ -260,7 +259,7 @@ const ORDINARY: &[Case] = &[
     case(
         "Fills, updates and copies",
         "copy onto itself, overlapping",
-        "command_buffer.h, copy: ranges do not overlap; they may [here](programs.md)",
+        "command_buffer.h, copy: ranges do not overlap; docs/programs.md lets them",
         |bench| bench.copy((&bench.buffer, 0), (&bench.buffer, 8), 16),
     ),
     case("Semaphores", "signal of the value that there is", GROWS, |bench| answer(bench.done.signal(5))),

@@ -2,8 +2,8 @@
 
 //! Bad and borderline calls, each on IREE's local drivers and on ours, and the rule that decides who is right.
 //!
-//! `docs/refusals.md` is the resulting table, and the test fails if it is out of date. After an intended change,
-//! `REFUSALS_WRITE=1 cargo test -p hal-driver --test refusals` writes it anew.
+//! `answers.txt` is the resulting table, and the test fails if it is out of date. After an intended change,
+//! `REFUSALS_WRITE=1 cargo test -p hal-driver --all-features --test refusals` writes it anew.
 //!
 //! Each device answers in its own process, as some calls end it: a crash is an answer like any other.
 //!
@@ -23,7 +23,6 @@ mod common;
 
 use bench::Bench;
 use cases::cases;
-use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -44,6 +43,20 @@ const FROM: &str = "REFUSALS_FROM";
 
 /// The prefix of an answer in a process's output.
 const MARK: &str = "answer: ";
+
+/// The first lines of the file of answers.
+const HEAD: &str = "\
+Bad and borderline calls, and what they answer: here (mock, template, emulated cards) and on IREE's own drivers.
+cases.rs and cases/hostile.rs have each call, and the text of IREE's headers that decides who is right.
+REFUSALS_WRITE=1 cargo test -p hal-driver --all-features --test refusals writes this file.
+
+code           the call answers so
+later code     the call is accepted, and its semaphores fail so
+code recorded  the call that records into a command buffer answers so
+crashes        the program's process ends
+=              as here
+…; name: code  another answer on that device
+";
 
 /// Every answer of a device. A process that ends early has answered its current case by that.
 fn answers(uri: &str) -> Vec<String> {
@@ -97,7 +110,7 @@ fn answer_and_exit(uri: &str) -> ! {
     std::process::exit(0);
 }
 
-/// The common answer of our devices, or each one's.
+/// The answer of our devices: the first one's, and those that differ from it.
 fn ours() -> Vec<String> {
     let answers = std::thread::scope(|scope| {
         let asked = OURS.map(|uri| scope.spawn(move || answers(uri)));
@@ -105,14 +118,10 @@ fn ours() -> Vec<String> {
     });
     let together = |case: usize| {
         let first = &answers[0][case];
-        if answers.iter().all(|device| device[case] == *first) {
-            return first.clone();
-        }
-        let each = OURS
-            .iter()
-            .zip(&answers)
-            .map(|(uri, device)| format!("{}: {}", uri.split(':').next().unwrap_or(uri), device[case]));
-        each.collect::<Vec<_>>().join("; ")
+        let others = OURS.iter().zip(&answers).filter(|(_, device)| device[case] != *first);
+        others.fold(first.clone(), |all, (uri, device)| {
+            format!("{all}; {}: {}", uri.split(':').next().unwrap_or(uri), device[case])
+        })
     };
     (0..answers[0].len()).map(together).collect()
 }
@@ -122,47 +131,53 @@ fn theirs() -> [Vec<String>; 2] {
     ["local-sync", "local-task"].map(answers)
 }
 
+/// A line of the file. Cells have two spaces between them.
+fn line(name: &str, here: &str, sync: &str, task: &str) -> String {
+    format!("{name:<58}  {here:<28}  {sync:<19}  {task}\n")
+}
+
+/// The cell of an answer of IREE's beside ours.
+fn beside<'a>(theirs: &'a str, ours: &str) -> &'a str {
+    if theirs == ours { "=" } else { theirs }
+}
+
 fn table([sync, task]: &[Vec<String>; 2], ours: &[String]) -> String {
-    let mut text = String::from(
-        "# Refusals\n\n\
-         *For authors of programs whose call was refused, and for authors of drivers. At the end you know what each\n\
-         bad call answers here and on IREE's own drivers, and what decides.* ([all pages](README.md))\n\n\
-         These tables list bad and borderline calls, the answers of IREE's own drivers and of the devices here (all\n\
-         of them software), and the text in IREE's headers that decides who is right. The test\n\
-         `hal-driver/tests/refusals` makes the tables, and fails if an answer changes; `REFUSALS_WRITE=1 cargo test\n\
-         -p hal-driver --test refusals` writes them anew.\n\n\
-         A code alone is the answer of the call itself. With \"later\" the call was accepted and its semaphores\n\
-         failed with the code; with \"recorded\" the call that records into a command buffer answered so;\n\
-         \"crashes\" means that the program's process ended. If devices here answer differently, each answer is\n\
-         listed.\n",
-    );
+    let mut text = HEAD.to_owned();
     let mut group = "";
     for ((case, ours), (sync, task)) in cases().zip(ours).zip(sync.iter().zip(task)) {
         if case.group != group {
             group = case.group;
-            let head = "| call | local-sync | local-task | here | what decides |\n|---|---|---|---|---|";
-            let _ = writeln!(text, "\n## {group}\n\n{head}");
+            text.push('\n');
+            text += &line(group, "here", "local-sync", "local-task");
         }
-        let _ = writeln!(text, "| {} | {sync} | {task} | {ours} | {} |", case.name, case.decides);
+        text += &line(&format!("  {}", case.name), ours, beside(sync, ours), beside(task, ours));
     }
     text
 }
 
 fn path() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/refusals.md")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/refusals/answers.txt")
 }
 
-/// A column of the written table.
+/// A column of the written table: 1 is ours, 2 and 3 are those of IREE's drivers.
 fn column(number: usize) -> Vec<String> {
     let text = std::fs::read_to_string(path()).unwrap();
-    let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| call |"));
-    rows.map(|row| row.split(" | ").nth(number).unwrap().to_owned()).collect()
+    let rows = text.lines().filter_map(|line| line.strip_prefix("  "));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        let cell = if cells[number] == "=" { cells[1] } else { cells[number] };
+        cell.to_owned()
+    })
+    .collect()
 }
 
 fn is_as_written(found: &str) {
     let written = std::fs::read_to_string(path()).unwrap();
+    let mut cases = cases();
     for (found, written) in found.lines().zip(written.lines()) {
-        assert_eq!(found, written, "an answer has changed; see the first lines of this test");
+        let case = if found.starts_with("  ") { cases.next() } else { None };
+        let decides = case.map_or("", |case| case.decides);
+        assert_eq!(found, written, "an answer has changed; what decides: {decides}");
     }
     assert_eq!(found.lines().count(), written.lines().count());
 }
@@ -175,13 +190,13 @@ fn our_answers_are_as_written() {
     if std::env::var_os("REFUSALS_WRITE").is_some() {
         std::fs::write(path(), table(&theirs(), &ours())).unwrap();
     }
-    is_as_written(&table(&[column(1), column(2)], &ours()));
+    is_as_written(&table(&[column(2), column(3)], &ours()));
 }
 
 /// Some of these calls end the process of the program, and a sanitizer ends more.
 #[test]
 fn answers_of_iree_s_drivers_are_as_written() {
     if std::env::var_os("REFUSALS_WRITE").is_none() {
-        is_as_written(&table(&theirs(), &column(3)));
+        is_as_written(&table(&theirs(), &column(1)));
     }
 }

@@ -208,8 +208,8 @@ impl World {
         let book = self.ledger.book();
         let is_alone = |semaphore: usize| {
             let line = &book.lines[semaphore];
-            let is_other = |&(_, signaller): &(u64, Signaller)| matches!(signaller, Signaller::Operation(by) if by != op);
-            line.given.is_empty() && !line.signallers.iter().any(is_other)
+            let is_other = |by: Signaller| matches!(by, Signaller::Operation(by) if by != op);
+            line.given.is_empty() && !line.signallers.iter().any(|&(_, by)| is_other(by))
         };
         let closing = book.closing[book.operations[op].engine].is_some();
         let ended = book.outcome(op).is_some();

@@ -122,8 +122,8 @@ fn engine_is_one_queues_until_it_gives_it_back_or_the_card_is_closed() {
     }
 }
 
-/// Executes packets on a queue of the first generation, from beginning to end: an internal one signals its end by a
-/// word.
+/// Executes packets on a queue of the first generation, from beginning to end: an internal one signals its
+/// end by a word.
 fn execute(card: &Card, queue: u32, packets: &[u8]) {
     if queue < 8 {
         return card.execute(queue, packets);

@@ -224,7 +224,7 @@ def files():
     child = os.fork()
     if child == 0:
         signal.pause()
-    processes = filter(str.isdigit, os.listdir("/proc"))
+    processes = [name for name in os.listdir("/proc") if name.isdigit()]
     holders = [process for process in processes if "/dev/accel/accel1" in links(process)]
     assert sorted(map(int, holders)) == sorted([os.getpid(), child]), holders
     os.kill(child, signal.SIGKILL)
@@ -449,6 +449,7 @@ def untold():
 
 def left():
     """The thread that opened the card has ended when the card is reset, so that the kernel finds no thread to kill.
+
     Needs fault=reset:1, speed=20."""
     cards = []
     thread = threading.Thread(target=lambda: cards.append(Card()))
@@ -485,6 +486,7 @@ def lend(descriptor, length):
 
 def share():
     """Two processes with a card each; one exports, is killed, and its memory lives on in the other's card.
+
     Needs register=on."""
     ours, theirs = socket.socketpair()
     command = [sys.executable, __file__, "lend", str(theirs.fileno()), str(SIZE)]
@@ -541,7 +543,7 @@ class Debug(ctypes.Structure):
 
 
 def doors():
-    """Opens and closes: twice, without a request, with debugging left on, through duplicates, with control nodes."""
+    """Opens and closes: twice, without a request, with debugging left on, by duplicates, and control nodes beside."""
     path = "/dev/accel/accel0"
     os.close(os.open(path, os.O_RDWR))
     card = opened(path)
@@ -587,7 +589,7 @@ def asks():
                 assert error.errno in (errno.EINVAL, errno.EOPNOTSUPP), (name, op, error)
     assert os.waitpid(worker, 0)[1] == 0
     common = {op for name, op in answered if name == "control"}
-    everything = {0, 1, 2, 3, 4, *range(6, 19), *range(21, 27), 31, 32, 33, 34, 36, 37, 38}
+    everything = set(range(5)) | set(range(6, 19)) | set(range(21, 27)) | set(range(31, 35)) | set(range(36, 39))
     assert common == everything, (sorted(everything - common), sorted(common - everything))
     assert {op for name, op in answered if name == "card"} == everything | {30}
     # Some of what they say: work was done, power is taken, and the two nodes are of one card.
@@ -605,6 +607,7 @@ def asks():
 
 def full():
     """Takes device memory until there is none, gives it back in another order, and takes as much again.
+
     Needs the second generation."""
     card = Card()
     page = 768 << 20
@@ -733,13 +736,14 @@ def objects():
 
 
 def attack():
-    """Processes whose threads ask a Cloud AI 100 for anything, at once, killed at any moment: the card is whole for
-    the next one."""
+    """Processes whose threads ask a Cloud AI 100 for anything, at once, killed at any moment.
+
+    The card is whole for the next one."""
 
     def hammer(files, address, seed):
         draw = random.Random(seed)
-        words = [0, 0, 1, 1, 2, 3, 8, 16, 64, 4096, 0xFFFFFFFF, address & 0xFFFFFFFF]
-        word = lambda: draw.choice([*words, draw.getrandbits(32)])
+        known = [0, 0, 1, 1, 2, 3, 8, 16, 64, 4096, 0xFFFFFFFF, address & 0xFFFFFFFF]
+        word = lambda: draw.choice([*known, draw.getrandbits(32)])
         views = []
         while True:
             file = draw.choice(files)

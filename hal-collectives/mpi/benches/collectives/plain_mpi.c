@@ -35,7 +35,8 @@ static int partners(bool gathers, int rank, int ranks, int to[32], int from[32])
   return count;
 }
 
-// A short message to each of them that says what comes, as ours have one. Nothing waits for it before the call has ended.
+// A short message to each of them that says what comes, as ours have one. Nothing waits for it before the call has
+// ended.
 enum { LETTER = 96, TAG = 7 };
 
 static void once(bool gathers, bool announces, const float* send, float* recv, int count) {
@@ -105,8 +106,8 @@ int main(int argc, char** argv) {
       }
       qsort(rounds, ROUNDS, sizeof(double), compare);
       if (rank == 0) {
-        printf("%s %s%s %d %ld %.3f\n", way, gathers ? "all_gather" : "all_reduce", announces ? "_announced" : "", ranks, bytes,
-               rounds[ROUNDS / 2]);
+        printf("%s %s%s %d %ld %.3f\n", way, gathers ? "all_gather" : "all_reduce",
+               announces ? "_announced" : "", ranks, bytes, rounds[ROUNDS / 2]);
       }
       let_go((char*)send, bytes);
       let_go((char*)recv, all);

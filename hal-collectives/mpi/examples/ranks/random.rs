@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Random programs of collectives, in one group after the other, whatever becomes of each: what is told to have gone well has the bytes that it should. The environment says which
-//! (`SEED`), how many groups (`ROUNDS`), and how long an operation may take (`MILLISECONDS`).
+//! Random programs of collectives, in one group after the other, whatever becomes of each: what is told to
+//! have gone well has the bytes that it should. The environment says which (`SEED`), how many groups
+//! (`ROUNDS`), and how long an operation may take (`MILLISECONDS`).
 
 use crate::{SUM, read};
 use hal_backend::HostRange;

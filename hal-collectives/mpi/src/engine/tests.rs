@@ -290,7 +290,8 @@ fn what_a_watch_leaves_behind_is_done_by_the_thread_of_the_engine() {
     for turn in 0..50_u32 {
         let find = || Some(&ranks[0].0);
         let mut begun = None;
-        // Begun while this thread watches, so that no other thread is woken; and the other rank does not come for as long.
+        // Begun while this thread watches, so that no other thread is woken; and the other rank does not come
+        // for as long.
         watch_by(ranks[0].0.watchers, &find, None, || {
             begun.get_or_insert_with(|| sum(&*groups[0], turn));
             false

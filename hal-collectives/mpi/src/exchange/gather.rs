@@ -100,7 +100,8 @@ impl Plan {
         steps(schedule)
     }
 
-    /// The root's memory in a share for each rank, which go along a tree from the root; then all gather the shares, in log n steps.
+    /// The root's memory in a share for each rank, which go along a tree from the root; then all gather the
+    /// shares, in log n steps.
     fn broadcast_scattered(&self, root: u32, all: &HostRange) -> Schedule {
         let (ranks, length) = (self.ranks, all.length());
         // Counted from the root.

@@ -2,9 +2,9 @@
 
 //! Reductions: ranks exchange in pairs, and each pair is the two sides of a node of the [tree](Tree).
 //!
-//! Where a leaf of the tree is two ranks, the second hands everything to the first, its *leader*, and gets its result from
-//! there. The leaders are a power of two. In the step of distance d, a leader exchanges with the one whose leaf differs in
-//! that bit: neighbours first, so that what goes between machines is small.
+//! Where a leaf of the tree is two ranks, the second hands everything to the first, its *leader*, and gets
+//! its result from there. The leaders are a power of two. In the step of distance d, a leader exchanges with
+//! the one whose leaf differs in that bit: neighbours first, so that what goes between machines is small.
 
 use super::{DIVIDED, Plan, Schedule, Scratch, Step, part, steps};
 use hal_backend::HostRange;
@@ -52,7 +52,8 @@ struct Shares {
 }
 
 impl Shares {
-    /// The share that a leaf ends with: the bits of its number in reverse, as the first step decides about the largest part.
+    /// The share that a leaf ends with: the bits of its number in reverse, as the first step decides about
+    /// the largest part.
     fn of_leaf(tree: Tree, leaf: u32) -> usize {
         let bits = tree.leaves().ilog2();
         (if bits == 0 { 0 } else { leaf.reverse_bits() >> (32 - bits) }) as usize

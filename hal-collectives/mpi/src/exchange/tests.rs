@@ -34,7 +34,8 @@ fn bytes_of(range: &HostRange) -> Vec<u8> {
     bytes
 }
 
-/// How many messages the ranks announce before the first step. What a rank announces to another one is what that one expects.
+/// How many messages the ranks announce before the first step. What a rank announces to another one is what
+/// that one expects.
 fn announced_by(operation: Operation, ranks: &[Rank]) -> u32 {
     let count = u32::try_from(ranks.len()).unwrap();
     let totals = |of: fn(&Schedule) -> &Totals, rank: u32, other: u32| {
@@ -334,7 +335,8 @@ fn bytes_of_a_rank_do_not_grow_with_the_ranks() {
     }
 }
 
-/// What one rank sends for a piece: messages and bytes. Nothing goes anywhere, so that there may be any number of ranks.
+/// What one rank sends for a piece: messages and bytes. Nothing goes anywhere, so that there may be any
+/// number of ranks.
 fn sends(operation: Operation, ranks: u32, rank: u32) -> (u64, u64) {
     let places = operation.places(rank, ranks);
     let own =
@@ -416,8 +418,8 @@ fn messages_and_bytes_are_those_of_the_table_from_two_to_eight_ranks() {
     }
 }
 
-/// Pieces of the largest size, among more ranks than any machine here could run: every rank sends a logarithmic number of messages, so nothing
-/// that all ranks do grows with the square of their number.
+/// Pieces of the largest size, among more ranks than any machine here could run: every rank sends a
+/// logarithmic number of messages, so nothing that all ranks do grows with the square of their number.
 #[test]
 fn no_rank_of_a_thousand_or_a_hundred_thousand_sends_more_than_a_few_messages_for_a_piece() {
     for ranks in [1_000_u32, 1_024, 100_000] {

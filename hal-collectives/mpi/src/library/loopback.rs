@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! An MPI between ranks of one process, for tests and for counting instructions: what a message costs here is what this crate does for
-//! it. Messages arrive at once and in their order; nothing is ever late or lost.
+//! An MPI between ranks of one process, for tests and for counting instructions: what a message costs here is
+//! what this crate does for it. Messages arrive at once and in their order; nothing is ever late or lost.
 
 #[cfg(test)]
 use super::Transfer;
@@ -143,7 +143,8 @@ unsafe extern "C" fn receive(
     0
 }
 
-/// Answers `MPI_Test` by what is said of a request: whether it has ended, whether that was by a message, and of how many bytes; or the error of the call.
+/// Answers `MPI_Test` by what is said of a request: whether it has ended, whether that was by a message, and
+/// of how many bytes; or the error of the call.
 ///
 /// # Safety
 ///
@@ -499,7 +500,8 @@ impl Twist for FailingReceives {
 
 #[cfg(test)]
 thread_local! {
-    /// So many questions more about what is cancelled are answered before it ends, on this thread; and what was cancelled.
+    /// So many questions more about what is cancelled are answered before it ends, on this thread; and what
+    /// was cancelled.
     static LINGERS: Cell<u32> = const { Cell::new(0) };
     static CANCELLED: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
 }
@@ -563,7 +565,8 @@ thread_local! {
     static BEHIND: RefCell<Option<Interruption>> = const { RefCell::new(None) };
 }
 
-/// Has something happen behind the next such call of this thread about a receive with a tag, in an [interrupted network](interrupted_network).
+/// Has something happen behind the next such call of this thread about a receive with a tag, in an
+/// [interrupted network](interrupted_network).
 #[cfg(test)]
 pub(crate) fn behind(call: Call, tag: i32, work: impl FnOnce() + 'static) {
     BEHIND.set(Some((call, LAST_TAG - tag, Box::new(work))));

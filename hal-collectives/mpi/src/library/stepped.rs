@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A made-up MPI in which nothing moves unless a test says so, step by step: one message [arrives](arrive), or one that has met its receive is [read](finish). It belongs to
-//! the thread that [begins](network) it.
+//! A made-up MPI in which nothing moves unless a test says so, step by step: one message [arrives](arrive),
+//! or one that has met its receive is [read](finish). It belongs to the thread that [begins](network) it.
 #![allow(clippy::indexing_slicing, reason = "a test stops where something is not as it should be")]
 
 use super::loopback::{ANY_SOURCE, library, tell};
@@ -90,7 +90,8 @@ fn fails(rank: usize) -> bool {
 fn copy(message: &Message, posted: &Posted) {
     assert!(message.length <= posted.room, "a message of {} bytes into {}", message.length, posted.room);
     let from = message.bytes.as_ref().map_or(message.address as *const u8, |bytes| bytes.as_ptr());
-    // SAFETY: whoever has begun a transfer keeps its memory until it has ended, which is what tests are for; and there is room.
+    // SAFETY: whoever has begun a transfer keeps its memory until it has ended, which is what tests are for;
+    // and there is room.
     unsafe { std::ptr::copy(from, posted.address as *mut u8, message.length) };
 }
 

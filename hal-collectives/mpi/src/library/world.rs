@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A made-up MPI in which everything takes its time that MPI lets take time, in an order that a seed says: messages arrive late, and in another order where they
-//! have other tags; a send ends at once, or when its message has been received; what is sent is read, and what is received is written, at any time until then. Calls may
-//! fail, and ranks may go.
+//! A made-up MPI in which everything takes its time that MPI lets take time, in an order that a seed says:
+//! messages arrive late, and in another order where they have other tags; a send ends at once, or when its
+//! message has been received; what is sent is read, and what is received is written, at any time until then.
+//! Calls may fail, and ranks may go.
 #![allow(clippy::indexing_slicing, reason = "a test stops where something is not as it should be")]
 
 use super::loopback::{ANY_SOURCE, library, tell};
@@ -161,7 +162,8 @@ impl World {
 fn copy(sent: &Sent, posted: &Posted, length: usize) {
     assert!(sent.length <= posted.room, "a message of {} bytes into {}", sent.length, posted.room);
     let from = sent.bytes.as_ref().map_or(sent.address as *const u8, |bytes| bytes.as_ptr());
-    // SAFETY: whoever has begun a transfer keeps its memory until it has ended, which is what tests are for; and there is room.
+    // SAFETY: whoever has begun a transfer keeps its memory until it has ended, which is what tests are for;
+    // and there is room.
     unsafe { std::ptr::copy(from, posted.address as *mut u8, length) };
 }
 

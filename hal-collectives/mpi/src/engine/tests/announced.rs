@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Operations that fail when messages have been announced and not sent: whatever rank fails at whatever step, and in whatever order ranks look.
+//! Operations that fail when messages have been announced and not sent: whatever rank fails at whatever step,
+//! and in whatever order ranks look.
 
 use super::*;
 use crate::exchange::SEGMENT;
@@ -118,7 +119,8 @@ fn what_was_announced_is_sent_and_received_whatever_rank_fails_at_whatever_step(
     }
 }
 
-/// Two messages and a letter in a part, which are announced step by step, and a message and a letter in each half of a sum, which are announced at once.
+/// Two messages and a letter in a part, which are announced step by step, and a message and a letter in each
+/// half of a sum, which are announced at once.
 #[test]
 fn messages_and_letters_of_one_rank_come_to_their_places_where_a_part_is_both() {
     let segment = SEGMENT / 4;
@@ -175,7 +177,8 @@ fn failure_does_not_wait_for_messages_that_are_not_sent_any_more() {
     }
 }
 
-/// Rank 2 comes late to an all-gather around a ring, so that rank 0 has announced a message to rank 1 that it cannot send before; it sends rank 1 many others meanwhile.
+/// Rank 2 comes late to an all-gather around a ring, so that rank 0 has announced a message to rank 1 that it
+/// cannot send before; it sends rank 1 many others meanwhile.
 #[test]
 fn message_that_waits_to_be_sent_keeps_its_tag_however_many_others_are_sent_meanwhile() {
     let ranks = job_of(network(3));

@@ -73,8 +73,9 @@ fn served_behind(gate: &Arc<Gate>, rank: &Rank) {
     });
 }
 
-/// Wakes the thread of an engine, which finds nothing, and holds it up in that look for as long as what this returns is there. It has taken the commands that
-/// there were by then, and so it needs their lock no more in this look: this thread may have it, and wait for the end of the look.
+/// Wakes the thread of an engine, which finds nothing, and holds it up in that look for as long as what this
+/// returns is there. It has taken the commands that there were by then, and so it needs their lock no more in
+/// this look: this thread may have it, and wait for the end of the look.
 fn held_up_in_its_last_look<'a>(rank: &Rank, gate: &'a Gate) -> Closed<'a> {
     sleeps(rank);
     let closed = gate.close();
@@ -164,8 +165,8 @@ fn thread_that_watches_helps_with_what_is_done_within_the_process() {
     owner.join().unwrap();
 }
 
-/// As a rank among so many that a launcher has started on this machine, bound to the first processor that this process has: whether it takes its processor
-/// for one that it shares.
+/// As a rank among so many that a launcher has started on this machine, bound to the first processor that
+/// this process has: whether it takes its processor for one that it shares.
 fn shares_when_bound(test: &str, ranks: usize) -> bool {
     let bound = std::thread::spawn({
         let test = test.to_owned();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a rank that has stood still finds, step by step: letters that have come behind others, and messages whose memory has other bytes by now.
+//! What a rank that has stood still finds, step by step: letters that have come behind others, and messages
+//! whose memory has other bytes by now.
 
 use super::worlds::{Part, Planned};
 use super::*;
@@ -48,7 +49,8 @@ fn outcome_of(told: &Receiver<Outcome>, looking: &[Rank]) -> Option<Outcome> {
     None
 }
 
-/// Two of its messages have gone in one look, and that is reason to go on once: what comes in by going on once is not gone on with before letters are read.
+/// Two of its messages have gone in one look, and that is reason to go on once: what comes in by going on
+/// once is not gone on with before letters are read.
 #[test]
 fn rank_that_stands_still_between_two_steps_reads_what_has_come_meanwhile() {
     let tree = Tree::new(3);
@@ -153,7 +155,8 @@ fn letters_that_were_on_their_way_when_mpi_was_left_alone_are_read_when_the_grou
     assert_eq!(got, [(Ok(Ok(())), 1), (Ok(Ok(())), 2)]);
 }
 
-/// Two ranks, of which the first one's receive was cancelled, and MPI does not say whether it has missed its message, which is on its way.
+/// Two ranks, of which the first one's receive was cancelled, and MPI does not say whether it has missed its
+/// message, which is on its way.
 fn cancelled() -> (Vec<Rank>, Vec<Box<dyn Communicator>>) {
     let (ranks, groups) = joined(2, Way { lingers: true, is_prompt: true, ..EAGER });
     let _told = transfer(&*groups[1], Kind::Send { to: 0 }, memory(&[5; 3_000]));
@@ -180,7 +183,8 @@ fn letter_waits_until_mpi_says_whether_a_cancelled_receive_has_missed_a_message_
     assert_eq!((outcome_of(&told, &ranks[..1]), word(&got), unmet()), (Some(Ok(())), 6, 0));
 }
 
-/// Its operation did not wait for that, and its group may be let go of meanwhile, with letters that take all the time which there is then.
+/// Its operation did not wait for that, and its group may be let go of meanwhile, with letters that take all
+/// the time which there is then.
 #[test]
 fn message_that_a_cancelled_receive_has_missed_is_received_however_late_mpi_says_so() {
     for is_left_alone in [false, true] {
@@ -272,7 +276,8 @@ fn message_that_a_receive_has_missed_which_was_cancelled_when_mpi_was_left_alone
     assert_eq!((outcome_of(&told, &ranks[..1]), word(&got), unmet()), (Some(Ok(())), 6, 0));
 }
 
-/// A transfer of more than goes at once, which its sender gives up. It has no memory for a notice then, if it is to have none.
+/// A transfer of more than goes at once, which its sender gives up. It has no memory for a notice then, if it
+/// is to have none.
 fn changed(is_without_memory: bool) -> (Vec<Rank>, Vec<Box<dyn Communicator>>) {
     let (ranks, groups) = joined(2, EAGER);
     let mut sent = LONGER.begin(&*groups[1], 0, (0, 0)).unwrap();
@@ -356,7 +361,8 @@ fn operation_that_has_sent_all_ends_though_letters_are_behind_one_that_has_not_c
     assert_eq!(comes.try_recv(), Ok(Ok(())));
 }
 
-/// MPI has no room for all that comes while a process stands still: the notice comes when the process has read some letters, and behind the message.
+/// MPI has no room for all that comes while a process stands still: the notice comes when the process has
+/// read some letters, and behind the message.
 #[test]
 fn rank_that_stood_still_waits_for_letters_that_mpi_had_no_room_for() {
     let (ranks, groups) = joined(2, Way::default());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Random programs of which something becomes of one call of a rank to MPI, each in its turn: the process stands still there until the others have gone on, have been told of a
-//! failure and have used their memory for something else; or the call fails; or there is no memory there.
+//! Random programs of which something becomes of one call of a rank to MPI, each in its turn: the process
+//! stands still there until the others have gone on, have been told of a failure and have used their memory
+//! for something else; or the call fails; or there is no memory there.
 
 use super::worlds::{Part, Planned, Random};
 use super::*;

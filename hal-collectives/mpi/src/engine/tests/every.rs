@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Small programs in every order in which ranks may look, begin, fail and leave MPI alone, and in which messages may arrive and be read, up to a number of such events; behind
-//! that all goes on until nothing moves. Whatever the order: an operation that is told to have gone well has the bytes that it should, each is told once, and nothing is left.
+//! Small programs in every order in which ranks may look, begin, fail and leave MPI alone, and in which
+//! messages may arrive and be read, up to a number of such events; behind that all goes on until nothing
+//! moves. Whatever the order: an operation that is told to have gone well has the bytes that it should, each
+//! is told once, and nothing is left.
 //!
-//! Of orders that differ only in events of different ranks, which do not touch each other, one is taken (sleep sets, Godefroid 1996).
+//! Of orders that differ only in events of different ranks, which do not touch each other, one is taken
+//! (sleep sets, Godefroid 1996).
 
 use super::worlds::{Part, Planned};
 use super::*;

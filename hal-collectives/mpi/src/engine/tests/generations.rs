@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Ranks that begin a group anew when it has failed, each in its own time, again and again, and let go of it and leave MPI alone for a while in between: what is told to have gone well
-//! has the bytes of its generation, and all come to the end of the last generation's program.
+//! Ranks that begin a group anew when it has failed, each in its own time, again and again, and let go of it
+//! and leave MPI alone for a while in between: what is told to have gone well has the bytes of its
+//! generation, and all come to the end of the last generation's program.
 
 use super::worlds::{Part, Planned, Random};
 use super::*;

@@ -15,7 +15,8 @@ fn words_of(range: &HostRange) -> Vec<u32> {
     bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
 }
 
-/// Starts an operation with memory for everything that any kind needs, and returns what it receives, and where it is told.
+/// Starts an operation with memory for everything that any kind needs, and returns what it receives, and
+/// where it is told.
 fn begin(group: &dyn Communicator, kind: Kind, words: usize) -> (HostRange, Receiver<Outcome>) {
     let (rank, ranks) = group.place().unwrap();
     let all = words * ranks as usize;

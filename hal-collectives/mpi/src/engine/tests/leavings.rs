@@ -220,7 +220,8 @@ fn letter_that_names_a_rank_that_is_not_in_the_job_is_none() {
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 6));
 }
 
-/// They are three ranks apart, so that each would be told of a failure of the other one by ranks between them, which do not look.
+/// They are three ranks apart, so that each would be told of a failure of the other one by ranks between
+/// them, which do not look.
 #[test]
 fn letter_of_a_group_that_was_begun_anew_ends_the_one_before_it() {
     let ranks = job(6);

@@ -119,7 +119,8 @@ fn mpi_is_left_alone_when_the_last_group_is_let_go_of_while_a_letter_is_delivere
     });
 }
 
-/// A program that has begun MPI itself lets go of a group, and a command of it is left, which another thread takes as it begins something.
+/// A program that has begun MPI itself lets go of a group, and a command of it is left, which another thread
+/// takes as it begins something.
 #[test]
 fn group_that_goes_with_its_last_command_does_not_hold_up_the_thread_that_takes_the_command() {
     let ranks = lent(job(2).try_into().ok().unwrap());
@@ -165,7 +166,8 @@ fn watch_ends_at_its_time_while_other_operations_move_all_the_time() {
     assert!(!over, "{:?}", begin.elapsed());
 }
 
-/// A thread that has watched just before is likely to do so again, but a thread that sleeps soundly would not look up meanwhile.
+/// A thread that has watched just before is likely to do so again, but a thread that sleeps soundly would not
+/// look up meanwhile.
 #[test]
 fn what_is_begun_just_behind_a_watch_wakes_a_thread_that_sleeps_until_it_is_woken() {
     let (ranks, groups) = pair();
@@ -221,7 +223,8 @@ fn callback_that_takes_its_time_in_a_watch_holds_up_nothing_else() {
     });
 }
 
-/// No thread watches, so that callbacks are on threads of the engine's own; each of them waits for what is begun when it is called.
+/// No thread watches, so that callbacks are on threads of the engine's own; each of them waits for what is
+/// begun when it is called.
 #[test]
 fn callbacks_that_wait_for_operations_on_threads_of_the_engine_hold_up_nothing_else() {
     const DEEP: usize = 3;
@@ -295,7 +298,8 @@ fn callback_that_waits_for_an_operation_which_failed_together_with_its_own_retur
     assert_eq!(answered.recv(), Ok(Ok(Err(Code::DataLoss))));
 }
 
-/// References to an engine whose thread has called a callback: its rank, a group, the thread that serves, and the one that stands by.
+/// References to an engine whose thread has called a callback: its rank, a group, the thread that serves, and
+/// the one that stands by.
 const AT_REST: usize = 4;
 
 #[test]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Messages that come when others that were sent behind them, with other tags, have come: MPI keeps no order between tags.
+//! Messages that come when others that were sent behind them, with other tags, have come: MPI keeps no order
+//! between tags.
 
 use super::*;
 use crate::ending::GRACE;
@@ -12,7 +13,8 @@ use crate::wire::{FIRST_TAG, LETTER};
 const LONG: Duration = Duration::from_secs(20);
 const WORDS: usize = 3_000;
 
-/// Two ranks, and two groups, of which rank 0 is in what it has joined; what rank 1 sends the tests say. The names are in the order of the groups.
+/// Two ranks, and two groups, of which rank 0 is in what it has joined; what rank 1 sends the tests say. The
+/// names are in the order of the groups.
 struct Job {
     ranks: Vec<Rank>,
     names: [&'static [u8]; 2],
@@ -91,8 +93,8 @@ fn letters_of_a_rank_are_taken_in_their_order_though_the_first_one_has_waited() 
     assert_eq!(word(&got.slice(SEGMENT, 4).unwrap()), 6);
 }
 
-/// A receive that a later one stands behind is not cancelled: the later one would get its message. Its operation may begin before both letters, behind them, or behind
-/// the later operation.
+/// A receive that a later one stands behind is not cancelled: the later one would get its message. Its
+/// operation may begin before both letters, behind them, or behind the later operation.
 #[test]
 fn message_of_an_operation_that_fails_is_not_taken_for_one_whose_receive_has_begun() {
     for begins in 0..3 {
@@ -117,7 +119,8 @@ fn message_of_an_operation_that_fails_is_not_taken_for_one_whose_receive_has_beg
     }
 }
 
-/// The same when another letter has come meanwhile: what is known of clear tags then does not leave out receives that have begun.
+/// The same when another letter has come meanwhile: what is known of clear tags then does not leave out
+/// receives that have begun.
 #[test]
 fn receive_that_has_begun_is_not_forgotten_when_letters_with_other_tags_come() {
     let (job, groups) = job_of_two();
@@ -188,8 +191,8 @@ fn message_is_not_taken_for_an_earlier_one_whose_receive_could_not_begin_again()
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 1));
 }
 
-/// Two messages with one tag, and the operation of the second one has begun and fails: its receive is not wanted any more, and the first one's has begun beside it. The
-/// groups are let go of.
+/// Two messages with one tag, and the operation of the second one has begun and fails: its receive is not
+/// wanted any more, and the first one's has begun beside it. The groups are let go of.
 fn let_go_of_two(job: &Job, groups: [Box<dyn Communicator>; 2]) {
     job.announce(0, 0, FIRST_TAG);
     job.announce(1, 0, FIRST_TAG);
@@ -254,7 +257,8 @@ fn message_is_remembered_once_however_many_letters_come_with_its_tag() {
     }
 }
 
-/// A message that is on its way when MPI is left alone, and does not come in time: MPI may write its memory later, and what comes behind it is not believed.
+/// A message that is on its way when MPI is left alone, and does not come in time: MPI may write its memory
+/// later, and what comes behind it is not believed.
 #[test]
 fn message_that_does_not_come_when_mpi_is_left_alone_keeps_its_memory_and_is_taken_for_no_other() {
     let before = dropped_under_way();
@@ -314,7 +318,8 @@ fn failures_of_two_groups_are_told_each_when_its_own_message_has_come() {
     }
 }
 
-/// Its receive has begun beside that of a later one. The sender has failed, and says why in a notice, which may come later.
+/// Its receive has begun beside that of a later one. The sender has failed, and says why in a notice, which
+/// may come later.
 #[test]
 fn message_that_was_received_before_it_was_asked_for_and_came_empty_is_not_taken_for_what_was_announced() {
     let (job, groups) = job_of_two();

@@ -158,7 +158,8 @@ fn what_is_not_wanted_is_received_some_at_a_time() {
     assert!(!ranks[0].0.look().sends);
 }
 
-/// Three ranks, of which the first has announced messages to the second that it has yet to get from the third, which does not come.
+/// Three ranks, of which the first has announced messages to the second that it has yet to get from the
+/// third, which does not come.
 #[test]
 fn messages_that_mpi_refuses_to_send_empty_are_sent_later_and_hold_up_no_other() {
     let ranks = job_of(failing_network(4));

@@ -70,7 +70,8 @@ fn rank_that_waits_for_its_part_goes_on_when_its_time_is_over() {
     assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Err(Code::DeadlineExceeded)));
 }
 
-/// The second rank is in the part, and tells of its failure, before the first one has heard from all. The third is busy meanwhile.
+/// The second rank is in the part, and tells of its failure, before the first one has heard from all. The
+/// third is busy meanwhile.
 #[test]
 fn part_that_fails_before_a_rank_is_in_it_has_failed_when_it_is() {
     let ranks = job(3);

@@ -15,8 +15,8 @@ fn begin(group: &dyn Communicator, kind: Kind, word: u32) -> (HostRange, Receive
     (words.clone(), transfer(group, kind, words))
 }
 
-/// Two ranks in two groups. Rank 1 has sent rank 0 a message of the first one, which rank 0 does not receive so far, and then as many others as there are
-/// tags: the last one is of the second group.
+/// Two ranks in two groups. Rank 1 has sent rank 0 a message of the first one, which rank 0 does not receive
+/// so far, and then as many others as there are tags: the last one is of the second group.
 fn behind() -> (Vec<Rank>, [[Box<dyn Communicator>; 2]; 2]) {
     let ranks = job_of(network(2));
     let groups =

@@ -87,8 +87,8 @@ fn rank_from_before_there_were_versions_is_told_in_its_own_words_once() {
     let length = word(48) as usize;
     for header in [HEADER - 8, HEADER] {
         let text = String::from_utf8(bytes[header..header + length].to_vec()).unwrap();
-        let expected = "process 0 of this job speaks version 1 of the messages of collectives, and process 1 version 0; give all \
-                        processes the same build of this driver";
+        let expected = "process 0 of this job speaks version 1 of the messages of collectives, \
+                        and process 1 version 0; give all processes the same build of this driver";
         assert_eq!(text.trim(), expected);
     }
     assert_eq!(Header::from_bytes(&bytes), None);

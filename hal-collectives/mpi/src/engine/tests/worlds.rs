@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Random programs in [random worlds](crate::library::world): an operation that is told to have gone well has the bytes that it should, no memory is touched when its
-//! operation has been told, none is let go of that MPI may use, and where nothing fails all goes well, also behind what has failed before.
+//! Random programs in [random worlds](crate::library::world): an operation that is told to have gone well has
+//! the bytes that it should, no memory is touched when its operation has been told, none is let go of that
+//! MPI may use, and where nothing fails all goes well, also behind what has failed before.
 
 use super::*;
 use crate::library::dropped_under_way;
@@ -210,7 +211,8 @@ struct Run {
     dropped: usize,
     ranks: Vec<Rank>,
     is_gone: Vec<bool>,
-    /// The groups, each rank's end of them, and whether a rank has given one up. All are of all ranks, but for parts of the first one.
+    /// The groups, each rank's end of them, and whether a rank has given one up. All are of all ranks, but
+    /// for parts of the first one.
     groups: Vec<Vec<Option<Box<dyn Communicator>>>>,
     has_failed: Vec<bool>,
     names: Vec<&'static str>,
@@ -513,7 +515,8 @@ fn random_programs_for_long() {
     println!("seeds {first} to {seed}");
 }
 
-/// One operation, of which one rank fails at some point, and uses its memory for something else when it is told. Others stand still until then. How many were told that they are done.
+/// One operation, of which one rank fails at some point, and uses its memory for something else when it is
+/// told. Others stand still until then. How many were told that they are done.
 fn stand_still(seed: u64) -> usize {
     let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let (eager, slow) = ([0, 300, 11_000][random.below(3)], [1, 2, 6][random.below(3)]);
