@@ -225,8 +225,7 @@ fn check_function(card: &dyn CardPrograms, function: &Function) -> Result<(), Fa
     }
     let message = format!(
         "function {:?}: {bindings} bindings and {constants} constants need a packet of {length} bytes, and \
-         {MAX_TEMPLATE} is \
-         the most",
+         {MAX_TEMPLATE} is the most",
         function.name
     );
     Err(Failure::new(Code::InvalidArgument, message))

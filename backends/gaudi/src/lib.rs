@@ -84,9 +84,6 @@ impl<E> fmt::Debug for Gaudi<E> {
     }
 }
 
-/// The first word of an emulated card's path.
-const EMULATED: &str = "emulated";
-
 impl<E: Emulation<dyn CardPrograms>> Gaudi<E> {
     /// Opens the file of a card, for programs that make requests of their own. The caller closes it by
     /// [`System::close`].
@@ -140,23 +137,16 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Gaudi<E> {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        let queues = "2, and 4 on the first generation, in order, waiting for each other on the card";
-        if CARDS.is_emulated(info) {
-            return format!(
-                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 2 unless cards= says \
-                 otherwise, as {EMULATED}/0, {EMULATED}/1\n- executables: {} and IREE's host executables\n- queues: \
-                 {queues}",
-                info.name,
-                executable::FORMAT
-            );
-        }
-        let card = cards(&Linux).ok().and_then(|cards| CARDS.find(&cards, &info.path).ok());
-        let state = card.map_or_else(|| "gone".to_owned(), |card| card.state);
+        let (state, host) = if CARDS.is_emulated::<E, _>(info) {
+            (String::new(), " and IREE's host executables")
+        } else {
+            let card = cards(&Linux).ok().and_then(|cards| CARDS.find(&cards, &info.path).ok());
+            (format!("\n- state: {}", card.map_or_else(|| "gone".to_owned(), |card| card.state)), "")
+        };
         format!(
-            "# {}\n- evidence: none on silicon yet; the emulator's tests\n- state: {state}\n- executables: {}\n- \
-             queues: \
-             {queues}",
-            info.name,
+            "{}{state}\n- executables: {}{host}\n- queues: 2, and 4 on the first generation, in order, waiting for each \
+             other on the card",
+            CARDS.heading::<E, _>(info),
             executable::FORMAT
         )
     }

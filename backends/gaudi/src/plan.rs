@@ -170,8 +170,7 @@ impl PlanDraft<'_> {
     fn elsewhere(&self, what: &str) -> Failure {
         let message = format!(
             "a command names {what} of another card than {}, whose addresses mean something else here; make it with \
-             this \
-             card's device",
+             this card's device",
             self.planner.card.name()
         );
         Failure::new(Code::InvalidArgument, message)

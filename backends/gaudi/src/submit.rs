@@ -270,8 +270,7 @@ impl Submitter {
             Progress::Aborted => {
                 let message = format!(
                     "{name}: submission {sequence} on hardware queue {queue} was ended by a reset of the card ({}); \
-                     its \
-                     memory is lost, open it again",
+                     its memory is lost, open it again",
                     self.card.events()
                 );
                 Some(Failure::with_origin(Code::Aborted, Origin::Device, message))

@@ -123,8 +123,7 @@ impl CardClass {
                 Code::PermissionDenied,
                 format!(
                     "{name} may not be opened by this user ({errno}); add the user to the group of the node, or let \
-                     the \
-                     user read and write it"
+                     the user read and write it"
                 ),
             ),
             Reason::InUse => {

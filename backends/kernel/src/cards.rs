@@ -37,8 +37,6 @@ pub struct CardClass {
     pub node: &'static str,
     /// The variable that names the default card, such as `HAL_GAUDI_DEFAULT`.
     pub default: &'static str,
-    /// The kinds of emulated cards: the first words of paths that name them.
-    pub emulated: &'static [&'static str],
     /// True if a card is opened for one program alone, by [`System::open_exclusive`].
     pub exclusive: bool,
     /// The driver's own meanings of errors of an open. The rest has [common ones](crate::card_file::Reason).
@@ -184,8 +182,7 @@ impl CardClass {
             let there = if there.is_empty() {
                 format!(
                     "the kernel lists none in {folder}: no card, or its driver {module} is not loaded; without a \
-                     card, ask \
-                     for {driver}://emulated"
+                     card, ask for {driver}://emulated"
                 )
             } else {
                 format!("there are {}", there.join(", "))
@@ -194,11 +191,13 @@ impl CardClass {
         })
     }
 
-    /// The kind and the number of the emulated card that a path names, if it names one.
-    pub fn emulated(&self, path: &str) -> Result<Option<(&'static str, usize)>, Failure> {
-        let Some((kind, rest)) =
-            self.emulated.iter().find_map(|kind| Some((*kind, path.strip_prefix(kind)?)))
-        else {
+    /// The kind and the number of the emulated card that a path names, if it names one of these kinds.
+    fn emulated(
+        &self,
+        kinds: &'static [&'static str],
+        path: &str,
+    ) -> Result<Option<(&'static str, usize)>, Failure> {
+        let Some((kind, rest)) = kinds.iter().find_map(|kind| Some((*kind, path.strip_prefix(kind)?))) else {
             return Ok(None);
         };
         let number =
@@ -224,7 +223,7 @@ impl CardClass {
         if let Some(number) = path.strip_prefix("fd/") {
             return self.adopt::<E, P>(number);
         }
-        if let Some((kind, number)) = self.emulated(path)? {
+        if let Some((kind, number)) = self.emulated(E::KINDS, path)? {
             parameters.declare(E::PARAMETERS);
             return E::find(kind, number, parameters).map(NamedCard::from);
         }
@@ -257,12 +256,26 @@ impl CardClass {
         info: &DeviceInfo,
         own: &[Parameter],
     ) -> Vec<Parameter> {
-        if self.is_emulated(info) { [own, E::PARAMETERS].concat() } else { own.to_vec() }
+        if self.is_emulated::<E, P>(info) { [own, E::PARAMETERS].concat() } else { own.to_vec() }
     }
 
     /// True if a listed device is an emulated one.
-    pub fn is_emulated(&self, info: &DeviceInfo) -> bool {
-        matches!(self.emulated(&info.path), Ok(Some(_)))
+    pub fn is_emulated<E: Emulation<P>, P: ?Sized>(&self, info: &DeviceInfo) -> bool {
+        matches!(self.emulated(E::KINDS, &info.path), Ok(Some(_)))
+    }
+
+    /// The first lines of a listed device's description, for people: its name, and what the driver was proved on.
+    pub fn heading<E: Emulation<P>, P: ?Sized>(&self, info: &DeviceInfo) -> String {
+        let DeviceInfo { path, name } = info;
+        if !self.is_emulated::<E, P>(info) {
+            return format!("# {name}\n- evidence: none on silicon yet");
+        }
+        let cards = E::PARAMETERS.iter().find(|parameter| parameter.name == "cards");
+        let cards = cards.map_or("1", |parameter| parameter.default);
+        format!(
+            "# {name}\n- evidence: emulator; nothing here is proved on silicon\n- cards: {cards} unless cards= says \
+             otherwise, as {path}/0, {path}/1"
+        )
     }
 
     /// The devices to enumerate: the cards that the system lists, then the emulated ones.
@@ -295,7 +308,6 @@ pub(crate) mod tests {
         prefix: "accel",
         node: "/dev/accel/accel",
         default: "HAL_DEVICE_DEFAULT",
-        emulated: &["emulated", "simulated"],
         exclusive: false,
         open_errors: &[],
     };
@@ -328,12 +340,13 @@ pub(crate) mod tests {
 
     #[test]
     fn emulated_card_has_to_be_named() {
-        assert_eq!(CLASS.emulated("").unwrap(), None);
-        assert_eq!(CLASS.emulated("0").unwrap(), None);
-        assert_eq!(CLASS.emulated("emulated").unwrap(), Some(("emulated", 0)));
-        assert_eq!(CLASS.emulated("emulated/1").unwrap(), Some(("emulated", 1)));
-        assert_eq!(CLASS.emulated("simulated/2").unwrap(), Some(("simulated", 2)));
-        assert!(CLASS.emulated("emulated1").is_err() && CLASS.emulated("emulated/x").is_err());
+        let emulated = |path| CLASS.emulated(&["emulated", "simulated"], path);
+        assert_eq!(emulated("").unwrap(), None);
+        assert_eq!(emulated("0").unwrap(), None);
+        assert_eq!(emulated("emulated").unwrap(), Some(("emulated", 0)));
+        assert_eq!(emulated("emulated/1").unwrap(), Some(("emulated", 1)));
+        assert_eq!(emulated("simulated/2").unwrap(), Some(("simulated", 2)));
+        assert!(emulated("emulated1").is_err() && emulated("emulated/x").is_err());
     }
 
     #[test]

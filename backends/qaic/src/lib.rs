@@ -82,9 +82,6 @@ impl<E> fmt::Debug for Qaic<E> {
     }
 }
 
-/// The first word of an emulated card's path.
-const EMULATED: &str = "emulated";
-
 impl Qaic {
     /// Opens a node on a system other than this one, such as one that counts or records what it passes on, with the
     /// parameters that a URI has. `programs` runs host programs, if the card is emulated.
@@ -121,23 +118,17 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Qaic<E> {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        if CARDS.is_emulated(info) {
-            return format!(
-                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says \
-                 otherwise, \
-                 as {EMULATED}/0, {EMULATED}/1\n- executables: {FORMAT} and IREE's host executables\n- queues: 4, in \
-                 order",
-                info.name
-            );
-        }
-        let card = cards(&Linux).ok().and_then(|cards| CARDS.find(&cards, &info.path).ok());
-        let state = card.map_or_else(|| "gone".to_owned(), |card| card.state);
+        let (state, host) = if CARDS.is_emulated::<E, _>(info) {
+            (String::new(), " and IREE's host executables")
+        } else {
+            let card = cards(&Linux).ok().and_then(|cards| CARDS.find(&cards, &info.path).ok());
+            let state = card.map_or_else(|| "gone".to_owned(), |card| card.state);
+            let module = ModuleSettings::read(&Linux).describe();
+            (format!("\n- channels: {state}\n- kernel module: {module}"), "")
+        };
         format!(
-            "# {}\n- evidence: none on silicon yet\n- channels: {state}\n- kernel module: {}\n- executables: \
-             {FORMAT}\n- \
-             queues: 4, in order",
-            info.name,
-            ModuleSettings::read(&Linux).describe()
+            "{}{state}\n- executables: {FORMAT}{host}\n- queues: 4, in order",
+            CARDS.heading::<E, _>(info)
         )
     }
 

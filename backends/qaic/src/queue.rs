@@ -350,8 +350,7 @@ impl Queues {
             RunError::Device(Error::TimedOut) => {
                 let message = format!(
                     "{}: a dispatch has not ended in time, and its network was stopped with all that it had in \
-                     flight; give \
-                     timeout= more if it needs longer",
+                     flight; give timeout= more if it needs longer",
                     self.name
                 );
                 Failure::new(Code::Aborted, message)

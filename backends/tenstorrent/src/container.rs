@@ -115,8 +115,7 @@ impl<'a> Container<'a> {
             let variants: Vec<String> = self.variants.iter().map(|variant| variant.mismatch(cores, &there)).collect();
             failure(&ParseError::incompatible(format!(
                 "it has nothing for this card's cores ({cores}, which have {}), but {}; compile a variant for these \
-                 (docs/tenstorrent.md) \
-                 and pack it too",
+                 (docs/tenstorrent.md) and pack it too",
                 there.names().join(", "),
                 variants.join("; ")
             )))
@@ -166,8 +165,7 @@ impl Variant<'_> {
             if self.extensions.is_empty() { "none".to_owned() } else { self.extensions.join(", ") };
         Err(ParseError::invalid(format!(
             "its file says that it is compiled with {more}, and declared is {declared}; declare what it was compiled \
-             with, or \
-             compile it without"
+             with, or compile it without"
         )))
     }
 }

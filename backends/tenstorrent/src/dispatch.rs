@@ -416,8 +416,7 @@ impl Plan<'_> {
             "function {:?} does not fit into the {} bytes that a tile has for it (l1= has the other {}): {needed} \
              are taken before there is a place for a page of its \
              bindings, by its code ({code}), its stack ({STACK}), workgroup-local memory ({}) and the table of the \
-             {pages} pages \
-             that its bindings have ({}); bind less, or compile for smaller workgroups",
+             {pages} pages that its bindings have ({}); bind less, or compile for smaller workgroups",
             self.function.name,
             self.end,
             u64::from(self.dispatch.executable.generation().l1) - self.end,

@@ -17,7 +17,6 @@
 //! | `tenstorrent://0000:01:00.0` | the card at a place on the bus |
 //! | `tenstorrent:///dev/tenstorrent/N` | the card behind a node |
 //! | `tenstorrent://emulated`, `tenstorrent://emulated/N` | an emulated card; never taken unless it is named |
-//! | `tenstorrent://ttsim` | an emulated card whose chip is in the simulator's library that `LIBTTSIM` names |
 //!
 //! The variable `HAL_TENSTORRENT_DEFAULT` of the environment sets another path for `tenstorrent://`.
 //!
@@ -26,13 +25,6 @@
 //!
 //! [`Tenstorrent::PARAMETERS`](hal_backend::Driver::PARAMETERS) declares the parameters, and `docs/tenstorrent.md`
 //! has their table. An emulated card takes those of its [emulation](hal_kernel::Emulation::PARAMETERS) as well.
-//!
-//! # A simulator's library
-//!
-//! Such a library ends its process where a rule is broken. So another program has it loaded, `tenstorrent-ttsim`,
-//! which `emulator-tenstorrent` has: beside the program that opens the device, where programs are looked for, or
-//! where `HAL_TTSIM_SERVER` says. When it ends, the device is lost, and what the library said is the reason. Its
-//! tiles execute when the host looks for their end, on one thread, and nothing is counted.
 //!
 //! # Where things are
 //!
@@ -82,13 +74,6 @@ impl<E> fmt::Debug for Tenstorrent<E> {
     }
 }
 
-/// The first words of emulated cards' paths: this project's chip, and a simulator's library.
-const EMULATED: [&str; 2] = ["emulated", "ttsim"];
-
-/// The lines of `--dump_devices` that hold for every card.
-const COMMON: &str = "- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32, \
-                      tenstorrent-htt1";
-
 impl<E: Emulation<()>> Driver for Tenstorrent<E> {
     type Device = TenstorrentDevice;
 
@@ -115,16 +100,10 @@ impl<E: Emulation<()>> Driver for Tenstorrent<E> {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        if CARDS.is_emulated(info) {
-            return format!(
-                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 1 unless cards= says \
-                 otherwise, as \
-                 {path}/0, {path}/1\n{COMMON}",
-                info.name,
-                path = info.path,
-            );
-        }
-        format!("# {}\n- evidence: none on silicon yet\n{COMMON}", info.name)
+        format!(
+            "{}\n- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32, tenstorrent-htt1",
+            CARDS.heading::<E, ()>(info)
+        )
     }
 
     fn parameters(&self, info: &DeviceInfo) -> Vec<Parameter> {

@@ -140,8 +140,7 @@ impl Tile {
         }
         Err(Error::Gone(format!(
             "tile {} does not let its cores be held (its reset register is {found:#x}, and not {ALL_HELD:#x}), and \
-             may write \
-             anywhere: reset it (tt-smi -r), and open it again",
+             may write anywhere: reset it (tt-smi -r), and open it again",
             self.place
         )))
     }

@@ -26,6 +26,16 @@
 //! | [`threads`] | the threads of a machine |
 //! | [`options`], [`injection`] | the parameters of a URI: how to execute, and which faults to inject |
 //!
+//! # What an emulator is called where
+//!
+//! | name | what it is | who implements it |
+//! |---|---|---|
+//! | [`EmulatedMachine`] | a machine with cards, and the kernel driver in front of them | each emulator's crate |
+//! | [`SupervisedMachine`] | the same, which also answers for other processes and runs host programs | Gaudi's, Cloud AI 100's |
+//! | [`Emulator`] | a running machine: the [`System`] on which a driver opens cards | this crate |
+//! | [`Emulation`](hal_kernel::Emulation) | a driver's view: finds the machine that a URI describes | below |
+//! | [`Emulated`] | the `Emulation` of supervised machines, which `hal-driver` gives to a driver | this crate |
+//!
 //! The emulator itself adds its device: states, requests, memory, queues, and the rules of its kernel driver.
 //! Each such rule cites the kernel's function; an emulator has no rule that is not in the kernel's source.
 

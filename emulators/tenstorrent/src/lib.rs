@@ -39,6 +39,14 @@
 //! | `flip:N` | the last bit of the N-th read of more than four bytes is wrong |
 //! | `unplug:N` | the card is pulled out at the N-th request: `ENODEV` from there on |
 //!
+//! # A simulator's library
+//!
+//! The chip of `tenstorrent://ttsim` is in a simulator's library, which the variable `LIBTTSIM` names. Such a library
+//! ends its process where a rule is broken. So another program loads it, `tenstorrent-ttsim` of this crate: it is found
+//! beside the program that opens the device, where programs are looked for, or where `HAL_TTSIM_SERVER` says. When it
+//! ends, the device is lost, and the library's last words are the reason. Its tiles execute when the host looks for
+//! their end, on one thread, and nothing is counted.
+//!
 //! # Files
 //!
 //! | file | what is there |

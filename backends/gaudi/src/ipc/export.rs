@@ -170,8 +170,7 @@ fn dma_buf(
     if begin > 0 && card.abi() == Abi::Old {
         let message = format!(
             "the memory begins {begin} bytes into its allocation, and drivers before Linux 6.7 may export other \
-             memory than \
-             that: share whole allocations"
+             memory than that: share whole allocations"
         );
         return Err(Failure::new(Code::FailedPrecondition, message));
     }

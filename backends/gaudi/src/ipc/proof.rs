@@ -81,21 +81,21 @@ pub(super) fn random() -> Result<u64, Failure> {
 mod tests {
     use super::*;
 
-    const TALK: ConnectionId = ConnectionId { buffer: 1, importer: 2, exporter: 3 };
+    const ID: ConnectionId = ConnectionId { buffer: 1, importer: 2, exporter: 3 };
 
     #[test]
     fn proof_depends_on_everything_that_was_said() {
         let secret = Secret::from_words([7, 8]);
-        let good = secret.proof(Side::Exporter, TALK, 0);
-        assert_eq!(good, secret.proof(Side::Exporter, TALK, 0));
+        let good = secret.proof(Side::Exporter, ID, 0);
+        assert_eq!(good, secret.proof(Side::Exporter, ID, 0));
         let others = [
-            Secret::from_words([7, 9]).proof(Side::Exporter, TALK, 0),
-            Secret::from_words([8, 7]).proof(Side::Exporter, TALK, 0),
-            secret.proof(Side::Importer, TALK, 0),
-            secret.proof(Side::Exporter, ConnectionId { buffer: 9, ..TALK }, 0),
-            secret.proof(Side::Exporter, ConnectionId { importer: 3, exporter: 2, ..TALK }, 0),
-            secret.proof(Side::Exporter, ConnectionId { exporter: 9, ..TALK }, 0),
-            secret.proof(Side::Exporter, TALK, 1),
+            Secret::from_words([7, 9]).proof(Side::Exporter, ID, 0),
+            Secret::from_words([8, 7]).proof(Side::Exporter, ID, 0),
+            secret.proof(Side::Importer, ID, 0),
+            secret.proof(Side::Exporter, ConnectionId { buffer: 9, ..ID }, 0),
+            secret.proof(Side::Exporter, ConnectionId { importer: 3, exporter: 2, ..ID }, 0),
+            secret.proof(Side::Exporter, ConnectionId { exporter: 9, ..ID }, 0),
+            secret.proof(Side::Exporter, ID, 1),
         ];
         assert!(others.iter().all(|&other| other != good));
     }

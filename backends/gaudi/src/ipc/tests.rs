@@ -11,7 +11,7 @@ use super::bounce::STAGE;
 use super::export::Export;
 use super::handle::Handle;
 use super::proof::{ConnectionId, Side};
-use super::service::{ANSWER, FAREWELL, GREETING, NOTICE, REPLY, address, message, split_reply, words};
+use super::service::{ANSWER, FAREWELL, HANDSHAKE, NOTICE, REPLY, address, message, split_reply, words};
 use super::socket::{receive_until, send_all, send_with};
 use crate::GaudiDevice;
 use hal_backend::Driver;
@@ -396,7 +396,7 @@ fn listener_that_brings_no_memory_gets_no_bytes() {
 fn silent_session_is_still_served() {
     let setup = Setup::new("quiet");
     let socket = listener(setup.export.handle());
-    std::thread::sleep(GREETING + Duration::from_millis(500));
+    std::thread::sleep(HANDSHAKE + Duration::from_millis(500));
     send_all(socket.as_fd(), &message(&[0, 1, 0])).unwrap();
     assert_eq!(said(&socket).0, Code::OutOfRange as u32);
 }

@@ -4,7 +4,6 @@
 
 use super::System;
 use super::error::{DRIVER, OPEN_ERRORS};
-use crate::EMULATED;
 use crate::generation::{Generation, VENDOR};
 use hal_backend::Failure;
 use hal_kernel::cards::{Attributes, CardClass, Description, ListedCard};
@@ -17,7 +16,6 @@ pub const CARDS: CardClass = CardClass {
     prefix: "accel",
     node: "/dev/accel/accel",
     default: "HAL_GAUDI_DEFAULT",
-    emulated: &[EMULATED],
     exclusive: false,
     open_errors: OPEN_ERRORS,
 };

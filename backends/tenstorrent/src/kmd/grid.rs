@@ -64,8 +64,7 @@ impl fmt::Display for GridError {
             GridError::Blackhole { columns, banks } => write!(
                 f,
                 "telemetry says that columns {columns:#x} of 14 and DRAM banks {banks:#x} of 8 are there, from which \
-                 no coordinates \
-                 follow: a chip has some columns, and at least seven banks"
+                 no coordinates follow: a chip has some columns, and at least seven banks"
             ),
             GridError::Wormhole { harvested } => write!(
                 f,

@@ -3,7 +3,6 @@
 //! The cards that a system lists, none of which is opened.
 
 use super::{Errno, System};
-use crate::EMULATED;
 use hal_backend::Failure;
 use hal_kernel::card_file::{OpenError, Reason, Retry};
 use hal_kernel::cards::{Attributes, CardClass, Description, ListedCard};
@@ -18,7 +17,6 @@ pub const CARDS: CardClass = CardClass {
     prefix: paths::PREFIX,
     node: "/dev/tenstorrent/",
     default: "HAL_TENSTORRENT_DEFAULT",
-    emulated: &EMULATED,
     exclusive: true,
     open_errors: &[
         OpenError { errno: Errno::AGAIN, retry: Retry::Patiently, reason: Reason::InUse },

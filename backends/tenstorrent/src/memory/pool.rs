@@ -289,8 +289,7 @@ mod tests {
         assert_eq!(
             holders(taken.iter()),
             "taken are for pools 1 with 900 bytes (900), for dispatches 5 with 122 bytes (70, 40, 6 and 2 smaller), \
-             for host \
-             memory on its way to tiles 1 with 3 bytes (3)"
+             for host memory on its way to tiles 1 with 3 bytes (3)"
         );
         assert_eq!(holders([].iter()), "nothing is taken");
     }

@@ -67,6 +67,7 @@ impl EmulatedMachine for Machine {
         self.close(file);
     }
 
+    /// `drm_ioctl`.
     fn answer(
         self: &Arc<Self>,
         process: &dyn Process,

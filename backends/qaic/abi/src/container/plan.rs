@@ -73,8 +73,7 @@ impl Plan {
         if let Some(group) = plan.groups.iter().find(|group| group.length > REACH) {
             return Err(ParseError::unsupported(format!(
                 "buffer {} reaches {} bytes, and kernels before Linux 6.14 find no more than {REACH} bytes of one: \
-                 let the network \
-                 take it in several",
+                 let the network take it in several",
                 group.buffer, group.length
             )));
         }
