@@ -37,7 +37,7 @@
 //! | `plan.rs`, `queue.rs` | a job as packets; queues, their order, their completion |
 //! | `dma.rs` | asynchronous transfers |
 //! | `ipc/` | memory shared between cards and processes |
-//! | `executable/` | the container of executables |
+//! | `executable/` | the container of executables, and executables on a card |
 //! | `device.rs`, `info.rs` | all of it as a device, and what it says of itself |
 //! | `open_card.rs` | the cards that a process has open, each once |
 //! | `options.rs` | the parameters of a URI |
@@ -57,7 +57,8 @@ mod plan;
 mod queue;
 mod submit;
 
-pub use device::{Executable, GaudiDevice};
+pub use device::GaudiDevice;
+pub use executable::Executable;
 pub use info::Info;
 
 use dma::CardTransfers;

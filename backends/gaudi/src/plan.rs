@@ -6,8 +6,8 @@
 //! has begun. Consecutive commands on one lane share a submission. When the lane changes, new [`LanePackets`] begin,
 //! and the queue orders them behind the ones before. The packets of one lane run in order.
 
-use crate::device::{ContainerCode, DeviceCode, Executable, GaudiDevice, ProgramCode};
-use crate::executable::Call;
+use crate::device::GaudiDevice;
+use crate::executable::{Call, ContainerCode, DeviceCode, Executable, ProgramCode};
 use crate::generation::{Generation, Lane};
 use crate::kmd::Card;
 use crate::memory::{Heap, Memory, Region};
