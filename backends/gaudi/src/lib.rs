@@ -13,9 +13,9 @@
 //! | path | device |
 //! |---|---|
 //! | `gaudi://` | the first card that the kernel lists |
-//! | `gaudi://N` | the card behind `/dev/accel/accelN` |
+//! | `gaudi://N` | the card behind `/dev/accel/accelN`; `/dev/hlN` before Linux 6.7 |
 //! | `gaudi://0000:19:00.0` | the card at a place on the bus |
-//! | `gaudi:///dev/hl0` | the card behind a node, where an older driver puts it elsewhere |
+//! | `gaudi:///dev/hl0` | the card behind a node |
 //! | `gaudi://fd/N` | the card that the program itself has opened as descriptor N, and closes |
 //! | `gaudi://emulated`, `gaudi://emulated/N` | an emulated card; never taken unless it is named |
 //!
@@ -62,7 +62,7 @@ pub use executable::Executable;
 pub use info::Info;
 
 use dma::CardTransfers;
-use hal_backend::{DeviceInfo, Driver, Failure, Parameter, Parameters};
+use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameter, Parameters};
 use hal_gaudi_abi::programs::CardPrograms;
 use hal_kernel::cards::{CardHandle, NamedCard};
 use hal_kernel::{Emulation, Linux, NoEmulation, System};
@@ -93,11 +93,13 @@ impl<E: Emulation<dyn CardPrograms>> Gaudi<E> {
         let patience = options::patience(&mut parameters)?;
         let card = Self::resolve(path, &mut parameters)?;
         parameters.finish()?;
-        let node = match &card.handle {
-            CardHandle::Node(node) => node.clone(),
-            CardHandle::Descriptor(number) => format!("/proc/self/fd/{number}").into(),
-        };
-        Ok((CARDS.open_file(&*card.system, &node, patience)?, card.system))
+        match &card.handle {
+            CardHandle::Node(node) => Ok((CARDS.open_file(&*card.system, node, patience)?, card.system)),
+            CardHandle::Descriptor(number) => {
+                let message = format!("the card of descriptor {number} is open already, and opened once");
+                Err(Failure::new(Code::InvalidArgument, message))
+            }
+        }
     }
 
     /// Transfers on the card behind a descriptor that the program has opened, and the card's memory.
@@ -168,7 +170,6 @@ fn number_of(node: &Path) -> usize {
 mod tests {
     use super::*;
     use emulator_testbench::cases;
-    use hal_backend::Code;
     use proptest::prelude::*;
 
     type Gaudi = super::Gaudi<emulator_gaudi::Emulated>;
@@ -177,6 +178,17 @@ mod tests {
     fn card_has_the_number_at_the_end_of_its_node() {
         let numbers = ["/dev/accel/accel12", "/dev/hl0", "/dev/host2/accel/accel3", "/dev/accel"];
         assert_eq!(numbers.map(|node| number_of(Path::new(node))), [12, 0, 3, 0]);
+    }
+
+    /// A card has one open file: there is no second one for a program that has the first.
+    #[test]
+    fn file_of_a_descriptor_is_the_programs_already() {
+        let (file, system) = Gaudi::open_file("gaudi://emulated?seed=131").unwrap();
+        let uri = format!("gaudi://fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let refused = Gaudi::open_file(&uri).map(|_| ()).unwrap_err();
+        system.close(file);
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+        assert!(refused.message().contains("is open already"), "{refused}");
     }
 
     /// A card that boots refuses to be opened for longer than ten seconds.

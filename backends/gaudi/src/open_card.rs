@@ -56,15 +56,19 @@ impl OpenCard {
         patience: Duration,
     ) -> Result<Arc<Self>, Failure> {
         let end = Instant::now() + patience;
-        let open = OPEN.open(key, Some(end), |registration| {
-            let left = end.saturating_duration_since(Instant::now());
-            let file = CardFile::open(&CARDS, system, path, left)?;
-            Card::start(Some(registration), file).map(Self::of)
-        })?;
-        if let Some(file) = open.card.key() {
-            OPEN.name(&open, file);
+        loop {
+            let open = OPEN.open(key.clone(), Some(end), |registration| {
+                let file = |left| CardFile::open(&CARDS, system.clone(), path, left);
+                Card::start(Some(registration), end, file).map(Self::of)
+            })?;
+            // Its file may have ended since it was opened, and none of its users have found out.
+            if open.card.is_usable() {
+                if let Some(file) = open.card.key() {
+                    OPEN.name(&open, file);
+                }
+                return Ok(open);
+            }
         }
-        Ok(open)
     }
 
     /// The card behind a descriptor of the program's.
@@ -74,11 +78,17 @@ impl OpenCard {
         name: String,
     ) -> Result<Arc<Self>, Failure> {
         let key = CardKey::of_file(file)?;
-        OPEN.open(key, None, |registration| {
-            // The file is open already: there is no other close to wait for.
-            registration.free();
-            Card::start(Some(registration), CardFile::adopt(system, file, name)?).map(Self::of)
-        })
+        loop {
+            let open = OPEN.open(key.clone(), None, |registration| {
+                // The file is open already: there is no other close to wait for.
+                registration.free();
+                let file = |_| CardFile::adopt(system.clone(), file, name.clone());
+                Card::start(Some(registration), Instant::now(), file).map(Self::of)
+            })?;
+            if open.card.is_usable() {
+                return Ok(open);
+            }
+        }
     }
 }
 
@@ -118,7 +128,23 @@ mod tests {
         assert!(lost.card.is_open(), "it is closed too early");
         let refused =
             open(&emulator, Duration::from_millis(10)).map(|_| "a lost card was given out").unwrap_err();
-        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+        assert_eq!(refused.code(), Code::NotFound, "{refused}");
+    }
+
+    /// Nothing was asked of the card since.
+    #[test]
+    fn card_that_was_pulled_out_is_not_given_out() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let lost = open(&emulator, Duration::ZERO).unwrap();
+        emulator.pull_out(0);
+        let refused = open(&emulator, Duration::from_millis(10)).map(|_| "a lost card was given out");
+        assert_eq!(refused.unwrap_err().code(), Code::NotFound);
+        assert!(lost.card.is_open(), "it is closed too early");
+        let file = emulator.open(Path::new("/dev/accel/accel1")).unwrap();
+        let adopt = || OpenCard::adopt(emulator.clone(), file.as_fd(), "fd".to_owned());
+        let _lost = adopt().unwrap();
+        emulator.pull_out(1);
+        assert!(adopt().map(|_| "a lost card was given out").unwrap_err().message().contains("gone"));
     }
 
     type Transfer = fn(&Dma) -> Result<Request, Failure>;

@@ -6,6 +6,7 @@ use crate::cards::{CardClass, CardHandle, NamedCard, descriptor};
 use crate::drm::{self, Unidentified};
 use crate::system::{DeviceRange, Errno, System};
 use hal_backend::{Code, Failure, HostRange};
+use rustix::fs::OFlags;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -61,8 +62,8 @@ impl Reason {
     /// The meaning of an error number that a driver does not list.
     fn of(errno: Errno) -> Self {
         match errno {
-            Errno::NOENT | Errno::NXIO => Reason::Absent,
-            Errno::ACCESS => Reason::Forbidden,
+            Errno::NOENT | Errno::NXIO | Errno::NODEV => Reason::Absent,
+            Errno::ACCESS | Errno::PERM => Reason::Forbidden,
             Errno::BUSY => Reason::InUse,
             _ => Reason::Other,
         }
@@ -83,6 +84,8 @@ impl CardClass {
             let opened = if self.exclusive { system.open_exclusive(node) } else { system.open(node) };
             let errno = match opened {
                 Ok(file) => return Ok(file),
+                // A signal came before the card was open.
+                Err(Errno::INTR) => continue,
                 Err(errno) => errno,
             };
             let rule = self.open_errors.iter().find(|rule| rule.errno == errno);
@@ -115,15 +118,15 @@ impl CardClass {
             Reason::Absent => (
                 Code::NotFound,
                 format!(
-                    "there is no {name}: no card, or its driver {module} is not loaded; without a card, ask for \
-                     {driver}://emulated"
+                    "there is no card at {name} ({errno}): none in the machine, none passed into this container, or \
+                     its driver {module} is not loaded; without a card, ask for {driver}://emulated"
                 ),
             ),
             Reason::Forbidden => (
                 Code::PermissionDenied,
                 format!(
-                    "{name} may not be opened by this user ({errno}); add the user to the group of the node, or let \
-                     the user read and write it"
+                    "{name} may not be opened by this user ({errno}); add the user to the group of the node, let the \
+                     user read and write it, or pass the card into this container"
                 ),
             ),
             Reason::InUse => {
@@ -172,11 +175,17 @@ impl CardFile {
         Ok(Self { system, file: Some(file), adopted: false, name: node.display().to_string() })
     }
 
-    /// Duplicates a descriptor that the program has opened and closes.
+    /// Duplicates a descriptor that the program has opened, for reading and writing, and closes.
     pub fn adopt(system: Arc<dyn System>, file: BorrowedFd<'_>, name: String) -> Result<Self, Failure> {
-        let file = file.try_clone_to_owned().map_err(|error| {
-            Failure::new(Code::InvalidArgument, format!("{name} cannot be duplicated: {error}"))
-        })?;
+        let refused = |what: String| Failure::new(Code::InvalidArgument, format!("{name} {what}"));
+        let flags =
+            rustix::fs::fcntl_getfl(file).map_err(|errno| refused(format!("is not open: {errno}")))?;
+        // Memory is mapped for both. A path descriptor has neither.
+        if flags & OFlags::RWMODE != OFlags::RDWR {
+            return Err(refused("is not open for reading and writing".to_owned()));
+        }
+        let file =
+            file.try_clone_to_owned().map_err(|error| refused(format!("cannot be duplicated: {error}")))?;
         Ok(Self { system, file: Some(file), adopted: true, name })
     }
 
@@ -255,7 +264,7 @@ mod tests {
     use super::*;
     use crate::cards;
     use parking_lot::Mutex;
-    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::fs::{MemfdFlags, Mode, memfd_create};
 
     const CLASS: CardClass = CardClass {
         open_errors: &[
@@ -321,12 +330,51 @@ mod tests {
             (Errno::PERM, long, Code::FailedPrecondition, "accel3 is broken; reset it"),
             (Errno::NOENT, long, Code::NotFound, "driver module is not loaded"),
             (Errno::NXIO, long, Code::NotFound, "ask for device://emulated"),
+            // The node of a card that has been removed (`accel_minor_acquire`).
+            (Errno::NODEV, long, Code::NotFound, "ask for device://emulated"),
             (Errno::ACCESS, long, Code::PermissionDenied, "group of the node"),
             (Errno::IO, long, Code::Unavailable, "(errno 5)"),
         ] {
             let refused = open(&vec![errno; 1000], patience).unwrap_err();
             assert_eq!(refused.code(), code, "{refused}");
             assert!(refused.message().contains(words), "{refused}");
+        }
+    }
+
+    /// A container whose rules for devices do not list the card (`devcgroup_check_permission`).
+    #[test]
+    fn card_that_is_not_passed_into_a_container_is_forbidden() {
+        let class = CardClass { open_errors: &[], ..CLASS };
+        let system = Failing { opens: Mutex::new(vec![Errno::PERM]), ..Failing::default() };
+        let node = Path::new("/dev/accel/accel3");
+        let refused = CardFile::open(&class, Arc::new(system), node, Duration::ZERO).unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        assert!(refused.message().contains("container"), "{refused}");
+    }
+
+    /// `qaic_open` sleeps in `mutex_lock_interruptible`. A signal is no reason to give up, or to wait.
+    #[test]
+    fn open_that_a_signal_interrupts_is_repeated() {
+        assert!(open(&[Errno::INTR; 3], Duration::ZERO).is_ok());
+    }
+
+    /// Memory of a card is mapped for writing, which needs a file that is open for that (`do_mmap`); a path
+    /// descriptor answers no request at all.
+    #[test]
+    fn descriptor_that_cannot_read_and_write_is_not_adopted() {
+        let system = Arc::new(Failing::default());
+        let adopt = |flags| {
+            let file = rustix::fs::open("/dev/null", flags | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            CardFile::adopt(system.clone(), file.as_fd(), "descriptor 9".to_owned())
+        };
+        assert!(adopt(OFlags::RDWR).is_ok());
+        for flags in [OFlags::RDONLY, OFlags::WRONLY, OFlags::PATH] {
+            let refused = adopt(flags).unwrap_err();
+            assert_eq!(refused.code(), Code::InvalidArgument, "{flags:?}");
+            assert!(
+                refused.message().contains("descriptor 9 is not open for reading and writing"),
+                "{refused}"
+            );
         }
     }
 

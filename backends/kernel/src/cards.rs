@@ -136,7 +136,10 @@ pub enum CardHandle {
 }
 
 impl CardClass {
-    /// The cards that a system lists, by number. Opens none of them. `describe` returns `None` for other makers' cards.
+    /// The cards that a system lists and has nodes of, by number. Opens none of them. `describe` returns `None` for
+    /// other makers' cards.
+    ///
+    /// A container sees the class of all the host's cards, but has nodes of those alone that were passed into it.
     pub fn list(
         &self,
         system: &dyn System,
@@ -152,11 +155,18 @@ impl CardClass {
                 return Err(Failure::new(Code::Unavailable, message));
             }
         };
+        let nodes = self.node_of(0).parent().and_then(|folder| system.list(folder).ok());
+        let is_here = |node: &Path| {
+            let name = node.file_name().and_then(|name| name.to_str());
+            nodes.as_ref().is_none_or(|nodes| nodes.iter().any(|node| Some(node.as_str()) == name))
+        };
         let card = |name: &String| {
             let number = name.strip_prefix(self.prefix)?.parse().ok()?;
-            let found = describe(&Attributes { system, folder: folder.join(name) })?;
+            let node = self.node_of(number);
+            let found =
+                is_here(&node).then(|| describe(&Attributes { system, folder: folder.join(name) }))??;
             let Description { address, model, state } = found;
-            Some(ListedCard { number, address, model, state, node: self.node_of(number) })
+            Some(ListedCard { number, address, model, state, node })
         };
         let mut cards: Vec<ListedCard> = names.iter().filter_map(card).collect();
         cards.sort_unstable_by_key(|card| card.number);
@@ -181,8 +191,8 @@ impl CardClass {
                 cards.iter().map(|card| format!("{} ({})", card.number, card.address)).collect();
             let there = if there.is_empty() {
                 format!(
-                    "the kernel lists none in {folder}: no card, or its driver {module} is not loaded; without a \
-                     card, ask for {driver}://emulated"
+                    "{folder} lists none with a node: none in the machine, none passed into this container, or its \
+                     driver {module} is not loaded; without a card, ask for {driver}://emulated"
                 )
             } else {
                 format!("there are {}", there.join(", "))
@@ -227,8 +237,18 @@ impl CardClass {
             parameters.declare(E::PARAMETERS);
             return E::find(kind, number, parameters).map(NamedCard::from);
         }
-        let node = if path.starts_with('/') { path.into() } else { self.find(&list(&Linux)?, path)?.node };
+        let node = if path.starts_with('/') { path.into() } else { self.node(&list(&Linux)?, path)? };
         Self::of_system::<E, P>(CardHandle::Node(node))
+    }
+
+    /// The node of the listed card that a path means, or that of a number where the system has no class to list.
+    fn node(&self, cards: &[ListedCard], path: &str) -> Result<PathBuf, Failure> {
+        match path.parse::<u32>() {
+            Ok(number) if cards.is_empty() && Linux.list(Path::new(self.folder)).is_err() => {
+                Ok(self.node_of(number))
+            }
+            _ => self.find(cards, path).map(|card| card.node),
+        }
     }
 
     /// The card behind a descriptor of this process.
@@ -300,6 +320,7 @@ impl<P: ?Sized> From<EmulatedCard<P>> for NamedCard<P> {
 pub(crate) mod tests {
     use super::*;
     use crate::NoEmulation;
+    use std::os::fd::OwnedFd;
 
     pub(crate) const CLASS: CardClass = CardClass {
         driver: "device",
@@ -336,6 +357,64 @@ pub(crate) mod tests {
         let none = CLASS.find(&[], "").unwrap_err();
         assert!(none.message().contains("driver module is not loaded"), "{none}");
         assert!(none.message().contains("device://emulated"), "{none}");
+    }
+
+    /// Cards of a host in a container, which has the host's `/sys` and some of its nodes.
+    #[derive(Default)]
+    struct Container {
+        nodes: Option<&'static [&'static str]>,
+    }
+
+    impl System for Container {
+        fn open(&self, _: &Path) -> Result<OwnedFd, Errno> {
+            Err(Errno::NOENT)
+        }
+
+        fn read(&self, _: &Path) -> Result<String, Errno> {
+            Ok("text\n".to_owned())
+        }
+
+        fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
+            let names: &[&str] = match path.to_str() {
+                Some("/sys/class/accel") => {
+                    &["accel0", "accel10", "accel2", "accel300", "accel_controlD0", "accelx"]
+                }
+                Some("/dev/accel") => self.nodes.ok_or(Errno::NOENT)?,
+                _ => return Err(Errno::NOENT),
+            };
+            Ok(names.iter().map(|name| (*name).to_owned()).collect())
+        }
+    }
+
+    #[test]
+    fn cards_without_a_node_here_are_not_listed() {
+        let list = |nodes| -> Vec<u32> {
+            let describe = |attributes: &Attributes<'_>| {
+                let address = attributes.text("device/vendor")?;
+                Some(Description { address, model: String::new(), state: String::new() })
+            };
+            let found = CLASS.list(&Container { nodes }, describe).unwrap();
+            found.iter().map(|card| card.number).collect()
+        };
+        assert_eq!(list(Some(&["accel2", "accel300", "accel4", "accel_controlD0"])), [2, 300]);
+        assert_eq!(list(Some(&[])), [] as [u32; 0]);
+        // Nothing is known of the nodes.
+        assert_eq!(list(None), [0, 2, 10, 300]);
+    }
+
+    /// `N` is the node with this number; a container need not have `/sys`.
+    #[test]
+    fn number_names_a_node_where_the_system_lists_nothing() {
+        let resolve = |folder: &'static str, path: &str| {
+            let class = CardClass { folder, ..CLASS };
+            let mut parameters = Parameters::new("device", []);
+            let found = class.resolve::<NoEmulation, ()>(path, &mut parameters, |_| Ok(Vec::new()));
+            found.map(|card| card.handle).map_err(|failure| failure.code())
+        };
+        let node = CardHandle::Node("/dev/accel/accel3".into());
+        assert_eq!(resolve("/sys/class/of-no-kernel", "3"), Ok(node));
+        assert_eq!(resolve("/sys/class/of-no-kernel", "0000:19:00.0"), Err(Code::NotFound));
+        assert_eq!(resolve("/", "3"), Err(Code::NotFound));
     }
 
     #[test]

@@ -31,7 +31,8 @@ crate::layouts! {
 
 /// The name of the driver behind an open file. `ENOTTY` where the file is of no DRM driver.
 ///
-/// Numbers of requests mean something else to other drivers, so a file is asked this before anything else.
+/// Numbers of requests mean something else to other DRM drivers, so a file that may be one of theirs is asked this
+/// before anything else.
 pub fn driver_name(system: &dyn System, file: BorrowedFd<'_>) -> Result<String, Errno> {
     let mut name = [0_u8; LONGEST_NAME];
     let mut version =

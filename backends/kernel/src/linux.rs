@@ -160,7 +160,11 @@ impl System for Linux {
     }
 
     fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
-        // SAFETY: the argument is as large as the request says, which is where the caller took its size from;
+        // The size of the argument is in the numbers made by `_IOR`, `_IOW` and `_IOWR`.
+        if argument.len() < (request >> 16 & 0x3fff) as usize {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: the argument is as large as the request says, or as its caller knows where the number has no size;
         // addresses in it are the caller's business, as the trait says.
         let result =
             unsafe { libc::ioctl(file.as_raw_fd(), libc::c_ulong::from(request), argument.as_mut_ptr()) };
@@ -238,6 +242,19 @@ mod tests {
         }
         assert_eq!(device.read(60, &mut [0; 5]), Err(Errno::FAULT));
         assert_eq!(device.write(u64::MAX, &[0]), Err(Errno::FAULT));
+    }
+
+    /// The kernel writes as many bytes as the request's number says, whatever the caller has room for.
+    #[test]
+    fn request_is_not_made_with_an_argument_shorter_than_it_says() {
+        /// `TIOCGPTN`: `_IOR('T', 0x30, unsigned int)`.
+        const NUMBER: u32 = 0x8004_5430;
+        let terminal = rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR).unwrap();
+        let mut bytes = [0xff; 8];
+        assert_eq!(Linux.ioctl(terminal.as_fd(), NUMBER, &mut bytes[..1]), Err(Errno::FAULT));
+        assert_eq!(bytes, [0xff; 8]);
+        assert_eq!(Linux.ioctl(terminal.as_fd(), NUMBER, &mut bytes[..4]), Ok(()));
+        assert_eq!(bytes[4..], [0xff; 4]);
     }
 
     #[test]

@@ -60,6 +60,11 @@ impl OpenCard {
                 let l1 = Pool::tiles(&card, &tiles.places(), share);
                 Ok(Self { card, dram, l1, share, tiles, registration })
             })?;
+            if open.card.ask().is_err_and(|error| error.is_end()) {
+                // Its file has ended since it was opened, and none of its users has found out.
+                open.lose();
+                continue;
+            }
             if open.share == share {
                 return Ok(open);
             }
@@ -80,5 +85,45 @@ impl OpenCard {
     /// Takes the card out of the registry, because it is lost: the next open asks the kernel again.
     pub(crate) fn lose(&self) {
         self.registration.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kmd::CARDS;
+    use crate::memory::Division;
+    use emulator_tenstorrent::{Emulator, Options};
+    use hal_backend::Parameters;
+    use hal_kernel::CardFile;
+    use hal_kernel::cards::CardClass;
+    use hal_tenstorrent_abi::{Calls, Reset};
+    use std::path::Path;
+
+    /// Another program resets the card. Nothing that this one did has found that.
+    #[test]
+    fn card_that_was_reset_is_not_given_out() {
+        let node = Path::new("/dev/tenstorrent/0");
+        // A module that opens the card for others, too.
+        let options = Options::read(&mut Parameters::new("tenstorrent", [("module", "2.9")])).unwrap();
+        let machine = Emulator::new(options).unwrap();
+        let named = NamedCard {
+            system: machine.clone(),
+            handle: CardHandle::Node(node.into()),
+            programs: None,
+            workers: Some(1),
+        };
+        let share = L1Share { bytes: 0, division: Division::DEFAULT };
+        let open = || OpenCard::open(&named, Duration::from_millis(50), share);
+        let lost = open().unwrap();
+        assert!(Arc::ptr_eq(&lost, &open().unwrap()));
+        let all = CardClass { exclusive: false, ..CARDS };
+        let other = Calls::new(CardFile::open(&all, machine, node, Duration::ZERO).unwrap()).unwrap();
+        other.reset(Reset::Chip).unwrap();
+        other.reset(Reset::Post).unwrap();
+        // Its file is still open, and it has the lock.
+        assert_eq!(open().map(|_| "a lost card was given out").unwrap_err().code(), Code::Unavailable);
+        drop(lost);
+        open().unwrap();
     }
 }

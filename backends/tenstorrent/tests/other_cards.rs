@@ -3,13 +3,14 @@
 //! Cards that are there and cannot be used: listed, and refused before anything of them is touched.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
-use hal_backend::{Code, HostRange};
-use hal_tenstorrent::kmd::{Card, Errno, System, cards};
+use emulator_tenstorrent::{Emulator, Options};
+use hal_backend::{Code, HostRange, Parameters};
+use hal_tenstorrent::kmd::{Card, Errno, Linux, System, cards};
 use hal_tenstorrent_abi::uapi::{Request, VENDOR, device};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A kernel with one card, which answers who it is and remembers what else it was asked.
 #[derive(Default)]
@@ -62,8 +63,57 @@ impl System for OneCard {
         ))
     }
 
-    fn list(&self, _: &Path) -> Result<Vec<String>, Errno> {
-        Ok(vec!["tenstorrent!0".to_owned()])
+    fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        let class = path == Path::new("/sys/class/tenstorrent");
+        Ok(if class {
+            vec!["tenstorrent!0".to_owned(), "tenstorrent!1".to_owned()]
+        } else {
+            vec!["0".to_owned()]
+        })
+    }
+}
+
+/// A module before 2.10 opens a card for all: two programs would start and hold each other's tiles.
+#[test]
+fn card_has_one_program_with_every_module() {
+    for module in ["2.0", "2.9", "2.10"] {
+        let options = Options::read(&mut Parameters::new("tenstorrent", [("module", module)])).unwrap();
+        let machine = Emulator::new(options).unwrap();
+        let open = |patience| Card::open(machine.clone(), Path::new("/dev/tenstorrent/0"), patience);
+        let first = open(Duration::ZERO).unwrap();
+        let refused = open(Duration::from_millis(30)).map(|_| module).unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable, "{module}: {refused}");
+        assert!(refused.message().contains("in use"), "{module}: {refused}");
+        drop(first);
+        assert!(open(Duration::ZERO).is_ok(), "{module}: it is free");
+    }
+}
+
+/// Files of other drivers, which the kernel opens or refuses as these do.
+#[test]
+fn device_of_another_driver_is_refused_at_once_and_as_that() {
+    let begin = Instant::now();
+    let patience = Duration::from_secs(60);
+    // Answers no request.
+    let refused = Card::open(Arc::new(Linux), Path::new("/dev/null"), patience).unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    assert!(refused.message().contains("/dev/null is not a tenstorrent device"), "{refused}");
+    // A DRM driver opens no file exclusively (`drm_open_helper`).
+    let refused = Card::open(Arc::new(Exclusive), Path::new("/dev/accel/accel0"), patience).unwrap_err();
+    assert!(refused.message().contains("another kernel driver"), "{refused}");
+    assert!(begin.elapsed() < Duration::from_secs(30), "it was waited for");
+}
+
+/// A system whose drivers know no exclusive files.
+struct Exclusive;
+
+impl System for Exclusive {
+    fn open(&self, _: &Path) -> Result<OwnedFd, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    fn open_exclusive(&self, _: &Path) -> Result<OwnedFd, Errno> {
+        Err(Errno::BUSY)
     }
 }
 

@@ -46,7 +46,11 @@ impl Machine {
             "device" => format!("{:#06x}", self.hardware.device),
             "pci_addr" => format!("0000:{:02x}:00.0", 0x10 + number),
             "device_type" => self.hardware.device_type.to_owned(),
-            "status" => status_of(card).1.to_owned(),
+            "status" => {
+                let mut text = status_of(card).1.to_owned();
+                text[..1].make_ascii_uppercase();
+                text
+            }
             _ => return Err(Errno::NOENT),
         };
         Ok(text + "\n")

@@ -15,8 +15,8 @@ use emulator_core::file::{Identity, OpenFiles, Opened};
 use emulator_core::injection::Injections;
 use emulator_core::{Errno, machine};
 use hal_backend::Failure;
-use hal_tenstorrent_abi::paths;
 use hal_tenstorrent_abi::uapi::{SetNocCleanup, VENDOR};
+use hal_tenstorrent_abi::{Feature, paths};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -193,8 +193,9 @@ impl Machine {
     }
 
     /// Opens a card (`tt_cdev_open`, `admit_chardev_open`). An exclusive open needs a free card, and no other
-    /// open succeeds while a file has the card exclusively.
+    /// open succeeds while a file has the card exclusively. Modules before 2.10 do not look at `O_EXCL`.
     pub(crate) fn open(&self, number: usize, exclusive: bool) -> Result<OwnedFd, Errno> {
+        let exclusive = exclusive && self.options.module >= Feature::ExclusiveOpen.since();
         self.release_closed();
         let opened = Opened::new("tenstorrent")?;
         let mut state = self.lock();

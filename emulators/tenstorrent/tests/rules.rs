@@ -103,6 +103,14 @@ fn exclusive_file_is_alone() {
     assert_eq!(machine.open(Path::new("/dev/tenstorrent/1")).unwrap_err(), Errno::NOENT);
 }
 
+/// `O_EXCL` came with 2.10.0: before, `tt_cdev_open` admits every file.
+#[test]
+fn older_modules_open_a_card_for_all() {
+    let machine = machine(&[("module", "2.9")]);
+    let _alone = machine.open_exclusive(node()).unwrap();
+    assert!(machine.open_exclusive(node()).is_ok() && machine.open(node()).is_ok());
+}
+
 #[test]
 fn windows_are_whose_they_are_and_as_many_as_there_are() {
     let machine = machine(&[("fault", "windows:3")]);

@@ -6,7 +6,7 @@
 //! lost card. The layer's one state is whether the file is open. The kernel kills a process that holds a card through
 //! a reset, so [`Card::close`] closes the file while other threads may still call.
 
-use super::error::{DRIVER, event_names, failure, state_advice, state_name};
+use super::error::{DRIVER, event_names, failure, state_advice, state_name, state_passes};
 use super::holders::{DmabufHolder, DmabufHolders};
 use super::loss::{CardLoss, DriverEvents, LossCause};
 use super::nodes::CARDS;
@@ -22,13 +22,16 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 mod memory;
 mod submission;
 
 pub use submission::Progress;
+
+/// The pause between two questions for the state of a card that is being started or reset.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// An open card.
 pub struct Card {
@@ -59,18 +62,27 @@ impl fmt::Debug for Card {
 }
 
 impl Card {
-    /// Opens a card, and waits up to `patience` while it is being reset.
+    /// Opens a card, and waits up to `patience` while it is being started or reset.
     pub fn open(system: Arc<dyn System>, path: &Path, patience: Duration) -> Result<Arc<Self>, Failure> {
-        Self::start(None, CardFile::open(&CARDS, system, path, patience)?)
+        Self::start(None, Instant::now() + patience, |left| {
+            CardFile::open(&CARDS, system.clone(), path, left)
+        })
     }
 
     /// Uses a card that the program has opened itself. The program's descriptor stays its own.
     pub fn adopt(system: Arc<dyn System>, file: BorrowedFd<'_>, name: String) -> Result<Arc<Self>, Failure> {
-        Self::start(None, CardFile::adopt(system, file, name)?)
+        Self::start(None, Instant::now(), |_| CardFile::adopt(system.clone(), file, name.clone()))
     }
 
-    /// Identifies an open file, with its registration among the cards that this process has open.
-    pub(crate) fn start(registration: Option<Registration>, file: CardFile) -> Result<Arc<Self>, Failure> {
+    /// Opens and identifies a file, with its registration among the cards that this process has open. Up to a moment it
+    /// waits while the card is being started or reset, and opens it again.
+    pub(crate) fn start(
+        registration: Option<Registration>,
+        end: Instant,
+        open: impl Fn(Duration) -> Result<CardFile, Failure>,
+    ) -> Result<Arc<Self>, Failure> {
+        let open = || open(end.saturating_duration_since(Instant::now()));
+        let file = open()?;
         let name = file.name().to_owned();
         let no_eventfd = |errno: Errno| {
             Failure::new(
@@ -91,15 +103,21 @@ impl Card {
             loss,
             registration,
         };
-        // Other drivers understand request numbers otherwise: the driver's name comes first.
-        card.abi = card.identify()?;
-        let state: super::uapi::DeviceStatus =
-            card.info(info::DEVICE_STATUS).map_err(|errno| card.failure("its state", errno))?;
-        if state.status != status::OPERATIONAL {
-            return Err(Failure::new(
-                Code::Unavailable,
-                format!("{} is {}; {}", card.name, state_name(state.status), state_advice(state.status)),
-            ));
+        loop {
+            // Other drivers understand request numbers otherwise: the driver's name comes first.
+            card.abi = card.identify()?;
+            let state = card.status().map_err(|errno| card.failure("its state", errno))?;
+            if state == status::OPERATIONAL {
+                break;
+            }
+            if !state_passes(state) || Instant::now() >= end {
+                let message = format!("{} is {}; {}", card.name, state_name(state), state_advice(state));
+                return Err(Failure::new(Code::Unavailable, message));
+            }
+            // A reset waits until the file is closed.
+            *card.file.get_mut() = None;
+            std::thread::sleep(PAUSE);
+            *card.file.get_mut() = Some(open()?);
         }
         card.info = card.info(info::HW_IP_INFO).map_err(|errno| card.failure("what it is", errno))?;
         let device = u16::try_from(card.info.device_id).ok();
@@ -110,8 +128,14 @@ impl Card {
             );
             Failure::new(Code::Unimplemented, message)
         })?;
-        card.driver_events =
-            card.register_for_events().map_err(|errno| card.failure("word of its errors", errno))?;
+        card.driver_events = card.register_for_events().map_err(|errno| match errno {
+            Errno::OPNOTSUPP => {
+                let what =
+                    "is the control node of a card, which only answers questions; name the card's own node";
+                Failure::new(Code::InvalidArgument, format!("{} {what}", card.name))
+            }
+            errno => card.failure("word of its errors", errno),
+        })?;
         Ok(Arc::new(card))
     }
 
@@ -123,7 +147,7 @@ impl Card {
         match self.call::<_, InfoIn>(Call::Info, &request).1 {
             Ok(()) => Ok(Some(driver_events)),
             // Another descriptor is registered already, or the driver is older than that.
-            Err(Errno::INVAL | Errno::NOTTY | Errno::OPNOTSUPP) => Ok(None),
+            Err(Errno::INVAL | Errno::NOTTY) => Ok(None),
             Err(errno) => Err(errno),
         }
     }
@@ -283,12 +307,22 @@ impl Card {
         result.map(|()| answer)
     }
 
+    fn status(&self) -> Result<u32, Errno> {
+        self.info::<super::uapi::DeviceStatus>(info::DEVICE_STATUS).map(|state| state.status)
+    }
+
     /// Its state, for people.
     pub fn state(&self) -> &'static str {
-        match self.info::<super::uapi::DeviceStatus>(info::DEVICE_STATUS) {
-            Ok(state) => state_name(state.status),
-            Err(_) => "gone",
+        self.status().map_or("gone", state_name)
+    }
+
+    /// Asks whether it is usable, and takes it out of the registry if it is not.
+    pub(crate) fn is_usable(&self) -> bool {
+        let usable = self.status() == Ok(status::OPERATIONAL);
+        if !usable {
+            self.give_up();
         }
+        usable
     }
 
     /// The driver's events since the card was opened.

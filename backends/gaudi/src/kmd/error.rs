@@ -59,6 +59,11 @@ pub(super) fn state_name(state: u32) -> &'static str {
     }
 }
 
+/// Whether a state ends by itself.
+pub(super) fn state_passes(state: u32) -> bool {
+    matches!(state, status::IN_RESET | status::IN_DEVICE_CREATION | status::IN_RESET_AFTER_DEVICE_RELEASE)
+}
+
 /// Advice for a state in which a card is not used.
 pub(super) fn state_advice(state: u32) -> &'static str {
     match state {
@@ -79,6 +84,9 @@ pub(super) const OPEN_ERRORS: &[OpenError] = &[
     OpenError {
         errno: Errno::PERM,
         retry: Retry::Never,
-        reason: Reason::Unusable("is broken or waits for a reset; reset it, or load its driver again"),
+        reason: Reason::Unusable(
+            "is broken or waits for a reset; reset it, or load its driver again. In a container, the card may not be \
+             passed into it",
+        ),
     },
 ];

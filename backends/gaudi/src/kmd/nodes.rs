@@ -20,14 +20,19 @@ pub const CARDS: CardClass = CardClass {
     open_errors: OPEN_ERRORS,
 };
 
+/// The same for Linux before 6.7.
+const OLD_CARDS: CardClass =
+    CardClass { folder: "/sys/class/habanalabs", prefix: "hl", node: "/dev/hl", ..CARDS };
+
 /// The cards of a system, by number.
 pub fn cards(system: &dyn System) -> Result<Vec<ListedCard>, Failure> {
-    CARDS.list(system, describe)
+    let found = CARDS.list(system, describe)?;
+    if found.is_empty() { OLD_CARDS.list(system, describe) } else { Ok(found) }
 }
 
 /// The description of a listed device; `None` for other makers' accelerators, which are listed in the same folder.
 fn describe(attributes: &Attributes<'_>) -> Option<Description> {
-    // Kernels before 6.7 have the driver's attributes beside the device's folder, and no such folder.
+    // Drivers with the old request numbers have their attributes beside the device's folder, and no such folder.
     let text = |name: &str| attributes.text(&format!("device/{name}")).or_else(|| attributes.text(name));
     let hex = |name| u16::from_str_radix(text(name)?.trim_start_matches("0x"), 16).ok();
     let generation = match (hex("vendor"), hex("device")) {
@@ -36,7 +41,7 @@ fn describe(attributes: &Attributes<'_>) -> Option<Description> {
         _ => None,
     };
     Some(Description {
-        address: text("pci_addr").unwrap_or_default(),
+        address: attributes.uevent("PCI_SLOT_NAME").or_else(|| text("pci_addr")).unwrap_or_default(),
         model: generation?.to_string(),
         state: text("status").unwrap_or_else(|| "unknown".to_owned()),
     })
@@ -56,6 +61,61 @@ mod tests {
     use super::*;
     use emulator_gaudi::{Emulator, Options};
     use hal_gaudi_abi::uapi::Abi;
+    use hal_kernel::Errno;
+    use std::os::fd::OwnedFd;
+    use std::path::Path;
+
+    /// A system that has files, and nothing else.
+    struct Files(&'static [(&'static str, &'static str)]);
+
+    impl System for Files {
+        fn open(&self, _: &Path) -> Result<OwnedFd, Errno> {
+            Err(Errno::NOENT)
+        }
+
+        fn read(&self, path: &Path) -> Result<String, Errno> {
+            let found = self.0.iter().find(|(name, _)| path == Path::new(name));
+            found.map(|(_, text)| (*text).to_owned()).ok_or(Errno::NOENT)
+        }
+
+        fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
+            let names = self.0.iter().filter_map(|(name, _)| Path::new(name).strip_prefix(path).ok());
+            let mut names: Vec<String> =
+                names.filter_map(|rest| Some(rest.iter().next()?.to_str()?.to_owned())).collect();
+            names.dedup();
+            if names.is_empty() { Err(Errno::NOENT) } else { Ok(names) }
+        }
+    }
+
+    /// Linux before 6.7 has a class and nodes of the driver's own (`hl_init`, `device_init_cdev`).
+    #[test]
+    fn cards_of_kernels_before_accelerators_are_listed() {
+        let found = cards(&Files(&[
+            ("/dev/hl0", ""),
+            ("/dev/hl1", ""),
+            ("/dev/hl_controlD0", ""),
+            ("/sys/class/habanalabs/hl0/device_type", "GAUDI2\n"),
+            ("/sys/class/habanalabs/hl0/pci_addr", "0000:10:00.0\n"),
+            ("/sys/class/habanalabs/hl0/status", "Operational\n"),
+            ("/sys/class/habanalabs/hl1/device_type", "GOYA\n"),
+            ("/sys/class/habanalabs/hl_controlD0/uevent", ""),
+        ]));
+        let [card] = found.unwrap().try_into().unwrap();
+        assert_eq!((card.number, card.address.as_str()), (0, "0000:10:00.0"));
+        assert_eq!((card.model, card.node), (Generation::Gaudi2.to_string(), "/dev/hl0".into()));
+    }
+
+    /// The driver adds its attributes behind the node (`hl_device_init`): the bus's own are there before.
+    #[test]
+    fn card_that_is_being_started_has_its_address() {
+        let found = cards(&Files(&[
+            ("/sys/class/accel/accel0/device/device", "0x1000\n"),
+            ("/sys/class/accel/accel0/device/uevent", "DRIVER=habanalabs\nPCI_SLOT_NAME=0000:10:00.0\n"),
+            ("/sys/class/accel/accel0/device/vendor", "0x1da3\n"),
+        ]));
+        let [card] = found.unwrap().try_into().unwrap();
+        assert_eq!(card.address, "0000:10:00.0");
+    }
 
     #[test]
     fn cards_are_listed_as_older_and_newer_kernels_list_them() {
@@ -69,7 +129,7 @@ mod tests {
                 [(0, "0000:10:00.0", generation.to_string()), (1, "0000:11:00.0", generation.to_string())],
                 "{abi:?}"
             );
-            assert!(found.iter().all(|node| node.state == "operational"));
+            assert!(found.iter().all(|node| node.state == "Operational"));
         }
     }
 }

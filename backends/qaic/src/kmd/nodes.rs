@@ -21,14 +21,11 @@ pub const CARDS: CardClass = CardClass {
     node: "/dev/accel/accel",
     default: "HAL_QAIC_DEFAULT",
     exclusive: false,
-    open_errors: &[
-        OpenError {
-            errno: Errno::NODEV,
-            retry: Retry::Patiently,
-            reason: Reason::NotReady("is still offline (it boots, or is being reset)"),
-        },
-        OpenError { errno: Errno::INTR, retry: Retry::Patiently, reason: Reason::Other },
-    ],
+    open_errors: &[OpenError {
+        errno: Errno::NODEV,
+        retry: Retry::Patiently,
+        reason: Reason::NotReady("is still offline (it boots, is being reset, or was removed)"),
+    }],
 };
 
 /// The cards of a system, by number.

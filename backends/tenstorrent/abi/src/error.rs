@@ -68,7 +68,6 @@ fn advice(request: Request, errno: Errno) -> &'static str {
         (_, Errno::NODEV) => {
             "; the card was reset or removed since it was opened: close it and open it again"
         }
-        (_, Errno::NOTTY) => "; this module does not know the call: install a newer one",
         (Request::AllocateTlb, Errno::NOMEM) => {
             "; every window of this size is in use: close other programs that use the card, or ask for another size"
         }

@@ -43,17 +43,20 @@ pub enum Feature {
     ReadOnlyPages,
     /// Windows as dma-bufs.
     ExportWindow,
+    /// Files that are open alone (`O_EXCL`), which older modules do not look at.
+    ExclusiveOpen,
 }
 
 impl Feature {
     /// Every feature.
-    pub const ALL: [Feature; 6] = [
+    pub const ALL: [Feature; 7] = [
         Feature::NocCleanup,
         Feature::ChipReset,
         Feature::PowerState,
         Feature::BlockingLock,
         Feature::ReadOnlyPages,
         Feature::ExportWindow,
+        Feature::ExclusiveOpen,
     ];
 
     /// The first module that has it.
@@ -64,7 +67,7 @@ impl Feature {
             Feature::PowerState => Version::new(2, 6, 0),
             Feature::BlockingLock => Version::new(2, 7, 0),
             Feature::ReadOnlyPages => Version::new(2, 9, 0),
-            Feature::ExportWindow => Version::new(2, 10, 0),
+            Feature::ExportWindow | Feature::ExclusiveOpen => Version::new(2, 10, 0),
         }
     }
 
@@ -77,6 +80,7 @@ impl Feature {
             Feature::BlockingLock => "waiting for a lock",
             Feature::ReadOnlyPages => "pages that the card only reads",
             Feature::ExportWindow => "windows as dma-bufs",
+            Feature::ExclusiveOpen => "files that are open alone",
         }
     }
 }

@@ -2,9 +2,9 @@
 
 //! An open card: its identity, memory and registers, and its end.
 //!
-//! A card is opened for one program alone. Before the driver touches any tile, it asks the card's controller what is
-//! fused off: touching such a tile hangs the network, and may hang the host. Then it touches only places of the
-//! [`Grid`].
+//! A card is opened for one program alone; modules before 2.10 need a lock for that. Before the driver touches any
+//! tile, it asks the card's controller what is fused off: touching such a tile hangs the network, and may hang the
+//! host. Then it touches only places of the [`Grid`].
 //!
 //! # When the program ends
 //!
@@ -18,13 +18,14 @@ use super::nodes::CARDS;
 use super::window::Windows;
 use crate::generation::{Controller, Generation, Harvest, Messages};
 use hal_backend::{Code, Failure};
-use hal_kernel::{CardFile, System, clock};
-use hal_tenstorrent_abi::uapi::{VENDOR, power};
-use hal_tenstorrent_abi::{Calls, Feature, NocCleanup, Power};
+use hal_kernel::drm::Unidentified;
+use hal_kernel::{CardFile, Errno, System, clock};
+use hal_tenstorrent_abi::uapi::{VENDOR, lock, power};
+use hal_tenstorrent_abi::{CallError, Calls, Feature, NocCleanup, Power};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The register of a tile with a bit for each core that is held, and all five of them held.
 pub(crate) const SOFT_RESET: u64 = 0xffb1_21b0;
@@ -33,6 +34,9 @@ pub(crate) const ALL_HELD: u32 = 0x4_7800;
 /// The upper half of a message's number, and the number's value if the firmware does not know the message.
 const ASKED: u32 = 0xaa00;
 const UNKNOWN: u32 = u32::MAX;
+/// The lock of a card that is open alone, with modules before 2.10: the last one. The first are for Ethernet cores.
+const LOCK: u8 = lock::COUNT - 1;
+
 /// How long a controller may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// More entries than any firmware has.
@@ -59,10 +63,17 @@ pub struct Card {
 impl Card {
     /// Opens a node, and waits up to `patience` for another program that has it.
     pub fn open(system: Arc<dyn System>, node: &Path, patience: Duration) -> Result<Self, Failure> {
+        let begin = Instant::now();
         let file = CardFile::open(&CARDS, system, node, patience)?;
         let name = file.name().to_owned();
         let of = |error: Error| error.failure(&name);
-        let calls = Calls::new(file).map_err(|error| of(error.into()))?;
+        let calls = Calls::new(file).map_err(|error| match error {
+            // Every module answers this.
+            CallError::Refused { errno: errno @ (Errno::NOTTY | Errno::INVAL), .. } => {
+                Unidentified::Unanswered(errno).failure(&name, CARDS.module)
+            }
+            other => of(other.into()),
+        })?;
         let info = calls.device().map_err(|error| of(error.into()))?;
         let generation = Generation::of(info.device).filter(|_| info.vendor == VENDOR).ok_or_else(|| {
             let message = format!(
@@ -74,6 +85,7 @@ impl Card {
             );
             Failure::new(Code::FailedPrecondition, message)
         })?;
+        take_alone(&name, &calls, || begin.elapsed() < patience)?;
         if calls.driver().has(Feature::PowerState) {
             let flags = power::MAX_AI_CLOCK | power::MEMORY_AWAKE | power::TENSIX;
             calls.set_power(Power { flags }).map_err(|error| of(error.into()))?;
@@ -173,6 +185,11 @@ impl Card {
         self.windows.write(place, address, &word.to_le_bytes())
     }
 
+    /// Finds out whether the file is still one of the card: a reset by another program, or a removal, ends that.
+    pub(crate) fn ask(&self) -> Result<(), Error> {
+        Ok(self.windows.calls().device().map(drop)?)
+    }
+
     /// Finds out whether a card that answers with ones only is still there: its controller always has something else
     /// to say.
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
@@ -182,6 +199,22 @@ impl Card {
         }
         Ok(())
     }
+}
+
+/// Has the card for this program alone where the module opens it for all, by the [`LOCK`]. That keeps out programs
+/// with this driver, not others.
+fn take_alone(name: &str, calls: &Calls<CardFile>, may_wait: impl Fn() -> bool) -> Result<(), Failure> {
+    if calls.driver().has(Feature::ExclusiveOpen) {
+        return Ok(());
+    }
+    while !calls.try_lock(LOCK).map_err(|error| Error::from(error).failure(name))? {
+        if !may_wait() {
+            let message = format!("{name} is in use by another program, which has its lock {LOCK}");
+            return Err(Failure::new(Code::Unavailable, message));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 impl Drop for Card {

@@ -12,7 +12,7 @@ use hal_tenstorrent_abi::uapi::{VENDOR, device};
 /// How the system lists these cards.
 pub const CARDS: CardClass = CardClass {
     driver: "tenstorrent",
-    module: "tt-kmd",
+    module: "tenstorrent",
     folder: paths::CLASS,
     prefix: paths::PREFIX,
     node: "/dev/tenstorrent/",
@@ -20,9 +20,15 @@ pub const CARDS: CardClass = CardClass {
     exclusive: true,
     open_errors: &[
         OpenError { errno: Errno::AGAIN, retry: Retry::Patiently, reason: Reason::InUse },
-        OpenError { errno: Errno::BUSY, retry: Retry::Patiently, reason: Reason::InUse },
-        OpenError { errno: Errno::NODEV, retry: Retry::Never, reason: Reason::Absent },
-        OpenError { errno: Errno::PERM, retry: Retry::Never, reason: Reason::Forbidden },
+        // This driver never answers so: DRM drivers do, and disks, which open no file alone.
+        OpenError {
+            errno: Errno::BUSY,
+            retry: Retry::Never,
+            reason: Reason::Unusable(
+                "cannot be opened for one program alone: it belongs to another kernel driver; the device list shows \
+                 which node is which",
+            ),
+        },
     ],
 };
 

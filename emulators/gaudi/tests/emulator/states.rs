@@ -497,7 +497,8 @@ fn file_system_shows_the_cards() {
         let second = generation == Generation::Gaudi2;
         assert_eq!(read("vendor").unwrap(), "0x1da3\n");
         assert_eq!(read("device").unwrap(), if second { "0x1020\n" } else { "0x1000\n" });
-        assert_eq!(read("status").unwrap(), "operational\n");
+        // The driver raises the first letter (`status_show`).
+        assert_eq!(read("status").unwrap(), "Operational\n");
         assert_eq!(read("device_type").unwrap(), if second { "GAUDI2\n" } else { "GAUDI\n" });
         assert_ne!(read("pci_addr").unwrap(), "");
         assert_eq!(read("colour"), Err(Errno::NOENT));

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Nodes that are no card of ours.
+//! Nodes that are no card of ours, and cards that are not ready.
 
 use super::super::cards;
 use super::*;
+use emulator_gaudi::{Emulator, Options};
+use hal_backend::HostRange;
 use hal_kernel::drm;
+use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,4 +52,85 @@ fn file_that_is_no_card_is_refused() {
     let refused = Card::open(system.clone(), Path::new("/dev/null"), Duration::ZERO).unwrap_err();
     assert!(refused.message().contains("not a habanalabs device"), "{refused}");
     assert!(cards(&*system).unwrap().is_empty(), "a kernel without accelerators lists none");
+}
+
+/// An emulated card, which first says that it is in other states, the last one first.
+struct Changing {
+    machine: Arc<Emulator>,
+    states: Mutex<Vec<u32>>,
+}
+
+impl Changing {
+    fn new(states: &[u32]) -> Arc<Self> {
+        let machine = Emulator::new(Options::default()).unwrap();
+        Arc::new(Self { machine, states: Mutex::new(states.to_vec()) })
+    }
+}
+
+impl System for Changing {
+    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        self.machine.open(path)
+    }
+
+    fn close(&self, file: OwnedFd) {
+        self.machine.close(file);
+    }
+
+    fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        self.machine.ioctl(file, request, argument)?;
+        if request == Call::Info.request(Abi::Drm) {
+            let asked = InfoIn::read_from_bytes(argument).map_err(|_| Errno::INVAL)?;
+            if asked.op == info::DEVICE_STATUS
+                && let Some(state) = self.states.lock().pop()
+            {
+                // SAFETY: the answer begins with the state, and was just written there.
+                unsafe { (asked.return_pointer as *mut u32).write(state) };
+            }
+        }
+        Ok(())
+    }
+
+    fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno> {
+        self.machine.map(file, length, offset)
+    }
+
+    fn read(&self, path: &Path) -> Result<String, Errno> {
+        self.machine.read(path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        self.machine.list(path)
+    }
+
+    fn holder(&self, path: &Path) -> Option<String> {
+        self.machine.holder(path)
+    }
+}
+
+/// A card that is being started is opened all the same (`hl_device_operational`), and one that is open may begin to be
+/// reset, which needs its file closed.
+#[test]
+fn card_whose_state_passes_is_waited_for() {
+    let node = Path::new("/dev/accel/accel0");
+    let passing = [status::IN_DEVICE_CREATION, status::IN_RESET, status::IN_RESET_AFTER_DEVICE_RELEASE];
+    let system = Changing::new(&passing);
+    let _card = Card::open(system.clone(), node, Duration::from_secs(60)).unwrap();
+    assert!(system.states.lock().is_empty());
+    for state in passing {
+        let refused = Card::open(Changing::new(&[state; 9]), node, Duration::ZERO).unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    }
+    let broken = Changing::new(&[status::OPERATIONAL, status::MALFUNCTION]);
+    let refused = Card::open(broken, node, Duration::from_secs(60)).unwrap_err();
+    assert!(refused.message().contains("broken"), "{refused}");
+}
+
+/// The control node of a driver with the old numbers answers questions, and nothing else (`hl_ioctl_control`).
+#[test]
+fn control_node_is_no_card() {
+    let machine = Emulator::new(Options { abi: Abi::Old, ..Options::default() }).unwrap();
+    let node = Path::new("/dev/accel/accel_controlD0");
+    let refused = Card::open(machine, node, Duration::ZERO).unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    assert!(refused.message().contains("control node"), "{refused}");
 }

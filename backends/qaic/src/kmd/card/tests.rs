@@ -100,7 +100,7 @@ fn object_that_cannot_be_mapped_is_freed() {
 #[test]
 fn only_the_opener_of_a_file_closes_it() {
     let (card, system) = open(willing());
-    let file = std::fs::File::open("/dev/null").unwrap();
+    let file = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
     let adopted = Card::adopt(system.clone(), file.as_fd(), "descriptor".to_owned()).unwrap();
     drop(adopted);
     assert_eq!(*system.closed.lock(), 0, "it is the program's");
