@@ -14,7 +14,7 @@ use std::fmt;
 pub struct Info {
     /// The path that it was opened by.
     pub node: String,
-    /// Whether it is software.
+    /// True for an emulated card.
     pub emulated: bool,
     /// Its generation.
     pub generation: Generation,

@@ -265,18 +265,11 @@ impl fmt::Debug for CardFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cards;
     use parking_lot::Mutex;
     use rustix::fs::{MemfdFlags, Mode, memfd_create};
 
     const CLASS: CardClass = CardClass {
-        driver: "device",
-        module: "module",
-        folder: "/sys/class/accel",
-        prefix: "accel",
-        node: "/dev/accel/accel",
-        default: "HAL_DEVICE_DEFAULT",
-        emulated: &["emulated"],
-        exclusive: false,
         open_errors: &[
             OpenError {
                 errno: Errno::AGAIN,
@@ -290,6 +283,7 @@ mod tests {
                 reason: Reason::Unusable("is broken; reset it"),
             },
         ],
+        ..cards::tests::CLASS
     };
 
     /// A system whose opens fail with the listed errors, the last one first, and then succeed.
@@ -316,22 +310,6 @@ mod tests {
         fn close(&self, file: OwnedFd) {
             drop(file);
             *self.closed.lock() += 1;
-        }
-
-        fn ioctl(&self, _: BorrowedFd<'_>, _: u32, _: &mut [u8]) -> Result<(), Errno> {
-            Err(Errno::NOTTY)
-        }
-
-        fn map(&self, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
-            Err(Errno::INVAL)
-        }
-
-        fn read(&self, _: &Path) -> Result<String, Errno> {
-            Err(Errno::NOENT)
-        }
-
-        fn list(&self, _: &Path) -> Result<Vec<String>, Errno> {
-            Err(Errno::NOENT)
         }
 
         fn holder(&self, _: &Path) -> Option<String> {

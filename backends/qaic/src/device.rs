@@ -83,7 +83,7 @@ impl QaicDevice {
         &self.client
     }
 
-    /// Whether it is software.
+    /// True for an emulated card.
     pub fn is_emulated(&self) -> bool {
         self.programs.is_some()
     }

@@ -13,7 +13,7 @@ use crate::common::{Buffer, Device, Executable, List, Semaphore, wait_until};
 use emulator_qaic::programs::Program;
 use emulator_qaic::{Emulator, Options};
 use hal_backend::{Failure, Function, HostCall, HostProgram, Parameters};
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 use hal_qaic::FORMAT;
 use hal_semaphore::Code;
 use std::ops::Range;

@@ -221,7 +221,7 @@ impl Card {
         self.holders.add(holder);
     }
 
-    /// Whether its file is open.
+    /// True if its file is open.
     pub fn is_open(&self) -> bool {
         self.file.read().is_some()
     }

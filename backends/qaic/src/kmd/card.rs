@@ -129,7 +129,7 @@ impl Card {
         }
     }
 
-    /// Whether the device can be used. The request names a handle that does not exist, which only a device that can
+    /// True if the device can be used. The request names a handle that does not exist, which only a device that can
     /// be used answers.
     pub(super) fn is_online(&self) -> bool {
         let mut absent = MmapBo { handle: u32::MAX, ..MmapBo::default() };

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What commands call their DMA transfers, as the vendor's library does.
+/// The tags of commands' DMA transfers, as in the vendor's library.
 const NETWORK_TAG: u32 = 100;
 const CONSTANTS_TAG: u32 = 300;
 
@@ -44,7 +44,7 @@ pub struct Activation {
     id: u32,
     /// The channel to it.
     pub channel: u32,
-    /// Where it is.
+    /// Its addresses.
     pub bases: Bases,
 }
 
@@ -55,7 +55,7 @@ pub struct Device {
     control: Control,
     version: Version,
     commands: Result<Version, Error>,
-    /// Whether a sub-system that restarts is waited for no more.
+    /// True if nobody waits for a restarting sub-system any more.
     given_up: AtomicBool,
 }
 
@@ -114,7 +114,7 @@ impl Device {
         self.version
     }
 
-    /// What is to be said of the versions that it speaks, if they are not ours.
+    /// Warnings about the versions that it speaks, if they are not ours.
     pub fn warnings(&self) -> Vec<String> {
         let name = self.card.name();
         let differs = |what: &str, ours: Version, device: Version| {
@@ -190,7 +190,7 @@ impl Device {
         }
     }
 
-    /// What the device is and has.
+    /// The device's identity and resources.
     pub fn information(&self) -> Result<Information, Error> {
         let answer: (StatusResponse, _) =
             self.command(&StatusRequest::default(), &[], &[], Vec::new(), |answer: &StatusResponse| {

@@ -273,8 +273,7 @@ fn ask(windows: &Windows, controller: &Controller, messages: &Messages) -> Resul
         if state == UNKNOWN || clock() >= deadline {
             return Err(unusable(format!(
                 "its controller does not answer what is fused off ({state:#x}), so no tile can be touched: reset it \
-                 (tt-smi -r), or \
-                 update its firmware (tt-flash)"
+                 (tt-smi -r), or update its firmware (tt-flash)"
             )));
         }
         std::thread::sleep(Duration::from_micros(100));
@@ -289,8 +288,7 @@ fn telemetry(windows: &Windows, controller: &Controller) -> Result<BTreeMap<u32,
     if count > MOST_ENTRIES {
         return Err(Error::Gone(format!(
             "its controller has no telemetry (a table of {count} entries at {table:#x}): its firmware has not \
-             started, or its \
-             network hangs; reset it (tt-smi -r)"
+             started, or its network hangs; reset it (tt-smi -r)"
         )));
     }
     let mut telemetry = BTreeMap::new();

@@ -37,7 +37,7 @@ use std::path::Path;
 /// The node that a program opens to have its executables run.
 pub const NODE: &str = "/dev/accel/emulator";
 
-/// Whether another process emulates the cards that this process sees.
+/// True if another process emulates the cards that this process sees.
 pub fn is_supervised() -> bool {
     rustix::fs::stat(Path::new(NODE)).is_ok()
 }

@@ -25,10 +25,6 @@ impl System for Other {
         memfd_create("node", MemfdFlags::CLOEXEC)
     }
 
-    fn close(&self, file: OwnedFd) {
-        drop(file);
-    }
-
     fn ioctl(&self, _: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
         if request != drm::VERSION || self.name.is_empty() {
             self.others.fetch_add(1, Ordering::Relaxed);
@@ -40,22 +36,6 @@ impl System for Other {
         unsafe { (version.name as *mut u8).copy_from(self.name.as_ptr(), self.name.len()) };
         argument.copy_from_slice(version.as_bytes());
         Ok(())
-    }
-
-    fn map(&self, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
-        Err(Errno::INVAL)
-    }
-
-    fn read(&self, _: &Path) -> Result<String, Errno> {
-        Err(Errno::NOENT)
-    }
-
-    fn list(&self, _: &Path) -> Result<Vec<String>, Errno> {
-        Err(Errno::NOENT)
-    }
-
-    fn holder(&self, _: &Path) -> Option<String> {
-        None
     }
 }
 
