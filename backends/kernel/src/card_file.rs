@@ -141,7 +141,10 @@ impl CardClass {
             ),
             Reason::Unusable(advice) => (Code::FailedPrecondition, format!("{name} {advice}")),
             Reason::Other => (
-                Code::Unavailable,
+                match errno {
+                    Errno::MFILE | Errno::NFILE | Errno::NOMEM => Code::ResourceExhausted,
+                    _ => Code::Unavailable,
+                },
                 format!("{name} cannot be opened: {errno} (errno {})", errno.raw_os_error()),
             ),
         };
@@ -334,6 +337,8 @@ mod tests {
             (Errno::NODEV, long, Code::NotFound, "ask for device://emulated"),
             (Errno::ACCESS, long, Code::PermissionDenied, "group of the node"),
             (Errno::IO, long, Code::Unavailable, "(errno 5)"),
+            (Errno::MFILE, long, Code::ResourceExhausted, "(errno 24)"),
+            (Errno::NOMEM, long, Code::ResourceExhausted, "(errno 12)"),
         ] {
             let refused = open(&vec![errno; 1000], patience).unwrap_err();
             assert_eq!(refused.code(), code, "{refused}");

@@ -424,7 +424,9 @@ fn card_that_cannot_be_opened_says_what_to_do() {
     says("qaic://emulated/x", Code::NotFound, "emulated/0");
     says("qaic://fd/x", Code::InvalidArgument, "fd/x");
     says("qaic://fd/999", Code::InvalidArgument, "no open descriptor");
-    says("qaic://fd/0", Code::InvalidArgument, "not a qaic device");
+    let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+    let uri = format!("qaic://fd/{}", std::os::fd::AsRawFd::as_raw_fd(&null));
+    says(&uri, Code::InvalidArgument, "not a qaic device");
     says("qaic://emulated?fault=never:1", Code::InvalidArgument, "fault");
     says("qaic://emulated?timeout=0", Code::InvalidArgument, "timeout");
     says("qaic://emulated?control_timeout=61", Code::InvalidArgument, "control_resp_timeout_s");

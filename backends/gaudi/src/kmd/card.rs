@@ -186,7 +186,9 @@ impl Card {
                     Err(errno) => Err(Unidentified::Unanswered(errno).failure(&self.name, DRIVER)),
                 }
             }
-            Err(Unidentified::Unanswered(errno)) => Err(self.failure("its driver's name", errno)),
+            Err(Unidentified::Unanswered(Errno::NODEV)) => {
+                Err(self.failure("its driver's name", Errno::NODEV))
+            }
             Err(other) => Err(other.failure(&self.name, DRIVER)),
         }
     }

@@ -219,8 +219,10 @@ fn take_alone(name: &str, calls: &Calls<CardFile>, may_wait: impl Fn() -> bool) 
 
 impl Drop for Card {
     fn drop(&mut self) {
-        // A card that is gone runs nothing that has to be held.
-        let _ = self.hold_all();
+        // A card that is gone runs nothing that has to be held, and an access by a mapping of it is a signal.
+        if self.ask().is_ok() {
+            let _ = self.hold_all();
+        }
     }
 }
 
@@ -296,3 +298,6 @@ fn telemetry(windows: &Windows, controller: &Controller) -> Result<BTreeMap<u32,
     }
     Ok(telemetry)
 }
+
+#[cfg(test)]
+mod tests;
