@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The device: what it is, and its memory, executables and queues for the driver.
+//! The device's properties, memory, executables and queues for the driver.
 
 use crate::dma::Dma;
 use crate::executable::{Executable, FORMAT, IDENTIFIER};
@@ -52,7 +52,7 @@ impl fmt::Debug for GaudiDevice {
 }
 
 impl GaudiDevice {
-    /// A device of an open card; with who runs host executables for it, if it is software.
+    /// A device of an open card; `programs` runs host executables for it, if it is emulated.
     pub(crate) fn new(
         shared: &Arc<OpenCard>,
         programs: Option<Arc<dyn CardPrograms>>,

@@ -2,11 +2,11 @@
 
 //! Asynchronous transfers: submitted at once, polled by any thread.
 //!
-//! A [`Dma`] moves bytes between host memory and a card, or within the card, beside the HAL's queues or without them.
-//! A [`Request`] is one transfer. Submitting never waits: what finds no room in the kernel's queues is kept, in
-//! order, and goes when there is room. Any number may be on their way. Polling a request looks for what has ended,
-//! submits what can be, and says how this one is; it never waits either. Any thread may submit, poll and free, the
-//! same request even.
+//! A [`Dma`] moves bytes between host memory and a card, or within the card, beside the HAL's queues or without them. A
+//! [`Request`] is one transfer. Submitting never waits: transfers without room in the kernel's queues are kept in
+//! order, and go when there is room. Any number may be in flight. Polling a request collects the transfers that have
+//! ended, submits others, and returns this one's state; it never waits either. Any thread may submit, poll and free,
+//! even the same request.
 //!
 //! Host memory is made known to the card for the time of its transfer, and must stay what it is until then: a caller
 //! that passes an address promises that. Transfers that go the same way are done one after the other, in the order in

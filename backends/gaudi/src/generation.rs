@@ -27,8 +27,8 @@ impl Lane {
 
 /// The capabilities of a generation, and this backend's choices for it.
 pub trait Capabilities {
-    /// True if a chunk names a command buffer of the kernel, which the kernel checks and copies when it is
-    /// submitted. Otherwise it names a device address, and what is there must stay until the submission has ended.
+    /// True if a chunk names a command buffer of the kernel, which the kernel checks and copies when it is submitted.
+    /// Otherwise it names a device address, and the bytes there must stay until the submission has ended.
     fn copies_command_buffers(self) -> bool;
 
     /// True if device memory is taken and mapped in pages. Otherwise all of it has addresses from the beginning, and

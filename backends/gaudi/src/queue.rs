@@ -297,7 +297,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Submits one step, behind what its queue did in another lane and what it waits for.
+    /// Submits one step, behind the steps of its queue on another lane and behind the points that it waits for.
     fn step(&self, state: &mut QueuesState, number: usize, step: &LanePackets) -> Result<(), Stop> {
         let target = self.generation.hardware_queue(step.lane, number);
         let queue = state.queue(number);

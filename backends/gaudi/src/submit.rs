@@ -335,8 +335,8 @@ impl Drop for Submitter {
     }
 }
 
-/// The state of a card that refuses work, for people. Its driver refuses waits before it says that a reset is to
-/// come, and may be done with the reset when it is asked.
+/// The state of a card that refuses work, for people. The driver refuses waits before it reports that a reset is to
+/// come, and the reset may have ended when the state is read.
 fn refusing(state: &'static str, errno: Errno) -> &'static str {
     if errno == Errno::BUSY && state == OPERATIONAL { "taken by a reset" } else { state }
 }

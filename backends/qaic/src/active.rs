@@ -30,7 +30,7 @@ pub(crate) struct StartOptions {
     pub(crate) elements: u32,
     /// How long its sub-system may take to restart.
     pub(crate) patience: Duration,
-    /// How many runs of it may be in flight; as many as its ring takes, if nothing is said.
+    /// How many runs of it may be in flight; by default as many as its ring takes.
     pub(crate) in_flight: Option<usize>,
 }
 
@@ -44,8 +44,8 @@ struct Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // The device releases the rest when the file is closed. A device that does not answer
-        // is asked once, and not for each thing that it has: each time may take a minute.
+        // The device releases the rest when the file is closed. A silent device is asked once, and not for each of
+        // these: each request may take a minute.
         self.deactivate();
         if let Some(network) = self.network.take().filter(|_| self.is_heard()) {
             let _ = self.device.unload_network(network);
@@ -57,7 +57,7 @@ impl Drop for Loaded {
 }
 
 impl Loaded {
-    /// Stops the network, if it runs. Whether it has stopped, and with it the kernel has ended every slice of its
+    /// Stops the network, if it runs. True if it has stopped, and with it the kernel has ended every slice of its
     /// channel.
     fn deactivate(&mut self) -> bool {
         let Some(activation) = self.activation.take() else { return true };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A network before it runs: a container, read, and what each of its buffers is for.
+//! A network before it runs: a parsed container, and the role of each of its buffers.
 
 use crate::hazard::Access;
 use hal_qaic_abi::container::metadata::Direction;

@@ -231,7 +231,7 @@ impl FakeCardState {
         Ok(())
     }
 
-    /// Transfers what is to be transferred, in the direction that is its turn.
+    /// Does the transfers of one direction.
     fn transfer(&self, queued: &[(u32, u64)], dir: u32, ddr: &HostRange) {
         for (handle, resize) in queued {
             let object = &self.objects[handle];

@@ -27,7 +27,7 @@ pub struct Info {
 }
 
 impl QaicDevice {
-    /// Asks the card what it is and how it is.
+    /// Asks the card for its identity and its state.
     pub fn info(&self) -> Info {
         let client = self.client();
         let name = client.card().name();

@@ -83,8 +83,8 @@ impl<E> fmt::Debug for Qaic<E> {
 }
 
 impl Qaic {
-    /// Opens a node on a system other than this one, such as one that counts or records what it passes on, with the
-    /// parameters that a URI has. `programs` runs host programs, if the card is emulated.
+    /// Opens a node on another system than this one, such as one that counts or records requests, with the parameters
+    /// that a URI has. `programs` runs host programs, if the card is emulated.
     pub fn open_on(
         system: Arc<dyn System>,
         node: &Path,

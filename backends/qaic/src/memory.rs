@@ -45,7 +45,7 @@ struct ObjectUse {
     taken: bool,
 }
 
-/// An object, and for what it is sliced.
+/// An object with its slices.
 #[derive(Debug)]
 pub(crate) struct Bound {
     card: Arc<Card>,

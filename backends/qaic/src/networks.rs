@@ -29,9 +29,9 @@ const REMEMBERED: usize = 64;
 pub(crate) struct Settings {
     /// How many run at once.
     pub(crate) channels: usize,
-    /// How many elements a channel's rings have; as many as are needed, if nothing is said.
+    /// How many elements a channel's rings have; by default as many as are needed.
     pub(crate) elements: Option<u32>,
-    /// How many runs of a network may be in flight; as many as its ring takes, if nothing is said.
+    /// How many runs of a network may be in flight; by default as many as its ring takes.
     pub(crate) in_flight: Option<usize>,
     /// How long a run may take.
     pub(crate) timeout: Duration,
@@ -62,12 +62,12 @@ pub(crate) struct NetworkKey {
     pub(crate) capacities: Vec<u64>,
 }
 
-/// A network that is wanted, whether it runs or not.
+/// A request for a network, which may run already or not.
 pub(crate) trait NetworkRequest {
     /// True if it has this key.
     fn is(&self, key: &NetworkKey, bindings: &[Binding]) -> bool;
 
-    /// Its key, and what it is started from.
+    /// Its key and its blueprint.
     fn make(&self, bindings: &[Binding]) -> Result<(NetworkKey, Arc<Blueprint>), Failure>;
 }
 
@@ -197,8 +197,8 @@ impl Networks {
         }
     }
 
-    /// Whichever network had this channel has lost it: a channel is given again only after the kernel has taken it
-    /// away. It is not to touch the channel any more.
+    /// Ends the network that had this channel before. The kernel gives a channel again only after it has taken it away,
+    /// so that network must not touch it any more.
     fn take_over(&mut self, channel: u32) {
         let had_it = |(_, active): &&(NetworkKey, Active)| active.target.channel.number == channel;
         while let Some(number) = self.running.iter().find(had_it).map(|(_, active)| active.number) {
@@ -214,7 +214,7 @@ impl Networks {
         Ok(())
     }
 
-    /// A run of a network is over: what it had is there for the next one.
+    /// Takes back the buffers of a run that is over, for the next one.
     pub(crate) fn release_buffers(&mut self, network: u64, slot: RunBuffers) {
         // A network that was stopped meanwhile needs no buffers.
         if let Some((_, active)) = self.running.iter_mut().find(|(_, active)| active.number == network) {
@@ -222,8 +222,8 @@ impl Networks {
         }
     }
 
-    /// Stops a network, of which a run has failed: whatever is queued there ends unfinished. The next dispatch starts
-    /// it again. Says why it has ended: the first reason of all that there are.
+    /// Stops a network, of which a run has failed: runs that are queued there end unfinished. The next dispatch starts
+    /// it again. Returns the first cause of its end.
     pub(crate) fn end(&mut self, network: u64, why: &Error) -> Error {
         let Some(place) = self.running.iter().position(|(_, active)| active.number == network) else {
             let known = self.ended.iter().find(|(number, _)| *number == network);
@@ -231,7 +231,7 @@ impl Networks {
         };
         let (_, mut active) = self.running.remove(place);
         if *why == Error::WorkloadLost {
-            // The kernel has ended it: what is left is to unload it.
+            // The kernel has ended it, and it only has to be unloaded.
             active.forget();
         }
         drop(active);
@@ -242,7 +242,7 @@ impl Networks {
         why.clone()
     }
 
-    /// Stops what runs of an executable.
+    /// Stops the networks of an executable.
     pub(crate) fn retire(&mut self, executable: u64) {
         self.running.retain(|(key, _)| key.executable != executable);
     }

@@ -119,7 +119,7 @@ impl JobQueue {
     }
 }
 
-/// Which command of which job a run is for.
+/// The command that a run is for.
 struct CommandRef {
     queue: usize,
     phase: Phase,
@@ -313,7 +313,7 @@ impl Queues {
         self.end_submissions();
     }
 
-    /// One of the threads has panicked. The other one takes no more work, lets go of what there is, and ends.
+    /// One of the threads has panicked. The other one takes no more work, releases what there is, and ends.
     pub(crate) fn thread_panicked(&self, why: &Failure) {
         let mut state = self.state.lock();
         state.has_panicked = true;
@@ -328,7 +328,7 @@ impl Queues {
         self.completion.notify_one();
     }
 
-    /// Lets go of all jobs and runs of a device that is lost. Only by the last thread that looks for them.
+    /// Releases all jobs and runs of a device that is lost. Only for the last thread that looks for them.
     fn clear(&self) {
         let mut state = self.state.lock();
         let queues = state.queues.iter_mut();

@@ -100,7 +100,7 @@ impl Tiles {
         self.epoch.fetch_add(1, Ordering::Relaxed) % (1 << 30) + 1
     }
 
-    /// Has a tile ask an executable what it is.
+    /// Runs an executable's query function on a tile.
     pub(crate) fn load(&self, request: &LoadRequest<'_>, settings: Settings) -> Result<Executable, Error> {
         let never = AtomicBool::new(false);
         Executable::load(request, &self.asker.lock(), self.next_epoch(), self.patience(settings, &never))

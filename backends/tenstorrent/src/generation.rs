@@ -62,7 +62,7 @@ pub(crate) struct Messages {
     /// The register that makes the controller look, and the bit for that.
     pub(crate) control: u64,
     pub(crate) look: u32,
-    /// The question what is fused off.
+    /// The message that asks what is fused off.
     pub(crate) question: u32,
     /// The register that says whether coordinates are translated, and the bit.
     pub(crate) translation: u64,

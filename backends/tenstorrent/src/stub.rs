@@ -52,7 +52,7 @@ pub(crate) mod common {
     pub(crate) const FUNCTION: i32 = 0;
     /// Three arguments; of a function that has workgroups, the third is the core's own.
     pub(crate) const ARGUMENTS: i32 = 4;
-    /// How many workgroups there are in x and y; none, where the function is called once, as it is.
+    /// How many workgroups there are in x and y; zero if the function is called once.
     pub(crate) const COUNT_X: i32 = 16;
     pub(crate) const COUNT_Y: i32 = 20;
     /// The pages: where the list of them is, and how many there are.

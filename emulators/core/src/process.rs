@@ -224,9 +224,8 @@ fn duplicate(number: RawFd) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// Memory of this process at an address that it gave to a device itself; nothing, if there can be no memory
-/// there. The process keeps it for as long as it is mapped for the device, as
-/// [`System::ioctl`](hal_kernel::System::ioctl) requires.
+/// Memory of this process at an address that it gave to a device itself; `None` if no memory can be there. The process
+/// keeps it for as long as it is mapped for the device, as [`System::ioctl`](hal_kernel::System::ioctl) requires.
 pub(crate) fn lent(address: u64, length: u64) -> Option<HostRange> {
     if length == 0 {
         return HostRange::allocate(0, 8).ok();

@@ -23,7 +23,7 @@ use rustix::net::{
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// A connection whose other end is known, and on which nothing was brought yet.
+/// A connection whose other end has proved itself, before any memory was passed over it.
 pub(super) struct Call<'a> {
     handle: &'a Handle,
     socket: OwnedFd,

@@ -70,8 +70,8 @@ impl Exported {
     }
 }
 
-/// Device memory that others can use: a dma-buf, and what it is. Dropping it closes the descriptor; others keep
-/// theirs. So does the loss of the card, since a dma-buf keeps the card's file open.
+/// Device memory that others can use: a dma-buf and its handle. Dropping it closes the descriptor; others keep theirs.
+/// So does the loss of the card, since a dma-buf keeps the card's file open.
 pub struct Export {
     handle: Handle,
     buffer: Arc<Buffer>,
@@ -90,9 +90,9 @@ impl Export {
         &self.handle
     }
 
-    /// A new descriptor of the memory, to give to others. One that is open when the card is lost keeps the card from
-    /// being reset, and the kernel kills this process for it; a process that has [imported](Ipc::import) it is
-    /// notified, and lets go.
+    /// A new descriptor of the memory, to give to others. A descriptor that is open when the card is lost keeps the
+    /// card from being reset, and the kernel kills this process for it; a process that has [imported](Ipc::import) it
+    /// is notified, and closes its own.
     ///
     /// # Errors
     ///
@@ -132,8 +132,8 @@ pub(super) fn exported_place(card: &Card, memory: &Memory, offset: u64) -> (u64,
     }
 }
 
-/// A dma-buf of whole pages of some device memory, and what the kernel was asked to export: a place, and an offset
-/// from it. Where places are mappings, `inside` allows it to begin behind the mapping's beginning.
+/// A dma-buf of whole pages of some device memory, and the kernel's name for them: a place, and an offset from it. If
+/// places are mappings, `inside` allows it to begin behind the mapping's beginning.
 fn dma_buf(
     card: &Card,
     memory: &Memory,

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! How two processes show each other that both have a handle, without saying what is in it.
+//! The proof by which two processes show each other that both have a handle, without sending its secret.
 //!
-//! Each handle has a secret of its buffer. Either side names a number that was never used before, and the other one
-//! answers with a keyed hash of both numbers: that takes the secret, and an answer that was overheard is of no use
-//! later.
+//! Each handle has its buffer's secret. Each side sends a number that was never used before, and the other one answers
+//! with a keyed hash of both numbers. The hash takes the secret, and a recorded answer is useless later.
 
 use super::socket::failed;
 use hal_backend::Failure;

@@ -316,8 +316,8 @@ impl Service {
         Ok(())
     }
 
-    /// Shows the other side who this is and has it do likewise: for which buffer, how much shared memory it brings,
-    /// and that. Nothing if there is nothing for this client.
+    /// The handshake: both sides prove that they have the secret, and the client names the buffer and the length of its
+    /// shared memory. `None` if there is nothing for this client.
     fn handshake(&self, connection: &Arc<OwnedFd>) -> Result<Option<(u64, u64, Option<OwnedFd>)>, Failure> {
         let deadline = Some(Instant::now() + HANDSHAKE);
         let mut call = [0; CALL];

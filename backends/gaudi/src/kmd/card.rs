@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! An open card: how it is opened, asked and closed. Its calls for memory and for queues are in modules of their own.
+//! An open card: opening, questions, closing. Its calls for memory and for queues are in modules of their own.
 //!
 //! This is a thin layer: a call here is one request to the kernel, and its caller decides what to do about a busy or
 //! lost card. The layer's one state is whether the file is open. The kernel kills a process that holds a card through

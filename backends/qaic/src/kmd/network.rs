@@ -71,8 +71,8 @@ impl Device {
     /// The device of an open file. Fails if it speaks another major version of either half of the protocol: of
     /// transactions, which are the kernel's business as well, or of commands, which the kernel only passes on.
     ///
-    /// A device that does not say which commands it knows, or says it in a way that is not understood, is taken, with a
-    /// [warning](Device::warnings): that it cannot be asked is no proof that it cannot be used.
+    /// A device that does not report the versions of its commands, or not in a known form, is accepted with a
+    /// [warning](Device::warnings): it may work all the same.
     pub fn new(card: Arc<Card>, control_timeout: Option<Duration>) -> Result<Self, Failure> {
         let control = Control::new(&card, control_timeout)?;
         let mut device = Self {
@@ -224,8 +224,7 @@ impl Device {
             };
             let (transfer, memory) = transfer(CONSTANTS_TAG, bytes);
             if let Err(error) = self.command(&request, &[], &[transfer], memory, status) {
-                // Only a device that refuses may have given the room back itself. One that is silent is not asked
-                // again.
+                // A device that refuses may have freed the memory itself. A silent one is not asked again.
                 if !self.control.is_silent() {
                     let _ = self.unload_constants(id);
                 }

@@ -32,7 +32,7 @@ struct Watched {
     oldest_since: Option<Instant>,
     /// How many of the objects that are waited for are complete.
     complete: usize,
-    /// When the run before it has ended, as far as it was asked for.
+    /// When the run before it was seen to end.
     not_before: u64,
 }
 

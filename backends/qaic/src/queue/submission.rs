@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// The first and the longest sleep while others' work fills a ring.
 const BACK_OFF: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
-/// A job whose commands begin.
+/// A job of which some commands have not begun yet.
 struct StartingJob {
     job: Job<QaicDevice>,
     phase: Phase,

@@ -3,7 +3,7 @@
 //! Host executables of a process whose cards another process emulates.
 //!
 //! An emulated card computes with IREE's host executables, which are code in the program's own process. A
-//! [supervisor](crate::supervised) emulates the card in another process and cannot run them: it calls the
+//! [supervisor](crate::SupervisedMachine) emulates the card in another process and cannot run them: it calls the
 //! program's process, which lends it threads. Both communicate through sockets, which the program gets by
 //! opening [`NODE`]; this node exists only under a supervisor.
 //!
