@@ -12,7 +12,7 @@
 //!
 //! | path | device |
 //! |---|---|
-//! | `gaudi://` | the first card that the kernel lists |
+//! | `gaudi://` | the first card that the kernel lists, of those that have a node here |
 //! | `gaudi://N` | the card behind `/dev/accel/accelN`; `/dev/hlN` before Linux 6.7 |
 //! | `gaudi://0000:19:00.0` | the card at a place on the bus |
 //! | `gaudi:///dev/hl0` | the card behind a node |

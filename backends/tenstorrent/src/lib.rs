@@ -12,7 +12,7 @@
 //!
 //! | path | device |
 //! |---|---|
-//! | `tenstorrent://` | the first card that the kernel lists |
+//! | `tenstorrent://` | the first card that the kernel lists, of those that have a node here |
 //! | `tenstorrent://N` | the card behind `/dev/tenstorrent/N` |
 //! | `tenstorrent://0000:01:00.0` | the card at a place on the bus |
 //! | `tenstorrent:///dev/tenstorrent/N` | the card behind a node |
