@@ -14,7 +14,7 @@
 //!
 //! - [`Element`], [`Reduction`], [`Folding`]: the element types and reductions.
 //! - [`Operation`]: the nine kinds, and what each rank sends and receives.
-//! - [`Communicator`], [`Entry`]: the interface of a group to a driver.
+//! - [`Communicator`], [`OperationEntry`]: the interface of a group to a driver.
 //! - [`Pieces`], [`PieceEntry`]: the division of a large operation.
 //! - [`local`]: groups within this process.
 
@@ -32,7 +32,7 @@ mod spread;
 mod tree;
 
 pub use callbacks::{notify, release};
-pub use communicator::{Buffers, Communicator, Done, Entry, Job, PieceEntry};
+pub use communicator::{Buffers, Communicator, Done, Job, OperationEntry, PieceEntry};
 pub use element::{Element, Reduction};
 pub use operation::{ENCODED, Kind, Operation, Participants, Places, RECEIVER, SENDER, Side};
 pub use piece::{

@@ -10,7 +10,7 @@
 use crate::cts;
 use crate::iree::{ASAN_CFLAGS, ASAN_RUSTFLAGS, Flavour, Tree};
 use crate::workspace;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -33,7 +33,16 @@ pub(crate) fn with_iree() -> Result<bool> {
     tree.build(&["hal_runtime_archives"])?;
     tree.build(&["embed", "smoke", "overlap", "hal_cts"])?;
     let data = cts::testdata(&tree)?;
-    let module = two_functions(&tree)?;
+    let module = tree.folder().join("two_functions.vmfb");
+    tree.compile(
+        &workspace::root()?.join("hal-driver/examples/two_functions.mlir"),
+        &module,
+        &[
+            "--iree-hal-local-target-device-backends=llvm-cpu",
+            "--iree-llvmcpu-target-cpu=generic",
+            "--iree-execution-model=async-external",
+        ],
+    )?;
 
     let suite = |name, uri| {
         let mut suite = Command::new(tree.tool("hal_cts"));
@@ -94,19 +103,8 @@ fn check(what: &str, mut command: Command, fails: bool) -> Result<bool> {
 fn tests(tree: &Tree, data: &Path) -> Result<Command> {
     let mut command = workspace::cargo();
     command
-        .args([
-            "test",
-            "--tests",
-            "--locked",
-            "--no-fail-fast",
-            "--package",
-            "hal-driver",
-            "--package",
-            "hal-collectives",
-            "--profile",
-            "asan",
-            "--target",
-        ])
+        .args(["test", "--tests", "--locked", "--no-fail-fast", "-p", "hal-driver", "-p", "hal-collectives"])
+        .args(["--profile", "asan", "--target"])
         .arg(workspace::host()?)
         // Of bad calls, those on IREE's own drivers do what a sanitizer ends.
         .args(["--", "--skip", "answers_of_iree_s_drivers_are_as_written"])
@@ -128,26 +126,4 @@ fn tests(tree: &Tree, data: &Path) -> Result<Command> {
 fn reported(output: &Output) -> bool {
     let text = String::from_utf8_lossy(&output.stderr);
     ["ERROR: AddressSanitizer", "ERROR: LeakSanitizer"].iter().any(|sentence| text.contains(sentence))
-}
-
-fn two_functions(tree: &Tree) -> Result<std::path::PathBuf> {
-    let source = workspace::root()?.join("hal-driver/examples/two_functions.mlir");
-    let target = tree.folder().join("two_functions.vmfb");
-    compile(tree, &source, &target)?;
-    Ok(target)
-}
-
-fn compile(tree: &Tree, source: &Path, target: &Path) -> Result<()> {
-    let status = Command::new(tree.python().program("iree-compile"))
-        .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
-        .args(["--iree-llvmcpu-target-cpu=generic", "--iree-execution-model=async-external"])
-        .arg(source)
-        .arg("-o")
-        .arg(target)
-        .status()
-        .context("starting iree-compile")?;
-    if !status.success() {
-        bail!("iree-compile could not compile {}", source.display());
-    }
-    Ok(())
 }

@@ -3,13 +3,13 @@
 //! `cargo xtask bench`: the same work on IREE's local drivers and on the mock device, side by side; or, with
 //! `--engine`, what an operation costs in the engine alone; or, with `--gaudi`, asynchronous transfers.
 
-use crate::iree::{Flavour, Plugin, Tree};
+use crate::iree::{FOR_THIS_PROCESSOR, Flavour, Plugin, Tree};
 use crate::workspace;
 use crate::{cts, latency, packages};
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[derive(Debug, Default, clap::Args)]
@@ -58,7 +58,8 @@ impl Options {
         if self.gaudi {
             bail!("--gaudi measures all that it has; it takes no --only");
         }
-        let names: Vec<&str> = CASES.iter().map(|(name, _)| *name).chain(FLOORS).collect();
+        let names: Vec<&str> =
+            CASES.iter().map(|(name, _)| *name).chain(FLOORS.map(|(name, _)| name)).collect();
         if self.engine || self.collectives || names.iter().any(|name| name.contains(only)) {
             return Ok(());
         }
@@ -107,11 +108,16 @@ fn cargo_bench(package: &str, bench: &str, arguments: &[&str]) -> Result<bool> {
     workspace::ensure_fetched()?;
     let mut command = workspace::cargo();
     command.args(["bench", "-p", package, "--bench", bench, "--"]).args(arguments);
-    Ok(command.current_dir(workspace::root()?).status().context("starting cargo")?.success())
+    workspace::succeeds(command.current_dir(workspace::root()?))
 }
 
-/// The measurements of hal_bench that need no device.
-const FLOORS: [&str; 4] = ["wake", "handover", "ownership", "pool"];
+/// The measurements of hal_bench that need no device, and what each does.
+const FLOORS: [(&str, &str); 4] = [
+    ("wake", "being woken from sleep by another thread"),
+    ("handover", "handing a 4 KiB copy to another thread through a locked list"),
+    ("ownership", "the same with its semaphore and buffers, which it keeps, and which it raises"),
+    ("pool", "handing over that memory is got from IREE's pool, filled with 4 KiB and given back"),
+];
 
 /// The models of the `invoke` cases: where they are and what they are called.
 const MODELS: [(&str, &str); 4] =
@@ -122,9 +128,10 @@ fn devices(options: &Options) -> Result<bool> {
     tree.build(&["hal_bench"])?;
     let data = cts::testdata(&tree)?;
     let folder = tree.folder().join("bench");
-    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    fs::create_dir_all(&folder)?;
     for (place, name) in MODELS {
-        compile(&tree, &workspace::root()?.join(place).join("models").join(name), &folder.join(name))?;
+        let source = workspace::root()?.join(place).join("models").join(name).with_extension("mlir");
+        tree.compile(&source, &folder.join(name).with_extension("vmfb"), &FOR_THIS_PROCESSOR)?;
     }
     let machine = machine();
     let mut text = String::new();
@@ -149,40 +156,16 @@ fn devices(options: &Options) -> Result<bool> {
         if let Some(company) = company {
             company.apply(&mut command);
         }
-        if !command.status().context("starting hal_bench")?.success() {
-            bail!("the benchmark failed");
-        }
-        text += &std::fs::read_to_string(&lines).with_context(|| format!("reading {}", lines.display()))?;
+        workspace::run(&mut command, "the benchmark failed")?;
+        text += &fs::read_to_string(&lines)?;
     }
     let results = read(&text)?;
     print!("\n{machine}\n{}", table(&results, options.device()));
     let json = workspace::target()?.join("bench.json");
     let body: Vec<&str> = text.lines().collect();
-    std::fs::write(&json, format!("[\n{}\n]\n", body.join(",\n")))
-        .with_context(|| format!("writing {}", json.display()))?;
+    workspace::write(&json, &format!("[\n{}\n]\n", body.join(",\n")))?;
     println!("\neverything measured: {}", json.display());
     Ok(true)
-}
-
-/// Compiles a model, once.
-pub(crate) fn compile(tree: &Tree, model: &Path, module: &Path) -> Result<()> {
-    let (source, module): (PathBuf, PathBuf) = (model.with_extension("mlir"), module.with_extension("vmfb"));
-    let age = |path: &Path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-    if age(&module) > age(&source) {
-        return Ok(());
-    }
-    let status = Command::new(tree.python().program("iree-compile"))
-        .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
-        .arg("--iree-llvmcpu-target-cpu=host")
-        .arg(&source)
-        .arg("-o")
-        .arg(&module)
-        .status()
-        .context("starting iree-compile")?;
-    if !status.success() {
-        bail!("iree-compile could not compile {}", source.display());
-    }
-    Ok(())
 }
 
 /// Other programs that want the processors while the small cases are measured again.
@@ -385,12 +368,6 @@ fn table(results: &Results, device: &str) -> String {
         }
     }
     let plain = |case: &str| results.get(&(case.to_owned(), "plain".to_owned()));
-    const FLOORS: [(&str, &str); 4] = [
-        ("wake", "being woken from sleep by another thread"),
-        ("handover", "handing a 4 KiB copy to another thread through a locked list"),
-        ("ownership", "the same with its semaphore and buffers, which it keeps, and which it raises"),
-        ("pool", "handing over that memory is got from IREE's pool, filled with 4 KiB and given back"),
-    ];
     let floors = FLOORS.iter().filter_map(|(case, what)| Some((what, plain(case)?)));
     for (number, (what, floor)) in floors.enumerate() {
         let heading = if number == 0 { "\nwithout any driver, each:\n" } else { "" };
@@ -437,7 +414,7 @@ fn row(
 }
 
 /// A time in a width that fits.
-fn time(nanoseconds: f64) -> String {
+pub(crate) fn time(nanoseconds: f64) -> String {
     match nanoseconds {
         ns if ns < 0.0 => "–".to_owned(),
         ns if ns < 1e4 => format!("{ns:.0}ns"),
@@ -494,7 +471,7 @@ mod tests {
         };
         let bench = read("xtask/bench/bench.c");
         assert_eq!(named(&bench, "case_t cases[] = {"), CASES.map(|(name, _)| name));
-        assert_eq!(named(&bench, "} floors[] = {"), FLOORS);
+        assert_eq!(named(&bench, "} floors[] = {"), FLOORS.map(|(name, _)| name));
     }
 
     #[test]

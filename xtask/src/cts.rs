@@ -7,6 +7,7 @@ use crate::setup;
 use crate::with;
 use crate::workspace;
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -197,7 +198,7 @@ fn suite(
     let shown = name(variant, options);
     let name = shown.replace('/', "_");
     let log = tree.folder().join(format!("cts-{name}.xml"));
-    let _ = std::fs::remove_file(&log);
+    let _ = fs::remove_file(&log);
     println!("running {INSTANCES} instances on {shown} ({})", variant.uri);
     let program = tree.tool("hal_cts");
     let mut command = Command::new(supervisor.unwrap_or(&program));
@@ -231,7 +232,7 @@ fn suite(
             eprint!("{}", String::from_utf8_lossy(&output.stderr));
         }
         ended &= output.status.success();
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let text = fs::read_to_string(&log).unwrap_or_default();
         total.add(read(&text));
     }
     Ok((total, ended))
@@ -263,7 +264,7 @@ pub(crate) fn environment(command: &mut Command, name: &str, uri: &str, data: &P
     command.env("HAL_CTS_NAME", name).env("HAL_CTS_DEVICE", uri).env("HAL_CTS_TESTDATA", data);
     // The suite leaves the files that it makes: here until its next run, and not with those of the system.
     let files = data.join("files").join(name);
-    let _ = std::fs::remove_dir_all(&files);
+    let _ = fs::remove_dir_all(&files);
     command.env("TEST_TMPDIR", files);
 }
 
@@ -309,26 +310,13 @@ pub(crate) fn testdata(tree: &Tree) -> Result<PathBuf> {
     let folder = tree.folder().join("testdata");
     let _turn = workspace::turn_at(&folder)?;
     for (format, flags) in FORMATS {
-        let out = folder.join(format);
-        std::fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
-        for entry in std::fs::read_dir(&sources).with_context(|| format!("reading {}", sources.display()))? {
+        fs::create_dir_all(folder.join(format))?;
+        let flags = [&["--compile-mode=hal-executable"], flags].concat();
+        for entry in fs::read_dir(&sources)? {
             let source = entry?.path();
-            let target = out.join(source.file_name().unwrap_or_default()).with_extension("bin");
-            if source.extension().is_none_or(|extension| extension != "mlir") || target.is_file() {
-                continue;
-            }
-            println!("compiling {format}/{}", target.file_name().unwrap_or_default().to_string_lossy());
-            let status = Command::new(tree.python().program("iree-compile"))
-                .args(["--compile-mode=hal-executable", "--iree-hal-target-device=local"])
-                .args(flags)
-                .arg(&source)
-                .arg("-o")
-                .arg(&target)
-                .status()
-                .context("starting iree-compile")?;
-            if !status.success() {
-                let _ = std::fs::remove_file(&target);
-                bail!("iree-compile could not compile {}", source.display());
+            if source.extension().is_some_and(|extension| extension == "mlir") {
+                let name = source.file_name().unwrap_or_default();
+                tree.compile(&source, &folder.join(format).join(name).with_extension("bin"), &flags)?;
             }
         }
     }

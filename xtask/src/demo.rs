@@ -2,9 +2,10 @@
 
 //! `cargo xtask demo`: real models on every device, each result checked against numpy, or against IREE's local-sync.
 
-use crate::iree::{Flavour, Plugin, Tree};
+use crate::iree::{FOR_THIS_PROCESSOR, Flavour, Plugin, Tree};
 use crate::{packages, with, workspace};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use fs_err as fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -45,16 +46,12 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     if !options.quick {
         tree.python().networks()?;
     }
-    let root = workspace::root()?;
-    let built = workspace::cargo_with_bar()
+    let mut cargo = workspace::cargo_with_bar();
+    cargo
         .args(["build", "--quiet", "--locked", "--workspace", "--all-features", "--example", "embed"])
-        .current_dir(&root)
-        .env("HAL_LIBCLANG", tree.python().libclang().unwrap_or_default())
-        .status()
-        .context("starting cargo")?;
-    if !built.success() {
-        bail!("the Rust program that embeds the runtime does not build");
-    }
+        .current_dir(workspace::root()?)
+        .env("HAL_LIBCLANG", tree.python().libclang().unwrap_or_default());
+    workspace::run(&mut cargo, "the Rust program that embeds the runtime does not build")?;
     let mut demo = script(&tree, "demo.py")?;
     if options.nodes {
         demo.arg("--supervisor").arg(with::supervisor()?);
@@ -66,15 +63,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         demo.arg("--without-mpi");
     }
     demo.args(options.plugin.driver.iter().flat_map(|driver| ["--device", driver]));
-    let status = demo.status().context("starting the demo")?;
-    Ok(status.success())
+    workspace::succeeds(&mut demo)
 }
 
 fn replay() -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, None)?;
     tree.build(&["iree-run-module", "iree-run-replay"])?;
-    let status = script(&tree, "replays.py")?.status().context("starting the replays")?;
-    Ok(status.success())
+    workspace::succeeds(&mut script(&tree, "replays.py")?)
 }
 
 /// A script of the demo's folder.
@@ -103,51 +98,29 @@ pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
     let device = options.plugin.driver.first().map_or("mock", String::as_str);
     tree.build(&["iree-run-module", "iree-profile"])?;
     let folder = tree.folder().join("profile");
-    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    fs::create_dir_all(&folder)?;
     let (bundle, lines) = (folder.join("run.ireeprof"), folder.join("run.jsonl"));
     let (picture, trace) = (folder.join("run.svg"), folder.join("run.trace.json"));
-    let root = workspace::root()?;
     let arguments = match options.arguments.as_slice() {
-        [] => match transformer(&tree, &folder, device)? {
-            Some(arguments) => arguments,
-            None => return Ok(false),
-        },
+        [] => transformer(&tree, &folder, device)?,
         given => on_device(given, device),
     };
-    let steps: [(&str, Command); 3] = [
-        ("iree-run-module", {
-            let mut command = Command::new(tree.tool("iree-run-module"));
-            command.args(&arguments).arg(format!("--device_profiling_mode={FAMILIES}"));
-            command
-                .arg(format!("--device_profiling_output={}", bundle.display()))
-                .stdout(std::process::Stdio::null());
-            command
-        }),
-        ("iree-profile", {
-            let mut command = Command::new(tree.tool("iree-profile"));
-            command
-                .args(["export", "--format=ireeperf-jsonl"])
-                .arg(format!("--output={}", lines.display()))
-                .arg(&bundle);
-            command
-        }),
-        ("the drawing", {
-            let mut command = Command::new(tree.python().program("python"));
-            command.arg(root.join("demo/timeline.py")).args([&lines, &picture, &trace]);
-            command.arg(if options.arguments.is_empty() {
-                format!("a transformer block on {device}")
-            } else {
-                "a run".into()
-            });
-            command
-        }),
-    ];
-    for (what, mut command) in steps {
-        if !command.status().with_context(|| format!("starting {what}"))?.success() {
-            eprintln!("{what} failed");
-            return Ok(false);
-        }
-    }
+    let mut run = Command::new(tree.tool("iree-run-module"));
+    run.args(&arguments).arg(format!("--device_profiling_mode={FAMILIES}"));
+    run.arg(format!("--device_profiling_output={}", bundle.display())).stdout(std::process::Stdio::null());
+    workspace::run(&mut run, "iree-run-module failed")?;
+    let mut export = Command::new(tree.tool("iree-profile"));
+    export.args(["export", "--format=ireeperf-jsonl"]);
+    export.arg(format!("--output={}", lines.display())).arg(&bundle);
+    workspace::run(&mut export, "iree-profile failed")?;
+    let title = if options.arguments.is_empty() {
+        format!("a transformer block on {device}")
+    } else {
+        "a run".into()
+    };
+    let mut draw = script(&tree, "timeline.py")?;
+    draw.args([&lines, &picture, &trace]).arg(title);
+    workspace::run(&mut draw, "the timeline could not be drawn")?;
     println!(
         "timeline: {}\ntrace:    {} (open it in ui.perfetto.dev)\nin words: {} explain {}",
         picture.display(),
@@ -165,20 +138,10 @@ fn on_device(given: &[String], device: &str) -> Vec<String> {
     given.iter().cloned().chain(more).collect()
 }
 
-/// Compiles the demo's transformer block, and says how it is run; nothing, if it does not compile.
-fn transformer(tree: &Tree, folder: &Path, device: &str) -> Result<Option<Vec<String>>> {
+/// Compiles the demo's transformer block, and says how it is run.
+fn transformer(tree: &Tree, folder: &Path, device: &str) -> Result<Vec<String>> {
     let module = folder.join("transformer.vmfb");
-    let compiled = Command::new(tree.python().program("iree-compile"))
-        .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
-        .arg("--iree-llvmcpu-target-cpu=host")
-        .arg(workspace::root()?.join("demo/models/transformer.mlir"))
-        .arg("-o")
-        .arg(&module)
-        .status()
-        .context("starting iree-compile")?;
-    if !compiled.success() {
-        return Ok(None);
-    }
+    tree.compile(&workspace::root()?.join("demo/models/transformer.mlir"), &module, &FOR_THIS_PROCESSOR)?;
     let mut arguments = vec![
         format!("--device={device}"),
         format!("--module={}", module.display()),
@@ -186,7 +149,7 @@ fn transformer(tree: &Tree, folder: &Path, device: &str) -> Result<Option<Vec<St
     ];
     let shapes = ["32x64", "64x64", "64x64", "64x64", "64x64", "64x256", "256x64"];
     arguments.extend(shapes.map(|shape| format!("--input={shape}xf32=0.01")));
-    Ok(Some(arguments))
+    Ok(arguments)
 }
 
 #[cfg(test)]

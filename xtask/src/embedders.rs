@@ -5,7 +5,8 @@
 
 use crate::iree::{self, Flavour, Tree};
 use crate::{setup, workspace};
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
+use fs_err as fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -33,9 +34,9 @@ pub(crate) fn run() -> Result<bool> {
     let folder = std::env::temp_dir().join(format!("hal-embedders-{}", std::process::id()));
     println!("building programs outside the repository, in {}", folder.display());
     let outcome = programs(&tree, &folder);
-    let removed = std::fs::remove_dir_all(&folder);
+    let removed = fs::remove_dir_all(&folder);
     outcome?;
-    removed.with_context(|| format!("removing {}", folder.display()))?;
+    removed?;
     Ok(true)
 }
 
@@ -47,15 +48,16 @@ fn programs(tree: &Tree, folder: &Path) -> Result<()> {
     copy(&examples.join("cmake/embed.cc"), &sources.join("embed.cc"))?;
     copy(&examples.join("embed.c"), &sources.join("embed.c"))?;
     c(tree, &sources, &build)?;
-    let plain = module(tree, folder, "plain", &[])?;
-    let fences = module(tree, folder, "fences", &["--iree-execution-model=async-external"])?;
+    let (plain, fences) = (folder.join("plain.vmfb"), folder.join("fences.vmfb"));
+    let source = examples.join("two_functions.mlir");
+    tree.compile(&source, &plain, &iree::FOR_THIS_PROCESSOR)?;
+    let with_fences = [&iree::FOR_THIS_PROCESSOR[..], &["--iree-execution-model=async-external"]].concat();
+    tree.compile(&source, &fences, &with_fences)?;
     step("embed, in C", Command::new(build.join("embed")).arg(&fences).arg("qaic://emulated"))?;
-    step(
-        "embed_cc, in C++",
-        Command::new(build.join("embed_cc")).arg(&plain).args(["mock", "gaudi://emulated"]),
-    )?;
+    let mut embed_cc = Command::new(build.join("embed_cc"));
+    step("embed_cc, in C++", embed_cc.arg(&plain).args(["mock", "gaudi://emulated"]))?;
     let rust = folder.join("rust");
-    write(&rust.join("Cargo.toml"), &MANIFEST.replace("@ROOT@", &root.display().to_string()))?;
+    workspace::write(&rust.join("Cargo.toml"), &MANIFEST.replace("@ROOT@", &root.display().to_string()))?;
     copy(&root.join("Cargo.lock"), &rust.join("Cargo.lock"))?;
     copy(&examples.join("embed.rs"), &rust.join("src/main.rs"))?;
     let mut program = workspace::cargo_with_bar();
@@ -88,34 +90,11 @@ fn c(tree: &Tree, sources: &Path, build: &Path) -> Result<()> {
     step("ninja", Command::new(python.program("ninja")).arg("-C").arg(build).args(["embed", "embed_cc"]))
 }
 
-fn module(tree: &Tree, folder: &Path, name: &str, flags: &[&str]) -> Result<PathBuf> {
-    let target = folder.join(format!("{name}.vmfb"));
-    let mut command = Command::new(tree.python().program("iree-compile"));
-    command
-        .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
-        .arg("--iree-llvmcpu-target-cpu=host")
-        .args(flags)
-        .arg(workspace::root()?.join("hal-driver/examples/two_functions.mlir"))
-        .arg("-o")
-        .arg(&target);
-    step("iree-compile", &mut command)?;
-    Ok(target)
-}
-
 fn step(what: &str, command: &mut Command) -> Result<()> {
-    if !command.status().with_context(|| format!("starting {what}"))?.success() {
-        bail!("outside the repository, {what} failed: {command:?}");
-    }
-    Ok(())
+    let failed = format!("outside the repository, {what} failed: {command:?}");
+    workspace::run(command, failed)
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    write(to, &std::fs::read_to_string(from).with_context(|| format!("reading {}", from.display()))?)
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-    }
-    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+    workspace::write(to, &fs::read_to_string(from)?)
 }

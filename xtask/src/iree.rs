@@ -6,6 +6,7 @@ use crate::packages;
 use crate::setup::{self, Python};
 use crate::workspace;
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -87,6 +88,10 @@ pub(crate) struct Tree {
 /// The program that is the conformance suite.
 const SUITE: &str = "hal_cts";
 
+/// Flags of iree-compile for code that runs on this machine's processor.
+pub(crate) const FOR_THIS_PROCESSOR: [&str; 2] =
+    ["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host"];
+
 /// The tools that people run.
 pub(crate) const TOOLS: [&str; 5] =
     ["iree-run-module", "iree-dump-module", "iree-profile", "iree-run-replay", "iree-dump-replay"];
@@ -149,28 +154,20 @@ impl Tree {
                 "without the plugin of the last build: name it again to have it (--plugin {plugin} --driver NAME)"
             );
         }
-        ensure_unmoved(&build)?;
+        setup::ensure_unmoved(&self.folder)?;
         println!("configuring IREE in {}", build.display());
-        std::fs::create_dir_all(&self.folder)
-            .with_context(|| format!("creating {}", self.folder.display()))?;
+        let mut cmake = Command::new(self.python.program("cmake"));
+        cmake.arg("-S").arg(workspace::root()?.join("xtask/iree")).arg("-B").arg(&build).args(&arguments);
+        let output = cmake.output().context("starting cmake")?;
+        let text =
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
         let log = self.folder.join("configure.log");
-        let file = std::fs::File::create(&log).with_context(|| format!("creating {}", log.display()))?;
-        let status = Command::new(self.python.program("cmake"))
-            .arg("-S")
-            .arg(workspace::root()?.join("xtask/iree"))
-            .arg("-B")
-            .arg(&build)
-            .args(&arguments)
-            .stdout(file.try_clone()?)
-            .stderr(file)
-            .status()
-            .context("starting cmake")?;
-        if !status.success() {
-            let text = std::fs::read_to_string(&log).unwrap_or_default();
+        workspace::write(&log, &text)?;
+        if !output.status.success() {
             let tail: Vec<&str> = text.lines().filter(|line| !line.starts_with("-- ")).collect();
             bail!("cmake could not configure IREE:\n{}\n  all of it: {}", tail.join("\n"), log.display());
         }
-        std::fs::write(&stamp, wanted).with_context(|| format!("writing {}", stamp.display()))
+        workspace::write(&stamp, &wanted)
     }
 
     /// Builds targets, with ninja's own progress.
@@ -181,16 +178,9 @@ impl Tree {
         let _turn = workspace::turn_at(&self.folder)?;
         // Another command may have configured it for another plugin meanwhile.
         self.cmake()?;
-        let status = Command::new(self.python.program("ninja"))
-            .arg("-C")
-            .arg(self.folder.join("build"))
-            .args(targets)
-            .env("NINJA_STATUS", "[%f/%t, %es] ")
-            .status()
-            .context("starting ninja")?;
-        if !status.success() {
-            bail!("the build of {} failed", targets.join(", "));
-        }
+        let mut ninja = Command::new(self.python.program("ninja"));
+        ninja.arg("-C").arg(self.folder.join("build")).args(targets).env("NINJA_STATUS", "[%f/%t, %es] ");
+        workspace::run(&mut ninja, format!("the build of {} failed", targets.join(", ")))?;
         self.publish()
     }
 
@@ -198,16 +188,27 @@ impl Tree {
     fn publish(&self) -> Result<()> {
         let built = self.folder.join("build/iree/tools");
         let tools = self.folder.join("tools");
-        std::fs::create_dir_all(&tools).with_context(|| format!("creating {}", tools.display()))?;
+        fs::create_dir_all(&tools)?;
         for name in TOOLS {
             let (from, to) = (built.join(name), tools.join(name));
             if from.is_file() && !to.exists() {
-                #[cfg(unix)]
-                std::os::unix::fs::symlink(&from, &to)
-                    .with_context(|| format!("linking {}", to.display()))?;
+                fs::os::unix::fs::symlink(&from, &to)?;
             }
         }
         Ok(())
+    }
+
+    /// Compiles a model with these flags beside the device's, unless that was done since the model was changed.
+    pub(crate) fn compile(&self, source: &Path, module: &Path, flags: &[&str]) -> Result<()> {
+        let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+        if changed(module) > changed(source) {
+            return Ok(());
+        }
+        println!("compiling {}", module.display());
+        let mut command = Command::new(self.python.program("iree-compile"));
+        command.arg("--iree-hal-target-device=local").args(flags).arg(source).arg("-o").arg(module);
+        workspace::run(&mut command, format!("iree-compile could not compile {}", source.display()))
+            .inspect_err(|_| drop(fs::remove_file(module)))
     }
 
     /// A program that was built.
@@ -224,24 +225,6 @@ impl Tree {
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
-}
-
-/// Says what to remove if a build tree was configured elsewhere: CMake refuses it, with less of a reason.
-pub(crate) fn ensure_unmoved(build: &Path) -> Result<()> {
-    let cache = std::fs::read_to_string(build.join("CMakeCache.txt")).unwrap_or_default();
-    let Some(made_in) = cache.lines().find_map(|line| line.strip_prefix("CMAKE_CACHEFILE_DIR:INTERNAL="))
-    else {
-        return Ok(());
-    };
-    let is_here = Path::new(made_in).canonicalize().ok() == build.canonicalize().ok();
-    if !is_here {
-        bail!(
-            "this checkout was moved: {} was configured as {made_in}\n  remove {}, and run the command again",
-            build.display(),
-            build.parent().unwrap_or(build).display()
-        );
-    }
-    Ok(())
 }
 
 /// Builds what Rust programs and the driver's tests need: the archive of IREE's runtime, and the executables that are
@@ -281,17 +264,14 @@ pub(crate) struct RunOptions {
 pub(crate) fn run(options: &RunOptions) -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
     tree.build(&["iree-run-module"])?;
-    let status = Command::new(tree.tool("iree-run-module"))
-        .args(&options.arguments)
-        .status()
-        .context("starting iree-run-module")?;
-    if !status.success() {
+    let succeeded = workspace::succeeds(Command::new(tree.tool("iree-run-module")).args(&options.arguments))?;
+    if !succeeded {
         let drivers = Command::new(tree.tool("iree-run-module")).arg("--list_drivers").output();
         let drivers =
             drivers.map(|list| String::from_utf8_lossy(&list.stdout).into_owned()).unwrap_or_default();
         unknown_drivers(&options.arguments, &drivers).iter().for_each(|hint| eprintln!("{hint}"));
     }
-    Ok(status.success())
+    Ok(succeeded)
 }
 
 /// Advice about devices of drivers that are not in IREE's list: its own message does not name the drivers.
@@ -317,7 +297,7 @@ fn unknown_drivers(arguments: &[std::ffi::OsString], list: &str) -> Vec<String> 
 
 #[cfg(test)]
 mod tests {
-    use super::{Plugin, Tree, dropped_plugin, ensure_unmoved};
+    use super::{Plugin, Tree, dropped_plugin};
     use crate::setup::Python;
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
@@ -354,27 +334,6 @@ mod tests {
         let plugin = Plugin { plugin: Some(std::env::temp_dir()), driver: vec!["acme".into()] };
         let refused = plugin.arguments().unwrap_err().to_string();
         assert!(refused.contains("iree_runtime_plugin.cmake"), "{refused}");
-    }
-
-    #[test]
-    fn moved_build_tree_says_what_to_remove() {
-        let folder = std::env::temp_dir().join(format!("tree-{}", std::process::id()));
-        let build = folder.join("build");
-        std::fs::create_dir_all(&build).unwrap();
-        ensure_unmoved(&build).unwrap();
-        let cache = |place: &str| {
-            std::fs::write(
-                build.join("CMakeCache.txt"),
-                format!("# cache\nCMAKE_CACHEFILE_DIR:INTERNAL={place}\n"),
-            )
-            .unwrap();
-        };
-        cache(build.to_str().unwrap());
-        ensure_unmoved(&build).unwrap();
-        cache("/no/such/place/build");
-        let moved = ensure_unmoved(&build).unwrap_err().to_string();
-        assert!(moved.contains(&format!("remove {}", folder.display())), "{moved}");
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     /// A tree whose cmake and ninja write down when they begin and when they end.

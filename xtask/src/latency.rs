@@ -4,12 +4,17 @@
 //!
 //! The devices take turns, a process for each turn, so that what else the machine does meets all of them.
 
-use crate::iree::{Flavour, Plugin, Tree};
-use crate::{bench, workspace};
+use crate::bench::time;
+use crate::iree::{FOR_THIS_PROCESSOR, Flavour, Plugin, Tree};
+use crate::workspace;
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+/// The beginning of the flag that names a device.
+const DEVICE: &str = "--device=";
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Calls {
@@ -39,7 +44,8 @@ pub(crate) fn run(options: &Calls, plugin: &Plugin) -> Result<bool> {
         [] => small_model(&tree, ours)?,
         given => given.to_vec(),
     };
-    let (devices, rest) = split(&arguments);
+    let (devices, rest): (Vec<&str>, Vec<&str>) =
+        arguments.iter().map(String::as_str).partition(|argument| argument.starts_with(DEVICE));
     if devices.is_empty() {
         bail!(
             "no device: name some, as in cargo xtask bench --latency -- --device=mock --device=local-task \
@@ -59,34 +65,22 @@ pub(crate) fn run(options: &Calls, plugin: &Plugin) -> Result<bool> {
 /// A model of one operation on a device of ours and on IREE's.
 fn small_model(tree: &Tree, ours: &str) -> Result<Vec<String>> {
     let folder = tree.folder().join("bench");
-    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    let module = folder.join("elementwise");
-    bench::compile(tree, &workspace::root()?.join("demo/models/elementwise"), &module)?;
+    fs::create_dir_all(&folder)?;
+    let module = folder.join("elementwise.vmfb");
+    tree.compile(&workspace::root()?.join("demo/models/elementwise.mlir"), &module, &FOR_THIS_PROCESSOR)?;
     let mut arguments = vec![
         format!("--device={ours}"),
         "--device=local-task".into(),
-        format!("--module={}.vmfb", module.display()),
+        format!("--module={}", module.display()),
         "--function=main".into(),
     ];
     arguments.extend(["--input=4x8xf32=1", "--input=4x8xf32=2", "--input=4x8xf32=3"].map(String::from));
     Ok(arguments)
 }
 
-/// The devices among the flags, and the others.
-fn split(arguments: &[String]) -> (Vec<&str>, Vec<&str>) {
-    let (mut devices, mut rest) = (Vec::new(), Vec::new());
-    for argument in arguments {
-        match argument.strip_prefix("--device=") {
-            Some(device) => devices.push(device),
-            None => rest.push(argument.as_str()),
-        }
-    }
-    (devices, rest)
-}
-
 fn turn(program: &Path, device: &str, rest: &[&str]) -> Result<String> {
     let output = Command::new(program)
-        .arg(format!("--device={device}"))
+        .arg(device)
         .args(rest)
         .stderr(Stdio::inherit())
         .output()
@@ -132,22 +126,23 @@ impl Timing {
 }
 
 /// A row for each device; ratios are to the first.
+#[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
 fn table(devices: &[&str], timings: &mut [Timing]) -> String {
     timings.iter_mut().for_each(|timing| timing.latencies.sort_unstable());
-    let wide = devices.iter().map(|device| device.len()).max().unwrap_or_default().max(8);
+    let names: Vec<&str> = devices.iter().map(|device| device.trim_start_matches(DEVICE)).collect();
+    let wide = names.iter().map(|name| name.len()).max().unwrap_or_default().max(8);
     let mut text = format!(
         "{:<wide$}{:>9}{:>11}{:>11}{:>11}{:>11}{:>14}{:>10}\n",
         "device", "calls", "p50", "p90", "p99", "most", "calls/s", "p50 to 1"
     );
     let first = timings.first().map_or(1, |timing| timing.percentile(50)).max(1);
-    for (device, timing) in devices.iter().zip(timings) {
-        let shown = |percent| time(timing.percentile(percent));
-        #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
+    for (name, timing) in names.iter().zip(timings) {
+        let shown = |percent| time(timing.percentile(percent) as f64);
         let ratio = timing.percentile(50) as f64 / first as f64;
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{device:<wide$}{:>9}{:>11}{:>11}{:>11}{:>11}{:>14.0}{ratio:>10.2}",
+            "{name:<wide$}{:>9}{:>11}{:>11}{:>11}{:>11}{:>14.0}{ratio:>10.2}",
             timing.latencies.len(),
             shown(50),
             shown(90),
@@ -159,28 +154,9 @@ fn table(devices: &[&str], timings: &mut [Timing]) -> String {
     text
 }
 
-/// Nanoseconds as people read them.
-#[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
-fn time(nanoseconds: u64) -> String {
-    match nanoseconds {
-        0..10_000 => format!("{nanoseconds} ns"),
-        10_000..10_000_000 => format!("{:.1} µs", nanoseconds as f64 / 1e3),
-        _ => format!("{:.1} ms", nanoseconds as f64 / 1e6),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn devices_are_told_from_the_other_flags() {
-        let given =
-            ["--device=mock", "--module=m.vmfb", "--device=local-task", "--input=4xf32=1"].map(String::from);
-        let (devices, rest) = split(&given);
-        assert_eq!(devices, ["mock", "local-task"]);
-        assert_eq!(rest, ["--module=m.vmfb", "--input=4xf32=1"]);
-    }
 
     #[test]
     fn turns_add_up_and_percentiles_are_of_all_calls() {
@@ -189,11 +165,11 @@ mod tests {
             |range: std::ops::RangeInclusive<u64>| range.map(|n| format!(" {n}")).collect::<String>();
         timing.take(&format!("latencies{}\nat once 10 1000\n", numbers(51..=100))).unwrap();
         timing.take(&format!("latencies{}\nat once 10 3000\n", numbers(1..=50))).unwrap();
-        let text = table(&["mock"], std::slice::from_mut(&mut timing));
+        let text = table(&["--device=mock"], std::slice::from_mut(&mut timing));
         let percentiles = [50, 90, 99, 100].map(|percent| timing.percentile(percent));
         assert_eq!(percentiles, [50, 90, 99, 100]);
         assert!((timing.throughput() - 5e6).abs() < 1.0);
-        assert!(text.contains("50 ns") && text.contains("5000000") && text.contains("1.00"), "{text}");
+        assert!(text.contains("50ns") && text.contains("5000000") && text.contains("1.00"), "{text}");
     }
 
     #[test]

@@ -5,8 +5,10 @@
 //! It writes the template under another name, with everything around it: a plugin for IREE's build, the
 //! link line of a program in C, and tests.
 
-use crate::{setup, workspace};
+use crate::workspace::write;
+use crate::{iree, setup, workspace};
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
@@ -86,7 +88,7 @@ pub(crate) fn create(name: &str, place: &Place) -> Result<()> {
     write(&dir.join(".gitignore"), "/target\n")?;
     // The same versions as here, so that nothing has to be fetched.
     let lock = place.root.join("Cargo.lock");
-    std::fs::copy(&lock, dir.join("Cargo.lock")).with_context(|| format!("copying {}", lock.display()))?;
+    fs::copy(&lock, dir.join("Cargo.lock"))?;
     trim_lock(dir)
 }
 
@@ -137,30 +139,11 @@ fn check_name(name: &str) -> Result<()> {
             "{name:?} cannot be a driver's name: small letters, digits and _ only, with a letter first, such as my_card"
         );
     }
-    let taken = [
-        "gaudi",
-        "mock",
-        "qaic",
-        "template",
-        "tenstorrent",
-        "local",
-        "hal_driver",
-        "hal_backend",
-        "test",
-        "std",
-        "core",
-    ];
-    if taken.contains(&name) {
+    let ours = iree::DRIVERS.split(';').any(|driver| driver == name);
+    if ours || ["local", "hal_driver", "hal_backend", "test", "std", "core"].contains(&name) {
         bail!("{name} is taken: choose another name");
     }
     Ok(())
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-    }
-    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
 #[cfg(test)]

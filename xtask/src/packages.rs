@@ -2,6 +2,7 @@
 
 //! Packages of the system that only some commands need. `--yes` installs them with apt-get.
 
+use crate::workspace;
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -122,8 +123,7 @@ fn install(packages: &[&str]) -> bool {
     println!("{command}");
     let apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
-        command.args(arguments).stdout(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
+        workspace::succeeds(command.args(arguments).stdout(Stdio::null())).is_ok_and(|succeeded| succeeded)
     };
     let install = || apt(&[&["install", "--yes", "--quiet"], packages].concat());
     install() || (apt(&["update", "--quiet"]) && install())
@@ -131,9 +131,7 @@ fn install(packages: &[&str]) -> bool {
 
 /// True if a program is here and prints its version.
 fn runs(name: &str) -> bool {
-    let mut command = Command::new(name);
-    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
+    workspace::answers(Command::new(name).arg("--version"))
 }
 
 /// True if IREE's tools find an MPI.

@@ -6,6 +6,7 @@
 use crate::iree::{self, Flavour, Tree};
 use crate::{check, packages, workspace};
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -43,7 +44,7 @@ impl Python {
 
     /// The folder with libclang.
     pub(crate) fn libclang(&self) -> Option<PathBuf> {
-        let versions = std::fs::read_dir(self.root.join("lib")).ok()?;
+        let versions = fs::read_dir(self.root.join("lib")).ok()?;
         versions
             .flatten()
             .map(|version| version.path().join("site-packages/clang/native"))
@@ -52,7 +53,7 @@ impl Python {
 
     /// True if the packages of a requirements file are installed.
     fn has(&self, file: &str, wanted: &str) -> bool {
-        std::fs::read_to_string(self.root.join(file)).is_ok_and(|installed| installed == wanted)
+        fs::read_to_string(self.root.join(file)).is_ok_and(|installed| installed == wanted)
     }
 
     /// This process's turn to install what a file asks for; nothing if that is installed.
@@ -65,69 +66,29 @@ impl Python {
         Ok((!self.has(file, wanted)).then_some(turn))
     }
 
-    /// Says what to remove if the environment was made elsewhere: its programs begin with the path of its
-    /// interpreter. In a copy of a checkout that is still there they would work, on the other's packages.
-    fn ensure_unmoved(&self) -> Result<()> {
-        let pip = std::fs::read(self.program("pip")).unwrap_or_default();
-        let first = pip.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let Some(interpreter) =
-            first.strip_prefix(b"#!").map(|path| String::from_utf8_lossy(path).trim().to_owned())
-        else {
-            return Ok(());
-        };
-        let interpreter = Path::new(&interpreter);
-        // A path that is too long for a first line is behind a shell's.
-        let is_python =
-            interpreter.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
-        let folder = |path: &Path| path.canonicalize().ok();
-        let is_ours = interpreter.parent().and_then(folder) == folder(&self.root.join("bin"));
-        if is_python && !is_ours {
-            bail!(
-                "this checkout was moved or copied: what is installed in {} names {}, another folder's \
-                 interpreter\n  remove {} and {}, \
-                 and run `cargo xtask setup`",
-                self.root.display(),
-                interpreter.display(),
-                self.root.display(),
-                self.root.with_file_name("iree").display()
-            );
-        }
-        Ok(())
-    }
-
     /// Makes the environment, with nothing in it.
     fn create(&self) -> Result<()> {
-        let made = Command::new("python3").args(["-m", "venv"]).arg(&self.root).status();
-        if !made.is_ok_and(|status| status.success()) {
-            bail!(
-                "python3 with its venv module is needed: install Python 3.11 or later \
-                 (Debian: apt-get install python3-venv)"
-            );
-        }
-        Ok(())
+        workspace::run(
+            Command::new("python3").args(["-m", "venv"]).arg(&self.root),
+            "python3 with its venv module is needed: install Python 3.11 or later \
+             (Debian: apt-get install python3-venv)",
+        )
     }
 
     /// Installs what a file asks for.
     fn install(&self, file: &str, wanted: &str, options: &[&str]) -> Result<()> {
         let requirements = workspace::root()?.join("xtask").join(file);
-        let installed = Command::new(self.program("pip"))
-            // With its lines and its bar: some of these packages are large, and a silent minute looks like a hang.
-            .args(["install", "--disable-pip-version-check", "--require-hashes"])
-            .args(options)
-            .arg("--requirement")
-            .arg(&requirements)
-            .status()
-            .context("starting pip")?;
-        if !installed.success() {
-            bail!(
-                "pip could not install what {} names\n  the first run needs the network (pypi.org, or the index that \
-                 pip is set up for); later runs do not\n  if a hash differs, the index gave another file \
-                 than was locked: do not install it by hand",
-                requirements.display()
-            );
-        }
-        let stamp = self.root.join(file);
-        std::fs::write(&stamp, wanted).with_context(|| format!("writing {}", stamp.display()))
+        let mut pip = Command::new(self.program("pip"));
+        // With its lines and its bar: some of these packages are large, and a silent minute looks like a hang.
+        pip.args(["install", "--disable-pip-version-check", "--require-hashes"]).args(options);
+        let failed = format!(
+            "pip could not install what {} names\n  the first run needs the network (pypi.org, or the index that pip \
+             is set up for); later runs do not\n  if a hash differs, the index gave another file than was locked: do \
+             not install it by hand",
+            requirements.display()
+        );
+        workspace::run(pip.arg("--requirement").arg(&requirements), failed)?;
+        workspace::write(&self.root.join(file), wanted)
     }
 
     /// Adds the networks that the demo runs, unless they are there.
@@ -143,7 +104,7 @@ impl Python {
 pub(crate) fn python() -> Result<Python> {
     workspace::ensure_writable()?;
     let python = Python { root: workspace::target()?.join("python") };
-    python.ensure_unmoved()?;
+    ensure_unmoved(&python.root)?;
     let Some(_turn) = python.turn_to_install("requirements.txt", REQUIREMENTS)? else { return Ok(python) };
     println!(
         "installing cmake, ninja, libclang, IREE's compiler and numpy into {}\n  about 250 MB to fetch and \
@@ -161,7 +122,7 @@ pub(crate) fn python() -> Result<Python> {
 pub(crate) fn package() -> Result<Python> {
     const FILE: &str = "requirements-package.txt";
     let python = Python { root: workspace::target()?.join("python-package") };
-    python.ensure_unmoved()?;
+    ensure_unmoved(&python.root)?;
     if let Some(_turn) = python.turn_to_install(FILE, PACKAGE)? {
         println!("installing maturin, pytest and IREE's runtime package into {}", python.root.display());
         python.create()?;
@@ -200,7 +161,7 @@ const IREE: &str = "3.13.0";
 
 fn check_version(source: &Path) -> Result<()> {
     let file = source.join("runtime/version.json");
-    let Ok(version) = std::fs::read_to_string(&file) else {
+    let Ok(version) = fs::read_to_string(&file) else {
         bail!(
             "there is no IREE in {}: {} is missing\n  unset IREE_SOURCE_DIR, or name a checkout of IREE {IREE}",
             source.display(),
@@ -223,11 +184,28 @@ pub(crate) fn installed() -> bool {
         .is_ok_and(|target| Python { root: target.join("python") }.has("requirements.txt", REQUIREMENTS))
 }
 
-/// Says what to remove if a target folder's environment or build of IREE was made elsewhere: the commands that
-/// use them refuse to.
-pub(crate) fn ensure_unmoved(target: &Path) -> Result<()> {
-    Python { root: target.join("python") }.ensure_unmoved()?;
-    crate::iree::ensure_unmoved(&target.join("iree/build"))
+/// Says what to remove if a folder of the target folder, an environment of Python's or a build of IREE, was made
+/// elsewhere: its files name their place. In a copy of a checkout that is still there they would name the other's.
+pub(crate) fn ensure_unmoved(folder: &Path) -> Result<()> {
+    let marks = [
+        ("pyvenv.cfg", "command = ", " -m venv "),
+        ("build/CMakeCache.txt", "CMAKE_CACHEFILE_DIR:", "INTERNAL="),
+    ];
+    for (file, begin, mark) in marks {
+        let file = folder.join(file);
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix(begin)?.split_once(mark));
+        let Some((_, made_in)) = line else { continue };
+        if Path::new(made_in).canonicalize().ok() != file.parent().and_then(|here| here.canonicalize().ok()) {
+            bail!(
+                "this checkout was moved or copied: {} was made as {made_in}\n  remove python and iree in {}, and run \
+                 `cargo xtask setup`",
+                file.display(),
+                folder.parent().unwrap_or(folder).display()
+            );
+        }
+    }
+    Ok(())
 }
 
 #[derive(Debug, clap::Args)]
@@ -259,7 +237,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{NETWORKS, PACKAGE, Python, REQUIREMENTS, check_version};
+    use super::{NETWORKS, PACKAGE, REQUIREMENTS, check_version, ensure_unmoved};
+    use crate::workspace;
     use std::path::Path;
 
     /// Names and versions in a lock.
@@ -302,49 +281,30 @@ mod tests {
     }
 
     #[test]
-    fn target_folder_that_was_moved_is_noticed_by_either_of_what_is_in_it() {
-        let target = std::env::temp_dir().join(format!("moved-target-{}", std::process::id()));
-        super::ensure_unmoved(&target).unwrap();
-        for (file, text) in [
-            ("python/bin/pip", "#!/no/such/place/bin/python3\n"),
-            ("iree/build/CMakeCache.txt", "CMAKE_CACHEFILE_DIR:INTERNAL=/no/such/place\n"),
-        ] {
-            let path = target.join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(&path, text).unwrap();
-            let moved = super::ensure_unmoved(&target).unwrap_err().to_string();
-            assert!(moved.contains("this checkout was moved") && moved.contains("remove"), "{moved}");
-            std::fs::remove_file(path).unwrap();
-        }
-        std::fs::remove_dir_all(target).unwrap();
-    }
-
-    #[test]
-    fn moved_environment_says_what_to_remove() {
-        let root = std::env::temp_dir().join(format!("moved-{}", std::process::id())).join("python");
-        let python = Python { root: root.clone() };
-        python.ensure_unmoved().unwrap();
-        std::fs::create_dir_all(root.join("bin")).unwrap();
-        std::fs::write(root.join("bin/pip"), "#!/no/such/place/bin/python3\nimport sys\n").unwrap();
-        let moved = python.ensure_unmoved().unwrap_err().to_string();
-        assert!(moved.contains(&format!("remove {}", root.display())), "{moved}");
-        assert!(moved.contains("/no/such/place") && moved.contains("cargo xtask setup"), "{moved}");
-        // A copy: what it names is there, but it is the other checkout's.
-        let other = root.with_file_name("other");
-        std::fs::create_dir_all(other.join("bin")).unwrap();
-        let names = |place: &Path| {
-            let interpreter = place.join("bin/python3");
-            std::fs::write(&interpreter, "").unwrap();
-            std::fs::write(root.join("bin/pip"), format!("#!{}\n", interpreter.display())).unwrap();
+    fn what_was_made_elsewhere_says_what_to_remove() {
+        let target = std::env::temp_dir().join(format!("moved-{}", std::process::id()));
+        let (python, build) = (target.join("python"), target.join("iree/build"));
+        let made_in = |place: &Path| {
+            let place = place.display();
+            let command = format!("version = 3.11\ncommand = /usr/bin/python3 -m venv {place}\n");
+            workspace::write(&python.join("pyvenv.cfg"), &command).unwrap();
+            let cache = format!("# cache\nCMAKE_CACHEFILE_DIR:INTERNAL={place}\n");
+            workspace::write(&build.join("CMakeCache.txt"), &cache).unwrap();
         };
-        names(&other);
-        let copied = python.ensure_unmoved().unwrap_err().to_string();
-        assert!(copied.contains(other.to_str().unwrap()), "{copied}");
-        names(&root);
-        python.ensure_unmoved().unwrap();
-        std::fs::write(root.join("bin/pip"), "#!/bin/sh\n").unwrap();
-        python.ensure_unmoved().unwrap();
-        std::fs::remove_dir_all(root.parent().unwrap()).unwrap();
+        let folders = [(&python, &python), (&target.join("iree"), &build)];
+        for (folder, made) in folders {
+            ensure_unmoved(folder).unwrap();
+            // In a copy the other place is there, too.
+            for other in [Path::new("/no/such/place"), &std::env::temp_dir()] {
+                made_in(other);
+                let moved = ensure_unmoved(folder).unwrap_err().to_string();
+                assert!(moved.contains(other.to_str().unwrap()), "{moved}");
+                assert!(moved.contains("remove") && moved.contains("cargo xtask setup"), "{moved}");
+            }
+            made_in(made);
+            ensure_unmoved(folder).unwrap();
+            std::fs::remove_dir_all(&target).unwrap();
+        }
     }
 
     #[test]

@@ -277,30 +277,45 @@ mod tests {
         std::fs::remove_dir_all(logs).unwrap();
     }
 
+    /// A step of another lane that has begun comes to its end, which it does once the failure is known.
     #[test]
     fn failure_in_a_lane_lets_nothing_else_begin() {
         let logs = std::env::temp_dir().join(format!("hal-steps-failing-{}", std::process::id()));
         std::fs::create_dir_all(&logs).unwrap();
-        let begun = logs.join("begun");
+        let (begun, failed) = (logs.join("begun"), logs.join("failed"));
+        let names = |keep_going| {
+            let board = Board::default();
+            let lane = |steps| run_lane(&board, steps, keep_going, &logs).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| lane(vec![meets("slow", &begun, &failed), step("late", "true")]));
+                let mut bad = meets("bad", &failed.with_extension("soon"), &begun);
+                bad.command.env("FAILS", "1");
+                lane(vec![bad, step("never", "true")]);
+                std::fs::write(&failed, "").unwrap();
+            });
+            [&begun, &failed].into_iter().for_each(|file| std::fs::remove_file(file).unwrap());
+            sorted(&board.0.into_inner().unwrap().outcomes)
+        };
+        assert_eq!(names(false), ["bad", "slow"]);
+        assert_eq!(names(true), ["bad", "late", "never", "slow"]);
+        std::fs::remove_dir_all(logs).unwrap();
+    }
+
+    #[test]
+    fn stage_after_a_failure_begins_only_if_told_so() {
+        let logs = std::env::temp_dir().join(format!("hal-steps-stages-{}", std::process::id()));
         let stages = || {
-            // It fails once the other lane's first step has begun.
-            let mut bad = meets("bad", &logs.join("bad-begun"), &begun);
-            bad.command.env("FAILS", "1");
-            let mut slow = step("slow", "sh");
-            slow.command.args(["-c", "touch $1; sleep 0.5", "-"]).arg(&begun);
             vec![
-                vec![vec![bad, step("never", "true")], vec![slow, step("late", "true")]],
+                vec![vec![step("bad", "false")], vec![step("beside", "true")]],
                 vec![vec![step("last", "true")]],
             ]
         };
-        let names = |keep_going| {
+        let has_last = |keep_going| {
             let outcomes = run_stages(stages(), keep_going, &logs).unwrap();
-            std::fs::remove_file(&begun).unwrap();
             assert!(!green(&outcomes));
-            sorted(&outcomes)
+            outcomes.iter().any(|(name, _)| *name == "last")
         };
-        assert_eq!(names(false), ["bad", "slow"]);
-        assert_eq!(names(true), ["bad", "last", "late", "never", "slow"]);
+        assert!(!has_last(false) && has_last(true));
         std::fs::remove_dir_all(logs).unwrap();
     }
 
@@ -320,7 +335,7 @@ mod tests {
         let outcomes = vec![
             ("fmt", Outcome::Passed(took)),
             ("rehearsal-tenstorrent", Outcome::Failed(took)),
-            ("third-party", Outcome::NotRun("no tool".into())),
+            ("outside-driver", Outcome::NotRun("no tool".into())),
         ];
         let summary = summary(&outcomes);
         let columns: Vec<_> = summary

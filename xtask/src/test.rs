@@ -3,10 +3,10 @@
 //! `cargo xtask test`: everything that a contributor must see green.
 
 use crate::steps::{self, Lane, Step};
-use crate::{asan, embedders, packages, third_party, workspace};
+use crate::{asan, embedders, outside_driver, packages, workspace};
 use anyhow::{Result, bail};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -177,7 +177,7 @@ const THROUGH_IREE: [Entry; 15] = [
         "the suite on cards that a supervisor shows as nodes: each system call, by other processes",
         "cts --nodes",
     ),
-    xtask("third-party", "a driver outside the workspace builds, links and runs", "step third-party"),
+    xtask("outside-driver", "a driver outside the workspace builds, links and runs", "step outside-driver"),
     xtask("demo", "real models on every device, checked against numpy and local-sync", "demo"),
     xtask(
         "python",
@@ -192,13 +192,13 @@ const THROUGH_IREE: [Entry; 15] = [
     // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
     cargo(
         "loom",
-        "every interleaving of each race, and the broken twins that must fail",
+        "every interleaving of each race, and the mutants that must fail",
         "test -p hal-semaphore --test loom --release",
     )
     .given(&[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "{target}/loom")]),
     cargo(
         "shuttle",
-        "random schedules of many threads, and the broken twins that must fail",
+        "random schedules of many threads, and the mutants that must fail",
         "test -p hal-semaphore --test shuttle --release",
     )
     .given(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "{target}/shuttle")]),
@@ -345,7 +345,7 @@ const ALONE: [Entry; 4] = [
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct StepOptions {
-    #[arg(value_parser = ["asan", "asan-iree", "embedders", "third-party"])]
+    #[arg(value_parser = ["asan", "asan-iree", "embedders", "outside-driver"])]
     name: String,
 }
 
@@ -355,7 +355,7 @@ pub(crate) fn step_in_process(options: &StepOptions) -> Result<bool> {
         "asan" => asan::tests_alone(),
         "asan-iree" => asan::with_iree(),
         "embedders" => embedders::run(),
-        _ => third_party::run(),
+        _ => outside_driver::run(),
     }
 }
 
@@ -363,17 +363,12 @@ pub(crate) fn step_in_process(options: &StepOptions) -> Result<bool> {
 const MSRV: &str = env!("CARGO_PKG_RUST_VERSION");
 
 fn msrv_missing() -> Option<String> {
-    let mut command = Command::new("rustup");
-    command.args(["run", MSRV, "cargo", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
-    let is_here = command.status().is_ok_and(|status| status.success());
-    (!is_here)
+    (!workspace::answers(Command::new("rustup").args(["run", MSRV, "cargo", "--version"])))
         .then(|| format!("Rust {MSRV} is not installed: rustup toolchain install {MSRV} --profile minimal"))
 }
 
 fn answers(subcommand: &str) -> bool {
-    let mut command: Command = workspace::cargo();
-    command.args([subcommand, "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
+    workspace::answers(workspace::cargo().args([subcommand, "--version"]))
 }
 
 fn component(name: &str, subcommand: &str) -> Option<String> {
@@ -397,10 +392,7 @@ fn deny_missing() -> Option<String> {
 /// of the database does not count: it lacks the news.
 fn advisories_missing() -> Option<String> {
     deny_missing().or_else(|| {
-        let mut fetch = workspace::cargo();
-        fetch.args(["deny", "fetch", "db"]).stdout(Stdio::null()).stderr(Stdio::null());
-        let fetched = fetch.status().is_ok_and(|status| status.success());
-        (!fetched).then(|| {
+        (!workspace::answers(workspace::cargo().args(["deny", "fetch", "db"]))).then(|| {
             "the database of advisories cannot be had: it takes the network (github.com/rustsec/advisory-db)".into()
         })
     })

@@ -4,7 +4,8 @@
 
 use crate::iree::{self, Flavour, Tree};
 use crate::{setup, workspace};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use fs_err as fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -34,51 +35,36 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 
 fn build(tree: &Tree, environment: &setup::Python) -> Result<PathBuf> {
     let folder = workspace::target()?.join("wheels");
-    let _ = std::fs::remove_dir_all(&folder);
-    let built = Command::new(environment.program("maturin"))
+    let _ = fs::remove_dir_all(&folder);
+    let mut maturin = Command::new(environment.program("maturin"));
+    maturin
         .args(["build", "--release", "--locked", "--out"])
         .arg(&folder)
         .current_dir(workspace::root()?.join("python"))
         .env("HAL_LIBCLANG", tree.python().libclang().unwrap_or_default())
-        .env("VIRTUAL_ENV", environment.root())
-        .status()
-        .context("starting maturin")?;
-    if !built.success() {
-        bail!("maturin could not build the package");
-    }
-    wheel(&folder)
-}
-
-/// The only wheel of a folder.
-fn wheel(folder: &Path) -> Result<PathBuf> {
-    let entries = std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
-    let mut wheels = entries.flatten().map(|entry| entry.path());
+        .env("VIRTUAL_ENV", environment.root());
+    workspace::run(&mut maturin, "maturin could not build the package")?;
+    let mut wheels = fs::read_dir(&folder)?.flatten().map(|entry| entry.path());
     wheels
         .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
         .with_context(|| format!("maturin left no wheel in {}", folder.display()))
 }
 
 fn install(environment: &setup::Python, wheel: &Path) -> Result<()> {
-    let installed = Command::new(environment.program("pip"))
-        .args(["install", "--quiet", "--disable-pip-version-check", "--no-deps", "--force-reinstall"])
-        .arg(wheel)
-        .status()
-        .context("starting pip")?;
-    if !installed.success() {
-        bail!("pip could not install {}", wheel.display());
-    }
-    Ok(())
+    let mut pip = Command::new(environment.program("pip"));
+    pip.args(["install", "--quiet", "--disable-pip-version-check", "--no-deps", "--force-reinstall"])
+        .arg(wheel);
+    workspace::run(&mut pip, format!("pip could not install {}", wheel.display()))
 }
 
 /// The tests, from a folder without the package's sources: what is tested is what was installed.
 fn test(tree: &Tree, environment: &setup::Python) -> Result<bool> {
     let root = workspace::root()?;
-    let status = Command::new(environment.program("python"))
+    let mut pytest = Command::new(environment.program("python"));
+    pytest
         .args(["-m", "pytest", "--quiet", "--import-mode=append", "-p", "no:cacheprovider", "--rootdir"])
         .args([root.clone(), root.join("python/tests"), root.join("demo/tests")])
         .current_dir(tree.folder())
-        .env("CARGO_TARGET_DIR", std::path::absolute(workspace::target()?)?)
-        .status()
-        .context("starting pytest")?;
-    Ok(status.success())
+        .env("CARGO_TARGET_DIR", std::path::absolute(workspace::target()?)?);
+    workspace::succeeds(&mut pytest)
 }

@@ -4,7 +4,7 @@
 
 use crate::iree::{self, Flavour, Tree};
 use crate::workspace;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -43,26 +43,14 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 
 /// Builds the program that does it, and says where it is.
 pub(crate) fn supervisor() -> Result<PathBuf> {
-    // Optimised: it moves the bytes that the cards move. The package of Python is named for the features of
-    // what both depend on, so that nothing is built twice.
-    let status = workspace::cargo_with_bar()
-        .args([
-            "build",
-            "--quiet",
-            "--locked",
-            "--release",
-            "--package",
-            "emulator-supervisor",
-            "--package",
-            "hal-python",
-        ])
+    let mut cargo = workspace::cargo_with_bar();
+    // Optimised: it moves the bytes that the cards move. The package of Python is named for the features of what both
+    // depend on, so that nothing is built twice.
+    cargo
+        .args(["build", "--quiet", "--locked", "--release", "-p", "emulator-supervisor", "-p", "hal-python"])
         .args(["--bin", "with-cards"])
-        .current_dir(workspace::root()?)
-        .status()
-        .context("starting cargo")?;
-    if !status.success() {
-        bail!("the supervisor does not build");
-    }
+        .current_dir(workspace::root()?);
+    workspace::run(&mut cargo, "the supervisor does not build")?;
     Ok(workspace::target()?.join("release/with-cards"))
 }
 

@@ -3,9 +3,11 @@
 //! The folders of the repository, and cargo.
 
 use anyhow::{Context, Result, bail};
+use fs_err as fs;
+use std::fmt::Display;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The repository's root.
 pub(crate) fn root() -> Result<PathBuf> {
@@ -24,6 +26,31 @@ fn root_of(runs: Option<PathBuf>) -> Result<PathBuf> {
 /// The target folder.
 pub(crate) fn target() -> Result<PathBuf> {
     Ok(std::env::var_os("CARGO_TARGET_DIR").map_or(root()?.join("target"), PathBuf::from))
+}
+
+/// Runs a command. Returns whether it succeeded.
+pub(crate) fn succeeds(command: &mut Command) -> Result<bool> {
+    let status = command.status().with_context(|| format!("starting {}", command.get_program().display()))?;
+    Ok(status.success())
+}
+
+/// Runs a command that has to succeed; if it does not, that is an error with these words.
+pub(crate) fn run(command: &mut Command, failed: impl Display) -> Result<()> {
+    if !succeeds(command)? {
+        bail!("{failed}");
+    }
+    Ok(())
+}
+
+/// True if a command can be started and succeeds; what it prints is not shown.
+pub(crate) fn answers(command: &mut Command) -> bool {
+    succeeds(command.stdout(Stdio::null()).stderr(Stdio::null())).is_ok_and(|succeeded| succeeded)
+}
+
+/// Writes a file, with the folder that it is in.
+pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
+    Ok(fs::write(path, text)?)
 }
 
 /// The cargo that runs this.
@@ -52,15 +79,14 @@ pub(crate) fn host() -> Result<String> {
 pub(crate) fn ensure_writable() -> Result<()> {
     let target = target()?;
     let probe = target.join(".xtask-writable");
-    let written = std::fs::create_dir_all(&target).and_then(|()| std::fs::write(&probe, b""));
-    if let Err(error) = written {
+    if let Err(error) = write(&probe, "") {
         bail!(
             "builds cannot be written to {}: {error}\n  make it writable, or name another folder: \
              CARGO_TARGET_DIR=/some/folder cargo xtask …",
             target.display()
         );
     }
-    std::fs::remove_file(&probe).with_context(|| format!("removing {}", probe.display()))
+    Ok(fs::remove_file(&probe)?)
 }
 
 /// This process's turn at a folder that one command at a time may change; it ends when this is dropped, or with
@@ -71,10 +97,8 @@ pub(crate) struct Turn(#[expect(dead_code, reason = "closing it is what ends the
 /// Waits for the turn of this process at a folder. What another one has done there in its turn is done: look again.
 pub(crate) fn turn_at(folder: &Path) -> Result<Turn> {
     let path = folder.with_extension("lock");
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
-    }
-    let file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+    write(&path, "")?;
+    let file = File::open(&path)?;
     match file.try_lock() {
         Ok(()) => return Ok(Turn(file)),
         Err(TryLockError::WouldBlock) => {
@@ -90,15 +114,11 @@ pub(crate) fn turn_at(folder: &Path) -> Result<Turn> {
 
 /// Says what to do if a dependency is neither here nor to be had.
 pub(crate) fn ensure_fetched() -> Result<()> {
-    let fetched =
-        cargo().args(["fetch", "--locked"]).current_dir(root()?).status().context("starting cargo")?;
-    if !fetched.success() {
-        bail!(
-            "cargo could not fetch the dependencies that Cargo.lock names\n  the first build needs crates.io; after \
-             that everything is in cargo's own folder and no network is needed"
-        );
-    }
-    Ok(())
+    run(
+        cargo().args(["fetch", "--locked"]).current_dir(root()?),
+        "cargo could not fetch the dependencies that Cargo.lock names\n  the first build needs crates.io; after that \
+         everything is in cargo's own folder and no network is needed",
+    )
 }
 
 #[cfg(test)]

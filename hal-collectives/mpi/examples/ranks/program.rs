@@ -74,7 +74,7 @@ fn program() {
     let group = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).unwrap();
     assert_eq!(run(&*group, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [ranks]);
     drop(group);
-    hal_collectives_mpi::rest();
+    hal_collectives_mpi::wait_until_idle();
     end();
     let refused = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).err().unwrap();
     assert!(refused.message().contains("finalised MPI"), "{refused}");
@@ -171,6 +171,6 @@ fn tags() {
         sent.end();
     }
     drop(group);
-    hal_collectives_mpi::rest();
+    hal_collectives_mpi::wait_until_idle();
     end();
 }

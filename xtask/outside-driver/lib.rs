@@ -4,7 +4,7 @@
 //!
 //! Two heaps, of which the host maps only one; three queues that wait for each other's events; little room;
 //! completions behind a file descriptor; executables in a format of its own beside the host's. `cargo xtask
-//! test --only third-party` puts this in place of the template's source in a crate that `cargo xtask
+//! test --only outside-driver` puts this in place of the template's source in a crate that `cargo xtask
 //! new-backend` has made.
 
 mod bytecode;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The step `third-party` of `cargo xtask test`: a crate outside the workspace, made, tested, linked into a C
+//! The step `outside-driver` of `cargo xtask test`: a crate outside the workspace, made, tested, linked into a C
 //! program, run through IREE's conformance suite, and measured.
 //!
 //! It is what a reader of `docs/backend.md` does, with the commands that stand there. First the crate as it is
@@ -10,8 +10,8 @@
 use crate::iree::Plugin;
 use crate::new_backend::{self, Place};
 use crate::{bench, cts, iree, setup, workspace};
-use anyhow::{Context, Result, bail};
-use std::io::Write as _;
+use anyhow::{Result, bail};
+use fs_err as fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -23,18 +23,18 @@ const MEASURED: &str = "copy_4k_chain";
 
 /// The sources of the card.
 const CARD: [(&str, &str); 4] = [
-    ("lib.rs", include_str!("../third-party/lib.rs")),
-    ("bytecode.rs", include_str!("../third-party/bytecode.rs")),
-    ("event.rs", include_str!("../third-party/event.rs")),
-    ("queue.rs", include_str!("../third-party/queue.rs")),
+    ("lib.rs", include_str!("../outside-driver/lib.rs")),
+    ("bytecode.rs", include_str!("../outside-driver/bytecode.rs")),
+    ("event.rs", include_str!("../outside-driver/event.rs")),
+    ("queue.rs", include_str!("../outside-driver/queue.rs")),
 ];
 
 /// Its tests, beside those that every driver is made with.
-const TESTS: &str = include_str!("../third-party/card.rs");
+const TESTS: &str = include_str!("../outside-driver/card.rs");
 
 pub(crate) fn run() -> Result<bool> {
     iree::prepare(&iree::Tree::configure(iree::Flavour::Plain, None)?)?;
-    let folder = workspace::target()?.join("third-party").join(NAME);
+    let folder = workspace::target()?.join("outside-driver").join(NAME);
     println!("making a driver outside the workspace, in {}", folder.display());
     empty(&folder)?;
     new_backend::create(NAME, &Place::new(&folder)?)?;
@@ -63,25 +63,20 @@ fn share_release(folder: &Path, target: &Path) -> Result<()> {
     if here.exists() {
         return Ok(());
     }
-    std::fs::create_dir_all(folder.join("target"))
-        .with_context(|| format!("creating {}", folder.display()))?;
-    std::os::unix::fs::symlink(&there, &here).with_context(|| format!("linking {}", here.display()))
+    fs::create_dir_all(folder.join("target"))?;
+    Ok(fs::os::unix::fs::symlink(&there, &here)?)
 }
 
 /// Has the Makefile build what the plugin has built just before: nothing, or each would undo what the other has
 /// done, and with it bindgen, the bindings and all that stands on them.
 fn is_built_once(folder: &Path, library: &Path) -> Result<()> {
-    let built = || {
-        let time = library.metadata().and_then(|library| library.modified());
-        time.with_context(|| format!("looking at {}", library.display()))
-    };
+    let built = || fs::metadata(library)?.modified();
     let by_the_plugin = built()?;
     step(folder, Command::new("make").args(["--silent", "library"]), "is not built by its Makefile")?;
     if built()? != by_the_plugin {
         bail!(
             "the Makefile builds again what the plugin has built: a variable of the environment, or a flag, is another \
-             there than \
-             in hal-driver/cmake/static_library.cmake"
+             there than in hal-driver/cmake/static_library.cmake"
         );
     }
     Ok(())
@@ -90,39 +85,24 @@ fn is_built_once(folder: &Path, library: &Path) -> Result<()> {
 /// Puts the card in the place of the template.
 fn become_card(folder: &Path) -> Result<()> {
     for (name, text) in CARD {
-        let path = folder.join("src").join(name);
-        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        workspace::write(&folder.join("src").join(name), text)?;
     }
     let tests = folder.join("tests/device.rs");
-    let mut file = std::fs::File::options()
-        .append(true)
-        .open(&tests)
-        .with_context(|| format!("opening {}", tests.display()))?;
-    file.write_all(TESTS.as_bytes()).with_context(|| format!("writing {}", tests.display()))
+    workspace::write(&tests, &(fs::read_to_string(&tests)? + TESTS))
 }
 
 /// Removes what was made before, but for what cargo has built.
 fn empty(folder: &Path) -> Result<()> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
     for entry in entries.flatten().filter(|entry| entry.file_name() != "target") {
         let path = entry.path();
-        let removed =
-            if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
-        removed.with_context(|| format!("removing {}", path.display()))?;
+        if path.is_dir() { fs::remove_dir_all(&path)? } else { fs::remove_file(&path)? }
     }
     Ok(())
 }
 
 fn step(folder: &Path, command: &mut Command, wrong: &str) -> Result<()> {
     let libclang = setup::python()?.libclang().unwrap_or_default();
-    let status = command
-        .current_dir(folder)
-        .env("HAL_LIBCLANG", libclang)
-        .env_remove("CARGO_TARGET_DIR")
-        .status()
-        .with_context(|| format!("starting {:?}", command.get_program()))?;
-    if !status.success() {
-        bail!("a driver outside the workspace {wrong}");
-    }
-    Ok(())
+    command.current_dir(folder).env("HAL_LIBCLANG", libclang).env_remove("CARGO_TARGET_DIR");
+    workspace::run(command, format!("a driver outside the workspace {wrong}"))
 }
