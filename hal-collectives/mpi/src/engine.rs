@@ -29,14 +29,9 @@
 
 use crate::group::Group;
 use crate::launcher::{processors_on_this_machine, ranks_on_this_machine};
-<<<<<<< HEAD
 use crate::library::{Handle, Library, at_exit, in_forks};
 use crate::progress::{Creation, Progress};
-use crate::started::{Ended, Started, Told};
-=======
-use crate::library::{Library, at_exit, in_forks};
-use crate::progress::{DueCallback, Ended, Progress, Started};
->>>>>>> main
+use crate::started::{DueCallback, Ended, Started};
 use crate::table::Groups;
 use hal_collectives::Result;
 use hal_collectives::local::{Helper, is_busy as is_busy_here};
@@ -216,12 +211,8 @@ pub(crate) struct Poll {
 }
 
 impl Engine {
-<<<<<<< HEAD
-    pub(crate) fn new(library: Library, watchers: Watchers) -> Arc<Self> {
+    pub(crate) fn new(library: Library, watchers: Pollers) -> Arc<Self> {
         let (library, groups) = (Arc::new(library), Arc::new(Groups::default()));
-=======
-    pub(crate) fn new(library: Library, watchers: Pollers) -> Self {
->>>>>>> main
         let (rank, size, owned) = (library.rank, library.size, library.owned);
         Arc::new_cyclic(|this| Self {
             this: this.clone(),
@@ -266,7 +257,7 @@ impl Engine {
         }
     }
 
-    /// Waits until MPI is left alone, as [`rest`].
+    /// Waits until MPI is left alone, as [`wait_until_idle`].
     pub(crate) fn wait_until_idle(&self) {
         if self.owned {
             return;

@@ -11,7 +11,7 @@ use crate::group::{ALONE, Group, Member, hash};
 use crate::notice::Generation;
 use crate::table::Groups;
 use hal_backend::HostRange;
-use hal_collectives::{Communicator, Entry, Operation, Result};
+use hal_collectives::{Communicator, Operation, OperationEntry, Result};
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -210,7 +210,7 @@ impl Communicator for Part {
         self.0.member()?.place()
     }
 
-    fn enter(&self, operation: Operation) -> Result<Box<dyn Entry>> {
+    fn enter(&self, operation: Operation) -> Result<Box<dyn OperationEntry>> {
         self.0.member()?.enter(operation)
     }
 

@@ -24,26 +24,13 @@
 //! it believes that anything has ended well.
 
 use crate::engine::Command;
-<<<<<<< HEAD
 use crate::group::{Group, Slot};
 use crate::library::{Call, Handle, Library, Number, Request, What};
 use crate::notice::{Generation, LENGTH, Notice, Place, TAG};
-use crate::started::{Ended, Half, Started, Told};
+use crate::started::{DueCallback, Ended, Half, Started};
 use crate::table::Groups;
 use hal_backend::HostRange;
 use hal_collectives::{Participants, Result, Terms};
-=======
-use crate::exchange::{LocalWork, Receive, Schedule, Scratch, schedule};
-use crate::group::{Failed, Generation, Group, OperationSlot};
-use crate::library::Library;
-use crate::mail::{Letter, Mail};
-use crate::table::{Addressee, Groups};
-use crate::unclaimed::Unclaimed;
-#[cfg(test)]
-use crate::wire::TAGS;
-use crate::wire::{Asked, CARRIED, Content, Meeting};
-use hal_collectives::{Done, Participants, Piece, Portions, RECEIVER, Result, SENDER, notify, release};
->>>>>>> main
 use hal_semaphore::{Code, Failure};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -67,7 +54,6 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 const COUNT: i32 = 1024;
 const _: () = assert!(COUNT as usize == LENGTH);
 
-<<<<<<< HEAD
 /// The most notices that a look reads.
 const NOTICES: usize = 256;
 
@@ -77,7 +63,7 @@ const LOOKS: u32 = 4;
 /// Operations of a group that has failed, whose ranks are told together when all of their requests have ended: they
 /// may be pieces of one, each with a callback of its own.
 struct Ending {
-    told: Vec<Told>,
+    told: Vec<DueCallback>,
     open: Vec<Request>,
     until: Instant,
 }
@@ -102,104 +88,6 @@ struct RollCall {
     came: BTreeSet<u32>,
     answered: BTreeSet<u32>,
     until: Instant,
-=======
-/// A callback that is due, its outcome, and what the rank may let go of then.
-pub(crate) struct DueCallback {
-    done: Done,
-    outcome: Result,
-    group: Arc<Group>,
-    held: OperationResources,
-}
-
-/// The resources of an operation that has ended: its memory, and what would have been done with it.
-pub(crate) struct OperationResources {
-    memory: Result<Portions>,
-    steps: Option<Schedule>,
-    after: Option<LocalWork>,
-    expects: SmallVec<[Receive; 1]>,
-}
-
-impl OperationResources {
-    /// What uses memory goes before the memory, so that no two owners panic at once.
-    fn let_go(self) {
-        let Self { memory, steps, after, expects } = self;
-        release((steps, after, expects));
-        if let Ok(Portions { send, recv }) = memory {
-            release(send);
-            release(recv);
-        }
-    }
-}
-
-/// Operations that have ended, to be told without the lock.
-#[derive(Default)]
-pub(crate) struct Ended {
-    told: SmallVec<[DueCallback; 1]>,
-    /// Transfers that have outlived their operations, with their memory and what would have been done with it.
-    let_go: Vec<InFlight>,
-}
-
-impl Ended {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.told.is_empty() && self.let_go.is_empty()
-    }
-
-    /// Whether more than one is to be told.
-    pub(crate) fn are_several(&self) -> bool {
-        self.told.len() > 1
-    }
-
-    /// All that are to be told but the first one.
-    pub(crate) fn take_rest(&mut self) -> impl Iterator<Item = DueCallback> {
-        self.told.drain(1..)
-    }
-
-    /// More who are to be told.
-    pub(crate) fn extend(&mut self, told: Option<DueCallback>) {
-        self.told.extend(told);
-    }
-
-    /// Tells each rank, whatever another one's callback does.
-    pub(crate) fn tell(&mut self) {
-        self.let_go.drain(..).for_each(release);
-        for DueCallback { done, outcome, group, held } in self.told.drain(..) {
-            // Memory is let go, and with it written back where it has to be, before the rank is told, since a
-            // rank that is told may let go of the group, and count on that being the last reference.
-            held.let_go();
-            drop(group);
-            notify(done, outcome);
-        }
-    }
-}
-
-/// A piece of an operation that a rank has started.
-pub(crate) struct Started {
-    pub(crate) group: Arc<Group>,
-    pub(crate) asked: Asked,
-    pub(crate) piece: Piece,
-    pub(crate) slots: SmallVec<[OperationSlot; 2]>,
-    /// As long as the piece needs, unless it is not long enough.
-    pub(crate) memory: Result<Portions>,
-    pub(crate) done: Done,
-}
-
-impl Started {
-    fn meeting(&self, slot: OperationSlot) -> Meeting {
-        Meeting { group: self.group.id, line: slot.line, number: slot.number, piece: self.piece.number }
-    }
-
-    /// Where its letters go.
-    pub(crate) fn outgoing(&self) -> Option<Meeting> {
-        let sends = |slot: &&OperationSlot| slot.line == Participants::Everyone || slot.side == SENDER;
-        self.slots.iter().find(sends).map(|slot| self.meeting(*slot))
-    }
-
-    /// Where letters come that it waits for.
-    pub(crate) fn incoming(&self) -> Option<Meeting> {
-        let receives = |slot: &&OperationSlot| slot.line == Participants::Everyone || slot.side == RECEIVER;
-        self.slots.iter().find(receives).map(|slot| self.meeting(*slot))
-    }
->>>>>>> main
 }
 
 /// See the [module documentation](self).
@@ -343,15 +231,8 @@ impl Progress {
         }
         for command in commands {
             match command {
-<<<<<<< HEAD
                 Command::Listen => self.listens = true,
                 Command::Join(group) => self.want(group),
-=======
-                Command::Listen => {
-                    self.mail.listen(&self.library);
-                    self.unclaimed.poll(&self.library);
-                }
->>>>>>> main
                 Command::Start(started) => self.start(started),
                 Command::Failed(group) => self.group_failed(&group),
                 Command::Created(creation, outcome) => self.created(creation, outcome),
@@ -411,7 +292,6 @@ impl Progress {
         let Some(base) = self.base.filter(|_| !self.is_blocked()) else {
             return self.outbox.push((to, of, notice));
         };
-<<<<<<< HEAD
         let Ok(memory) = HostRange::allocate(LENGTH as u64, 64) else { return };
         let written = memory.write(0, &notice.to_bytes(of));
         debug_assert!(written, "a notice has its length");
@@ -422,21 +302,6 @@ impl Progress {
             count: COUNT,
             number: Number::Byte,
             strides: [None, None],
-=======
-        let place = (started.group.rank, started.group.count());
-        let steps =
-            memory.and_then(|memory| schedule(started.piece.operation, place, memory, &mut self.scratch));
-        let steps = match steps {
-            Ok(steps) => steps,
-            Err(failure) => {
-                self.end(&started.group, &failure);
-                let Started { done, group, memory, .. } = *started;
-                let held = OperationResources { memory, steps: None, after: None, expects: SmallVec::new() };
-                let id = group.id;
-                self.endings.add(id, UNOWNED, DueCallback { done, outcome: Err(failure), group, held }, 0);
-                return self.ended.told.extend(self.endings.over(id));
-            }
->>>>>>> main
         };
         #[cfg(test)]
         {
@@ -549,7 +414,6 @@ impl Progress {
         if self.has_quit {
             return false;
         }
-<<<<<<< HEAD
         let now = Instant::now();
         let mut moved = false;
         if !self.is_blocked() && self.listens {
@@ -558,14 +422,6 @@ impl Progress {
                 moved |= self.look_for_ends();
             }
             self.look_for_requests();
-=======
-        let now = self.look_at_clock();
-        self.look_at_transfers();
-        let mut moved = self.read_letters();
-        self.let_go_of_kept();
-        if self.receives_unclaimed() {
-            self.unclaimed.poll(&self.library);
->>>>>>> main
         }
         self.look_at_time(now);
         self.end_endings(now);
@@ -792,33 +648,7 @@ impl Progress {
             self.deadlines.pop_first();
             self.overdue(id, now);
         }
-<<<<<<< HEAD
         if self.roll_calls.is_empty() {
-=======
-        self.ended.told.extend(self.endings.overdue(&mut self.in_flight));
-    }
-
-    /// A letter has come.
-    fn deliver(&mut self, letter: Letter) {
-        let header = letter.header;
-        let id = header.meeting.group;
-        if let Content::FailedOperations { code, .. } = header.content {
-            let failure = Failure::new(code, letter.text());
-            match self.groups.addressee(id) {
-                Addressee::Member(group) => self.end(&group, &failure),
-                Addressee::Gone | Addressee::Failed(_) => {}
-                Addressee::Later => {
-                    let (before, forgotten) = self.groups.hear_failure(id, &failure);
-                    self.forget_early(|group| {
-                        group.number == id.number && group.generation <= id.generation
-                            || Some(group.number) == forgotten
-                    });
-                    if let Some(before) = before {
-                        self.end(&before, &failure);
-                    }
-                }
-            }
->>>>>>> main
             return;
         }
         let is_over =
@@ -939,49 +769,9 @@ impl Progress {
         self.sending.drain(..).chain(self.kept.drain(..)).for_each(drop);
     }
 
-<<<<<<< HEAD
     /// True if communicators are to be made that other processes wait for.
     pub(crate) fn creates(&self) -> bool {
         self.is_creating || !self.creations.is_empty() || (!self.wanting.is_empty() && !self.is_any_missing)
-=======
-    /// An operation is over.
-    fn finish(&mut self, id: u64, outcome: Result) {
-        let Some(active) = self.active.remove(&id) else { return };
-        self.deadlines.remove(&(active.deadline, id));
-        let incoming = active.started.incoming();
-        if let Some(meeting) = incoming {
-            self.expected.remove(&meeting);
-            // Letters that came early for it are discarded.
-            while let Some((&place, _)) = self.early.range((meeting, 0)..=(meeting, u32::MAX)).next() {
-                for letter in self.early.remove(&place).into_iter().flatten() {
-                    self.unclaimed.discard(&letter, &self.library);
-                }
-            }
-        }
-        let Active { started, steps, after, expects, in_flight, refused, promised, awaited, .. } = *active;
-        refused.iter().for_each(|letter| self.unclaimed.discard(letter, &self.library));
-        // As was announced, also where the operation has failed.
-        awaited.iter().for_each(|announced| self.unclaimed.discard_rest(incoming, announced, &self.library));
-        for announced in &promised {
-            self.mail.send_empty(&self.library, announced.peer, announced.left());
-            if announced.messages.count > 1 {
-                self.mail.give_back(announced.peer, announced.first);
-            }
-        }
-        let Started { done, group, memory, .. } = started;
-        let told = DueCallback {
-            done,
-            outcome,
-            group,
-            held: OperationResources { memory, steps: Some(steps), after, expects },
-        };
-        if told.outcome.is_err() {
-            // With the others of its group.
-            self.endings.add(told.group.id, id, told, in_flight);
-        } else {
-            self.ended.told.push(told);
-        }
->>>>>>> main
     }
 
     /// Ends MPI. Ranks that go on without it are waited for, as the launcher would end them with a rank that ends

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// A callback that is due, its outcome, and what is released before.
-pub(crate) struct Told {
+pub(crate) struct DueCallback {
     done: Done,
     outcome: Result,
     group: Arc<Group>,
@@ -21,7 +21,7 @@ pub(crate) struct Told {
     halves: SmallVec<[Half; 2]>,
 }
 
-impl Told {
+impl DueCallback {
     fn tell(self) {
         let Self { done, outcome, group, memory, finish, halves } = self;
         if let Some(finish) = finish.filter(|_| outcome.is_ok()) {
@@ -42,7 +42,7 @@ impl Told {
 /// Operations that have ended, to be told without the lock.
 #[derive(Default)]
 pub(crate) struct Ended {
-    pub(crate) told: SmallVec<[Told; 1]>,
+    pub(crate) told: SmallVec<[DueCallback; 1]>,
     /// Requests that have outlived their operations.
     pub(crate) released: Vec<Request>,
 }
@@ -58,18 +58,18 @@ impl Ended {
     }
 
     /// All that are to be told but the first one.
-    pub(crate) fn take_rest(&mut self) -> impl Iterator<Item = Told> {
+    pub(crate) fn take_rest(&mut self) -> impl Iterator<Item = DueCallback> {
         self.told.drain(1..)
     }
 
-    pub(crate) fn extend(&mut self, told: Option<Told>) {
+    pub(crate) fn extend(&mut self, told: Option<DueCallback>) {
         self.told.extend(told);
     }
 
     /// Tells each rank, whatever another one's callback does.
     pub(crate) fn tell(&mut self) {
         self.released.drain(..).for_each(release);
-        self.told.drain(..).for_each(Told::tell);
+        self.told.drain(..).for_each(DueCallback::tell);
     }
 }
 
@@ -134,8 +134,8 @@ impl Started {
         !self.halves.iter().any(|half| matches!(half, Half::Waits(_)))
     }
 
-    pub(crate) fn into_told(self, outcome: Result) -> Told {
+    pub(crate) fn into_told(self, outcome: Result) -> DueCallback {
         let Self { group, halves, finish, memory, done, .. } = self;
-        Told { done, outcome, group, memory, finish, halves }
+        DueCallback { done, outcome, group, memory, finish, halves }
     }
 }

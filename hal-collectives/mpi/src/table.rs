@@ -5,7 +5,6 @@
 //! A group stays when its channels are gone, with its communicator and its count of operations: other ranks may
 //! still have channels, and compiled modules join anew in every call.
 
-<<<<<<< HEAD
 use crate::engine::{Command, Engine};
 use crate::group::Group;
 use crate::notice::Generation;
@@ -23,25 +22,6 @@ struct Known {
     group: Option<Arc<Group>>,
     /// The last generation that has failed, and why.
     failed: Option<(u32, Failure)>,
-=======
-use crate::group::{AgreementState, Generation, Group};
-use crate::wire::{Asked, Meeting};
-use hal_semaphore::{Code, Failure};
-use parking_lot::{Mutex, MutexGuard};
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Weak};
-
-/// This process's record of the groups with one number.
-#[derive(Default)]
-pub(crate) struct Known {
-    pub(crate) group: Weak<Group>,
-    /// The generation that is joined next, or was, and how far it is: a rank that lets go of a group and
-    /// joins it again goes on counting, as other ranks may not have let go of it.
-    pub(crate) generation: u32,
-    pub(crate) state: Arc<Mutex<AgreementState>>,
-    /// Why the one before failed.
-    pub(crate) failure: Option<Failure>,
->>>>>>> main
 }
 
 /// See the [module documentation](self).

@@ -69,7 +69,7 @@ fn program() {
     let members = part.place().unwrap().1;
     assert_eq!(run(&*part, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [members]);
     drop((part, group));
-    hal_collectives_mpi::rest();
+    hal_collectives_mpi::wait_until_idle();
     // And once more, before it ends.
     let group = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).unwrap();
     assert_eq!(run(&*group, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [ranks]);
@@ -104,7 +104,7 @@ fn beside() {
         assert_eq!(run(&*part, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [ranks]);
     }
     own.join().unwrap();
-    hal_collectives_mpi::rest();
+    hal_collectives_mpi::wait_until_idle();
     end();
 }
 

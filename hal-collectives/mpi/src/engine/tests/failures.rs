@@ -47,7 +47,7 @@ fn rank_that_gives_up_or_drops_an_operation_ends_the_group_for_all_with_one_caus
         let ranks = job(count);
         let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", TERMS)).collect();
         let told: Vec<_> = groups.iter().map(|group| sum(&**group, 1).1).collect();
-        look_all(&ranks);
+        poll_all(&ranks);
         assert!(told.iter().all(|told| told.try_recv() == Ok(Ok(()))));
         let operation = Operation { kind: SUM, element: Element::U32, count: 1 };
         let messages: Vec<_> = (0..)
@@ -61,7 +61,7 @@ fn rank_that_gives_up_or_drops_an_operation_ends_the_group_for_all_with_one_caus
                 told
             })
             .collect();
-        look_all(&ranks);
+        poll_all(&ranks);
         let entry = groups[who as usize].enter(operation).unwrap();
         if gives_up {
             entry.give_up(&Failure::new(Code::DataLoss, "bank 3 is on fire"));
@@ -71,7 +71,7 @@ fn rank_that_gives_up_or_drops_an_operation_ends_the_group_for_all_with_one_caus
         let end = Instant::now() + LONG;
         for told in messages {
             let failure = loop {
-                ranks.iter().for_each(Rank::look);
+                ranks.iter().for_each(Rank::poll);
                 match told.try_recv() {
                     Ok(failure) => break failure,
                     Err(_) => assert!(Instant::now() < end),
@@ -92,15 +92,15 @@ fn failure_is_reported_when_mpi_has_ended_what_has_begun_and_not_before() {
     let (ranks, groups) = pair();
     be_late();
     let sums = [0, 1].map(|rank: usize| sum(&*groups[rank], 2));
-    look_all(&ranks);
+    poll_all(&ranks);
     let begin = Instant::now();
     groups[0].end(&Failure::new(Code::DataLoss, "gone"));
-    look_all(&ranks);
+    poll_all(&ranks);
     if begin.elapsed() < Duration::from_millis(200) {
         assert!(sums.iter().all(|(_, told)| told.try_recv().is_err()), "MPI still uses the memory");
     }
     arrive();
-    look_all(&ranks);
+    poll_all(&ranks);
     assert!(sums.iter().all(|(_, told)| told.try_recv() == Ok(Err(Code::DataLoss))));
 }
 
@@ -110,9 +110,9 @@ fn what_never_ends_holds_a_failure_up_for_a_bounded_time_and_keeps_its_memory_un
     be_late();
     let (got, released, told) = watched_sum(&*groups[0]);
     let _other = sum(&*groups[1], 4);
-    look_all(&ranks);
+    poll_all(&ranks);
     groups[1].end(&Failure::new(Code::DataLoss, "gone"));
-    look_all(&ranks);
+    poll_all(&ranks);
     let begin = Instant::now();
     assert_eq!(told_in_time(&ranks[0], &told), Err(Code::DataLoss));
     assert!(begin.elapsed() < Duration::from_secs(10));
@@ -122,7 +122,7 @@ fn what_never_ends_holds_a_failure_up_for_a_bounded_time_and_keeps_its_memory_un
     assert_eq!(word(&got), 0);
     arrive();
     assert_eq!(word(&got), 7);
-    look_all(&ranks[..1]);
+    poll_all(&ranks[..1]);
     assert_eq!(released.try_recv(), Ok(()));
 }
 
@@ -132,9 +132,9 @@ fn memory_that_mpi_may_write_is_never_released_when_mpi_is_left_alone() {
     be_late();
     let (got, released, told) = watched_sum(&*groups[0]);
     let _other = sum(&*groups[1], 4);
-    look_all(&ranks);
+    poll_all(&ranks);
     groups[1].end(&Failure::new(Code::DataLoss, "gone"));
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(told_in_time(&ranks[0], &told), Err(Code::DataLoss));
     ranks[0].0.with(LONG, |progress| progress.quit(Duration::from_millis(1)));
     arrive();
@@ -146,14 +146,14 @@ fn pieces_of_a_group_that_fails_are_reported_together() {
     let (ranks, groups) = pair();
     be_late();
     let sums = [0, 1].map(|rank: usize| [1, 2].map(|word| sum(&*groups[rank], word)));
-    look_all(&ranks);
+    poll_all(&ranks);
     // Nothing is sent that it receives.
     let behind = transfer(&*groups[0], Kind::Recv { from: 1 }, memory(&[0]));
     groups[0].end(&Failure::new(Code::DataLoss, "gone"));
-    ranks[0].look();
+    ranks[0].poll();
     assert!(behind.try_recv().is_err(), "another one of the group is under way");
     arrive();
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(told_in_time(&ranks[0], &behind), Err(Code::DataLoss));
     for (_, told) in &sums[0] {
         assert_eq!(told.try_recv(), Ok(Err(Code::DataLoss)));
@@ -164,7 +164,7 @@ fn pieces_of_a_group_that_fails_are_reported_together() {
 fn ranks_that_have_not_come_are_named_when_the_time_is_over() {
     let ranks = job(4);
     let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", Duration::from_millis(30))).collect();
-    look_all(&ranks);
+    poll_all(&ranks);
     let told: Vec<_> = [0, 2]
         .into_iter()
         .map(|rank: usize| {
@@ -178,7 +178,7 @@ fn ranks_that_have_not_come_are_named_when_the_time_is_over() {
     let end = Instant::now() + LONG;
     for told in told {
         let failure = loop {
-            ranks.iter().for_each(Rank::look);
+            ranks.iter().for_each(Rank::poll);
             match told.try_recv() {
                 Ok(failure) => break failure,
                 Err(_) => assert!(Instant::now() < end),
@@ -195,14 +195,14 @@ fn rank_that_waits_for_one_that_is_gone_fails_in_time_whichever_rank_is_gone() {
         let ranks = job(3);
         let groups: Vec<_> =
             ranks.iter().map(|rank| rank.join(b"group", Duration::from_millis(20))).collect();
-        look_all(&ranks);
+        poll_all(&ranks);
         let alive: Vec<usize> = (0..3).filter(|&rank| rank != gone).collect();
         let told: Vec<_> = alive.iter().map(|&rank| sum(&*groups[rank], 1).1).collect();
         let end = Instant::now() + LONG;
         let mut left = told.len();
         while left > 0 {
             assert!(Instant::now() < end, "rank {gone} is gone");
-            alive.iter().for_each(|&rank| ranks[rank].look());
+            alive.iter().for_each(|&rank| ranks[rank].poll());
             for told in &told {
                 if let Ok(outcome) = told.try_recv() {
                     assert_eq!(outcome, Err(Code::DeadlineExceeded));
@@ -232,7 +232,7 @@ fn group_that_a_rank_never_joins_fails_in_time_and_names_it() {
     let end = Instant::now() + LONG;
     for told in told {
         let failure = loop {
-            ranks.iter().for_each(Rank::look);
+            ranks.iter().for_each(Rank::poll);
             match told.try_recv() {
                 Ok(failure) => break failure,
                 Err(_) => assert!(Instant::now() < end),
@@ -248,17 +248,17 @@ fn group_that_has_failed_is_begun_anew_and_late_notices_of_the_old_one_do_not_ha
     let (ranks, groups) = pair();
     for turn in 0..20_u32 {
         groups[(turn % 2) as usize].end(&Failure::new(Code::DataLoss, "gone"));
-        look_all(&ranks);
+        poll_all(&ranks);
         // This rank rejoins first, and then the other one, which has heard of it.
         let again = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
         let sums = [0, 1].map(|rank: usize| sum(&*again[rank], turn));
-        look_all(&ranks);
+        poll_all(&ranks);
         for (got, told) in sums {
             assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 2 * turn));
         }
         let last = again[0].enter(Operation { kind: SUM, element: Element::U32, count: 1 }).unwrap();
         last.give_up(&Failure::new(Code::Aborted, "next"));
-        look_all(&ranks);
+        poll_all(&ranks);
         assert!(again[1].enter(Operation { kind: SUM, element: Element::U32, count: 1 }).is_err());
     }
 }
@@ -267,7 +267,7 @@ fn group_that_has_failed_is_begun_anew_and_late_notices_of_the_old_one_do_not_ha
 #[test]
 fn process_that_stood_still_reads_notices_before_it_believes_that_anything_has_ended_well() {
     let (ranks, groups) = pair();
-    ranks[1].look();
+    ranks[1].poll();
     let got = transfer(&*groups[1], Kind::Recv { from: 0 }, memory(&[0]));
     let _sent = transfer(&*groups[0], Kind::Send { to: 1 }, memory(&[5]));
     // Then the receiver stands still.
@@ -284,14 +284,14 @@ fn call_that_mpi_refuses_fails_its_group_alone_whichever_it_is() {
         let others = [0, 1].map(|rank: usize| ranks[rank].join(b"another", Duration::from_millis(50)));
         let more = Duration::from_millis(50);
         let groups_too = [0, 1].map(|rank: usize| ranks[rank].join(b"third", more));
-        look_all(&ranks);
+        poll_all(&ranks);
         fail(Some(at));
         let sums = [0, 1].map(|rank: usize| sum(&*others[rank], 2));
         let end = Instant::now() + LONG;
         let mut outcomes = [None; 2];
         while outcomes.contains(&None) {
             assert!(Instant::now() < end, "call {at}");
-            ranks.iter().for_each(Rank::look);
+            ranks.iter().for_each(Rank::poll);
             for (outcome, (_, told)) in outcomes.iter_mut().zip(&sums) {
                 *outcome = outcome.or(told.try_recv().ok());
             }

@@ -3,7 +3,7 @@
 //! The order in which operations begin, and what ranks compare before.
 
 use super::*;
-use hal_collectives::Entry;
+use hal_collectives::OperationEntry;
 
 const SUM: Kind = Kind::AllReduce(Reduction::Sum);
 
@@ -12,7 +12,7 @@ fn operation(kind: Kind, count: u64) -> Operation {
 }
 
 /// Starts what was entered, with memory for so many words on both sides.
-fn start(entry: Box<dyn Entry>, words: usize, value: u32) -> Begun {
+fn start(entry: Box<dyn OperationEntry>, words: usize, value: u32) -> Begun {
     let (tell, told) = channel();
     let recv = memory(&vec![0; words]);
     let buffers = Buffers { send: Some(memory(&vec![value; words])), recv: Some(recv.clone()) };
@@ -42,7 +42,7 @@ fn operations_begin_in_the_order_in_which_they_were_entered() {
         .zip(entries)
         .map(|(rank, entries)| entries.into_iter().map(|entry| start(entry, 4, rank + 1)).collect())
         .collect();
-    look_all(&ranks);
+    poll_all(&ranks);
     for (got, told) in begun.iter().flatten() {
         assert_eq!((told.try_recv(), word(got)), (Ok(Ok(())), 3));
     }
@@ -59,7 +59,7 @@ fn operation_waits_for_one_that_was_entered_before_and_says_so_when_its_time_is_
     groups[0].enter(operation(SUM, 1)).unwrap().start(buffers, done);
     let end = Instant::now() + LONG;
     let message = loop {
-        ranks.iter().for_each(Rank::look);
+        ranks.iter().for_each(Rank::poll);
         match told.try_recv() {
             Ok(message) => break message,
             Err(_) => assert!(Instant::now() < end),
@@ -75,7 +75,7 @@ fn transfers_of_different_pairs_and_collectives_do_not_wait_for_each_other() {
     let sent = transfer(&*groups[0], Kind::Send { to: 1 }, memory(&[5]));
     let got = memory(&[0]);
     let received = transfer(&*groups[1], Kind::Recv { from: 0 }, got.clone());
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!([sent.try_recv(), received.try_recv()], [Ok(Ok(())); 2]);
     assert_eq!(word(&got), 5);
     drop(held);
@@ -104,7 +104,7 @@ fn operation_that_differs_in_any_field_is_named_with_its_rank_and_no_byte_moves(
             // One that all agree on, so that its shape is known.
             let before: Vec<Begun> =
                 groups.iter().map(|group| start(group.enter(most).unwrap(), 64, 1)).collect();
-            look_all(&ranks);
+            poll_all(&ranks);
             assert!(before.iter().all(|(_, told)| told.try_recv() == Ok(Ok(()))));
             let (tell, told) = channel();
             for (rank, group) in (0..).zip(&groups) {
@@ -122,7 +122,7 @@ fn operation_that_differs_in_any_field_is_named_with_its_rank_and_no_byte_moves(
             let mut ends = Vec::new();
             while ends.len() < count as usize {
                 assert!(Instant::now() < end, "{most} and {odd} by {who} of {count}");
-                ranks.iter().for_each(Rank::look);
+                ranks.iter().for_each(Rank::poll);
                 ends.extend(told.try_iter());
             }
             for (rank, end, got) in ends {
@@ -158,7 +158,7 @@ fn told_in_both(ranks: &[Rank], told: &[Receiver<Outcome>; 2]) -> [Outcome; 2] {
     let mut outcomes = [None; 2];
     while outcomes.contains(&None) {
         assert!(Instant::now() < end);
-        ranks.iter().for_each(Rank::look);
+        ranks.iter().for_each(Rank::poll);
         for (outcome, told) in outcomes.iter_mut().zip(told) {
             *outcome = outcome.or(told.try_recv().ok());
         }
@@ -172,12 +172,12 @@ fn ranks_compare_what_they_are_to_compare_and_no_more() {
     for (check, first, later) in [(Check::Off, 0, 0), (Check::First, 1, 0), (Check::On, 1, 1)] {
         for (count, rounds) in [(1, 0), (2, 1), (3, 2), (5, 3)] {
             let (ranks, groups) = job_with(count, check);
-            look_all(&ranks);
+            poll_all(&ranks);
             for told in [first, later] {
                 let before = ranks[0].0.with(LONG, |progress| progress.notices()).unwrap();
                 let begun: Vec<Begun> =
                     groups.iter().map(|group| start(group.enter(operation(SUM, 2)).unwrap(), 2, 1)).collect();
-                look_all(&ranks);
+                poll_all(&ranks);
                 assert!(begun.iter().all(|(_, told)| told.try_recv() == Ok(Ok(()))));
                 let after = ranks[0].0.with(LONG, |progress| progress.notices()).unwrap();
                 assert_eq!(after - before, told * rounds, "{check:?} of {count}");
@@ -198,7 +198,7 @@ fn terms_that_are_not_the_same_fail_the_group_for_all() {
             .zip(&ranks)
             .map(|(number, rank)| rank.join(b"group", if number == 1 { terms } else { TERMS.into() }))
             .collect();
-        look_all(&ranks);
+        poll_all(&ranks);
         for group in &groups {
             let refused = group.enter(operation(SUM, 1)).err().unwrap();
             assert_eq!(refused.code(), Code::InvalidArgument);
@@ -212,7 +212,7 @@ fn operation_that_no_group_can_do_is_refused_and_takes_no_place() {
     let (ranks, groups) = pair();
     assert!(groups[0].enter(operation(Kind::Broadcast { root: 2 }, 1)).is_err());
     let sums = [0, 1].map(|rank: usize| sum(&*groups[rank], 2));
-    look_all(&ranks);
+    poll_all(&ranks);
     for (got, told) in sums {
         assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 4));
     }

@@ -20,7 +20,7 @@ fn split(
         group.split(color, key).unwrap()
     });
     let parts: Vec<_> = parts.collect();
-    look_all(ranks);
+    poll_all(ranks);
     parts
 }
 
@@ -33,7 +33,7 @@ fn job_of_four() -> (Vec<Rank>, Vec<Box<dyn Communicator>>) {
 fn sums(ranks: &[Rank], parts: &[Option<Box<dyn Communicator>>]) -> Vec<u32> {
     let begun: Vec<_> =
         (0..).zip(parts).filter_map(|(rank, part)| Some(sum(&**part.as_ref()?, 1 << rank))).collect();
-    look_all(ranks);
+    poll_all(ranks);
     begun
         .into_iter()
         .map(|(got, told)| {
@@ -75,7 +75,7 @@ fn part_that_all_ranks_have_released_is_used_again_and_takes_no_communicator_mor
     drop(kept);
     // One that has failed is not, either.
     parts[0].as_ref().unwrap().end(&Failure::new(Code::DataLoss, "gone"));
-    look_all(&ranks);
+    poll_all(&ranks);
     drop(parts);
     for _ in 0..3 {
         let parts = split(&ranks, &groups, |rank| (Some(rank / 2), 0));
@@ -90,10 +90,10 @@ fn splits_that_are_under_way_at_once_do_not_share_a_part() {
     // All have released it, and both offer it.
     let both: Vec<_> =
         groups.iter().map(|group| [0, 0].map(|key| group.split(Some(0), key).unwrap())).collect();
-    look_all(&ranks);
+    poll_all(&ranks);
     let (one, two): (Vec<_>, Vec<_>) = both.into_iter().map(|[one, two]| (one, two)).unzip();
     one[0].as_ref().unwrap().end(&Failure::new(Code::DataLoss, "gone"));
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(sums(&ranks, &two), [15; 4]);
 }
 
@@ -103,7 +103,7 @@ fn part_whose_rank_gives_it_up_before_it_is_there_fails_for_all() {
     let early = groups[0].split(Some(1), 0).unwrap().unwrap();
     early.end(&Failure::new(Code::DataLoss, "gone"));
     let others: Vec<_> = groups[1..].iter().map(|group| group.split(Some(1), 0).unwrap().unwrap()).collect();
-    look_all(&ranks);
+    poll_all(&ranks);
     let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count: 1 };
     for part in &others {
         assert_eq!(part.enter(operation).err().unwrap().code(), Code::DataLoss);
@@ -126,7 +126,7 @@ fn groups_that_ranks_join_in_different_orders_get_their_communicators() {
         .collect();
     for name in (0..9_usize).rev() {
         let begun: Vec<_> = groups.iter().map(|groups| sum(&*groups[name].1, 1 << name)).collect();
-        look_all(&ranks);
+        poll_all(&ranks);
         for (got, told) in begun {
             assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 3 << name));
         }
@@ -139,7 +139,7 @@ fn group_that_is_released_and_joined_again_goes_on_counting() {
     let [mut first, second] = groups;
     for turn in 0..20_u32 {
         let sums = [sum(&*first, turn), sum(&*second, 1)];
-        look_all(&ranks);
+        poll_all(&ranks);
         for (got, told) in sums {
             assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), turn + 1));
         }

@@ -179,7 +179,7 @@ fn program(seed: u64) {
         drop(tell);
         let end = Instant::now() + LONG;
         loop {
-            ranks.iter().for_each(Rank::look);
+            ranks.iter().for_each(Rank::poll);
             match told.try_recv() {
                 Ok(outcome) => outcome.unwrap(),
                 Err(std::sync::mpsc::TryRecvError::Disconnected) => break,

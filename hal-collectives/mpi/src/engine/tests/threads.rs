@@ -17,7 +17,7 @@ fn callback_that_panics_leaves_others_told_and_the_engine_at_work() {
     sum_with(&*groups[0], buffers(), Box::new(|_| panic!("a callback of the program's")));
     let behind = sum(&*groups[0], 3).1;
     let [other, other_behind] = [1, 4].map(|word| sum(&*groups[1], word).1);
-    look_all(&ranks);
+    poll_all(&ranks);
     for told in [behind, other, other_behind] {
         assert_eq!(told.try_recv(), Ok(Ok(())));
     }
@@ -49,7 +49,7 @@ fn memory_is_let_go_of_without_the_lock_and_before_its_rank_is_told() {
     });
     sum_with(&*groups[0], buffers, done);
     let _other = sum(&*groups[1], 1);
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(told.try_recv(), Ok((Ok(()), Ok(true))));
 }
 
@@ -69,7 +69,7 @@ fn memory_of_an_operation_that_fails_is_let_go_of_without_the_lock() {
     be_late();
     let _other = sum(&*groups[1], 1);
     groups[1].end(&Failure::new(Code::DataLoss, "gone"));
-    look_all(&ranks);
+    poll_all(&ranks);
     arrive();
     assert!(told_in_time(&ranks[0], &told).is_err());
     assert_eq!(is_free.try_recv(), Ok(true));
@@ -87,15 +87,15 @@ fn served(ranks: &[Rank]) {
 fn watch_ends_at_once_where_nothing_is_under_way_and_looks_where_something_is() {
     let (ranks, groups) = pair();
     let begin = Instant::now();
-    assert!(!watch_by(ranks[0].0.watchers, &|| None, None, || false));
-    assert!(!watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
+    assert!(!poll_until_by(ranks[0].0.watchers, &|| None, None, || false));
+    assert!(!poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
     let (got, told) = sum(&*groups[0], 2);
     let _other = sum(&*groups[1], 3);
-    assert!(watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || told.try_recv().is_ok()));
+    assert!(poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || told.try_recv().is_ok()));
     assert_eq!(word(&got), 5);
     // And where something is, and does not move.
     let _alone = sum(&*groups[0], 2);
-    assert!(!watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
+    assert!(!poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
     assert!(begin.elapsed() < Duration::from_secs(10));
 }
 
@@ -109,16 +109,16 @@ fn what_a_watch_leaves_behind_is_done_by_the_thread_of_the_engine() {
         let find = || Some(&ranks[0].0);
         let mut begun = None;
         // Begun while this thread watches, so that no other thread is woken; and the other rank does not come for as long.
-        watch_by(ranks[0].0.watchers, &find, None, || {
+        poll_until_by(ranks[0].0.watchers, &find, None, || {
             begun.get_or_insert_with(|| sum(&*groups[0], turn));
             false
         });
         let (got, told) = begun.unwrap();
         let _other = sum(&*groups[1], 1);
-        ranks[1].look();
+        ranks[1].poll();
         assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Ok(())), "turn {turn}");
         assert_eq!(word(&got), turn + 1);
-        look_all(&ranks[1..]);
+        poll_all(&ranks[1..]);
     }
 }
 
@@ -137,7 +137,7 @@ fn watches_that_begin_and_end_at_any_time_leave_nothing_undone() {
                     while !over.load(Ordering::Relaxed) {
                         turn += 1;
                         let mut looks = turn % 7;
-                        watch_by(rank.0.watchers, &find, None, || {
+                        poll_until_by(rank.0.watchers, &find, None, || {
                             looks -= 1;
                             looks < 0
                         });
@@ -183,7 +183,7 @@ fn command_that_comes_behind_the_last_look_of_a_watch_is_done_by_a_thread_that_s
     sleeps(&ranks[0]);
     let _other = sum(&*groups[1], 1);
     let mut begun = None;
-    watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || {
+    poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || {
         begun = Some(left_behind(&ranks[0], &*groups[0], 2));
         true
     });
@@ -197,7 +197,7 @@ fn held() -> ([Rank; 2], [Box<dyn Communicator>; 2]) {
     let ranks: [Rank; 2] = job(2).try_into().ok().unwrap();
     let terms = Terms { check: Check::Off, ..Terms::from(TERMS) };
     let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"held", terms));
-    look_all(&ranks);
+    poll_all(&ranks);
     (ranks, groups)
 }
 
@@ -296,7 +296,7 @@ fn thread_that_watches_helps_with_what_is_done_within_the_process() {
     let end = Instant::now() + LONG;
     while !owner.is_finished() {
         assert!(Instant::now() < end, "no thread helped");
-        watch_by(Box::leak(Box::default()), &|| None, Some(end), || owner.is_finished());
+        poll_until_by(Box::leak(Box::default()), &|| None, Some(end), || owner.is_finished());
     }
     owner.join().unwrap();
 }
@@ -362,10 +362,10 @@ fn lent() -> [Rank; 2] {
 fn group_that_is_joined_while_mpi_is_being_left_alone_is_listened_for() {
     let (ranks, groups) = pair();
     ranks[0].0.commands.lock().push(Command::Rest);
-    ranks[0].look();
+    ranks[0].poll();
     let (got, told) = sum(&*groups[0], 2);
     let _other = sum(&*groups[1], 3);
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 5));
 }
 
@@ -374,7 +374,7 @@ fn mpi_is_left_alone_when_the_last_group_is_let_go_of() {
     let ranks = lent();
     let groups = [b"one", b"two"].map(|id| ranks[0].join(id, TERMS));
     let [one, two] = groups;
-    ranks[0].look();
+    ranks[0].poll();
     drop(one);
     assert!(listens(&ranks[0]));
     drop(two);
@@ -396,7 +396,7 @@ fn mpi_is_left_alone_when_a_callback_lets_go_of_the_last_group() {
     let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
     sum_with(&**first.lock().as_ref().unwrap(), buffers, done);
     let _other = sum(&**second.lock().as_ref().unwrap(), 1);
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(told.try_recv(), Ok((Ok(()), false)));
 }
 
@@ -425,7 +425,7 @@ fn mpi_is_left_alone_when_what_a_group_has_left_to_others_to_tell_is_told() {
     let looking = ranks[0].0.progress.lock();
     first.end(&Failure::new(Code::DataLoss, "gone"));
     drop((first, looking));
-    ranks[0].0.rest();
+    ranks[0].0.wait_until_idle();
     assert!(!listens(&ranks[0]));
     assert_eq!(told_in_time(&ranks[1], &waits), Err(Code::DataLoss));
 }
@@ -435,13 +435,17 @@ fn watch_ends_at_its_time_while_other_operations_move_all_the_time() {
     let (ranks, groups) = pair();
     let begin = Instant::now();
     let mut moves = 0;
-    let over =
-        watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), Some(begin + Duration::from_millis(5)), || {
+    let over = poll_until_by(
+        ranks[0].0.watchers,
+        &|| Some(&ranks[0].0),
+        Some(begin + Duration::from_millis(5)),
+        || {
             moves += 1;
             let _sums = [0, 1].map(|rank: usize| sum(&*groups[rank], moves));
-            ranks[1].look();
+            ranks[1].poll();
             begin.elapsed() > LONG
-        });
+        },
+    );
     assert!(!over, "{:?}", begin.elapsed());
 }
 
@@ -453,11 +457,11 @@ fn what_is_begun_just_behind_a_watch_wakes_a_thread_that_sleeps_until_it_is_woke
     for turn in 0..20 {
         std::thread::sleep(Duration::from_millis(10));
         let _other = sum(&*groups[1], 1);
-        watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || true);
+        poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || true);
         let (got, told) = sum(&*groups[0], turn);
         assert_eq!(told.recv_timeout(LONG), Ok(Ok(())), "turn {turn}");
         assert_eq!(word(&got), turn + 1);
-        ranks[1].look();
+        ranks[1].poll();
     }
 }
 
@@ -478,10 +482,10 @@ fn callback_that_takes_its_time_in_a_watch_holds_up_nothing_else() {
         let (ranks, groups) = (&ranks, &groups);
         scope.spawn(move || {
             // Begun while this thread watches, so that it is told here.
-            watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || {
+            poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || {
                 if let Some(slow) = slow.take() {
                     let _other = sum(&*groups[1], 2);
-                    ranks[1].look();
+                    ranks[1].poll();
                     sum_with(&*groups[0], buffers(), slow);
                 }
                 false
@@ -524,7 +528,7 @@ fn callbacks_that_wait_for_operations_on_threads_of_the_engine_hold_up_nothing_e
         let _other = sum(&*groups[1], 2);
         let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
         sum_with(&*groups[0], buffers, Box::new(slow));
-        ranks[1].look();
+        ranks[1].poll();
         begun.recv_timeout(LONG).expect("no thread looks while a callback waits");
     }
     for _ in 0..DEEP {
@@ -560,7 +564,7 @@ fn callback_that_waits_for_an_operation_which_ended_together_with_its_own_return
     let (ranks, groups) = pair();
     let _others = [(); 2].map(|()| sum(&*groups[1], 2));
     let answered = two_of_which_one_waits(&*groups[0]);
-    ranks[1].look();
+    ranks[1].poll();
     served(&ranks[..1]);
     assert_eq!(answered.recv(), Ok(Ok(Ok(()))));
 }
@@ -608,9 +612,9 @@ fn owners_that_panic_on_release_leave_all_ranks_notified() {
         if fails {
             groups[1].end(&Failure::new(Code::DataLoss, "gone"));
         }
-        look_all(&ranks);
+        poll_all(&ranks);
         arrive();
-        look_all(&ranks);
+        poll_all(&ranks);
         let expected = if fails { Err(Code::DataLoss) } else { Ok(()) };
         for told in [told, behind].into_iter().chain(others) {
             assert_eq!(told.try_recv(), Ok(expected));
@@ -663,7 +667,7 @@ fn mpi_that_has_ended_is_called_no_more_and_its_thread_goes() {
     let before = calls();
     let _sum = sum(&*groups[0], 2);
     let end = Instant::now() + Duration::from_millis(20);
-    assert!(!watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || Instant::now() > end + LONG));
+    assert!(!poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || Instant::now() > end + LONG));
     assert_eq!(calls(), before);
 }
 
@@ -675,8 +679,8 @@ fn process_that_mpi_does_not_know_makes_no_call_to_it() {
     let before = calls();
     let group = ranks[0].join(b"pair", TERMS);
     let _sum = sum(&*group, 2);
-    look_all(&ranks[..1]);
-    assert!(!watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
+    poll_all(&ranks[..1]);
+    assert!(!poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
     drop(group);
     assert_eq!(calls(), before);
 }
@@ -686,15 +690,15 @@ fn mpi_that_was_left_alone_is_not_called_until_a_group_is_joined_again() {
     let ranks = lent();
     let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
     let sums = [0, 1].map(|rank: usize| sum(&*groups[rank], 2));
-    look_all(&ranks);
+    poll_all(&ranks);
     assert!(sums.iter().all(|(_, told)| told.try_recv() == Ok(Ok(()))));
     drop(groups);
     let before = calls();
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(calls(), before, "the program may have ended MPI");
     let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
     let sums = [0, 1].map(|rank: usize| sum(&*groups[rank], 3));
-    look_all(&ranks);
+    poll_all(&ranks);
     for (got, told) in sums {
         assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 6));
     }
