@@ -18,12 +18,12 @@ use hal_collectives::{
 use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 /// The operations of a line that are remembered, for ranks that come to them later.
-const REMEMBERED: u64 = 256;
+const REMEMBERED: usize = 256;
 
 /// Ranks of the job that do operations together.
 pub(crate) struct Group {
@@ -54,11 +54,32 @@ struct Speaker {
 #[derive(Default)]
 struct State {
     failed: Option<Failure>,
-    /// The operations that each side of each line has entered.
-    entered: BTreeMap<(Participants, Side), u64>,
-    /// What this rank has asked for, and what others have that it has not come to: the first of those that fit.
-    asked: BTreeMap<(Side, Place), Operation>,
+    entered: BTreeMap<(Participants, Side), Asked>,
+    /// What others ask for that this rank has not come to: the first of those that fit.
     heard: BTreeMap<Place, SmallVec<[(u32, Operation); 1]>>,
+}
+
+/// The operations that one side of a line has entered: their number, and the last of them.
+#[derive(Default)]
+struct Asked {
+    count: u64,
+    last: VecDeque<Operation>,
+}
+
+impl Asked {
+    fn push(&mut self, operation: Operation) -> u64 {
+        if self.last.len() == REMEMBERED {
+            self.last.pop_front();
+        }
+        self.last.push_back(operation);
+        self.count += 1;
+        self.count - 1
+    }
+
+    fn get(&self, number: u64) -> Option<Operation> {
+        let behind = usize::try_from(self.count.checked_sub(number)?).ok()?;
+        self.last.get(self.last.len().checked_sub(behind)?).copied()
+    }
 }
 
 /// An operation of a line, and this rank's side.
@@ -183,13 +204,8 @@ impl Group {
         if let Some(failure) = &state.failed {
             return Err(failure.clone());
         }
-        let entered = state.entered.entry((line, side)).or_default();
-        let place = Place { line, number: *entered };
-        *entered += 1;
-        state.asked.insert((side, place), own);
-        if let Some(old) = place.number.checked_sub(REMEMBERED) {
-            state.asked.remove(&(side, Place { line, number: old }));
-        }
+        let number = state.entered.entry((line, side)).or_default().push(own);
+        let place = Place { line, number };
         let heard = if state.heard.is_empty() { None } else { state.heard.remove(&place) };
         match heard.into_iter().flatten().find(|(_, theirs)| !own.fits(theirs, line)) {
             Some(theirs) => Err(self.mismatch(place, (self.rank, own), theirs)),
@@ -202,12 +218,13 @@ impl Group {
     pub(crate) fn hear(&self, place: Place, peer: u32, theirs: Operation) -> Result {
         let side = self.side(place.line);
         let mut state = self.state.lock();
-        let own = state.asked.get(&(side, place)).map(|&own| (self.rank, own));
+        let entered = state.entered.get(&(place.line, side));
+        let is_over = entered.is_some_and(|entered| place.number < entered.count);
+        let own = entered.and_then(|entered| entered.get(place.number)).map(|own| (self.rank, own));
         let known = own.or_else(|| state.heard.get(&place)?.first().copied());
         if let Some(known) = known.filter(|(_, known)| !known.fits(&theirs, place.line)) {
             return Err(self.mismatch(place, known, (peer, theirs)));
         }
-        let is_over = state.entered.get(&(place.line, side)).is_some_and(|&entered| place.number < entered);
         if known.is_none() && !is_over {
             state.heard.entry(place).or_default().push((peer, theirs));
         }

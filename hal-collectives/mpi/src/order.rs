@@ -16,7 +16,7 @@ use crate::group::{Group, Slot};
 use crate::notice::Place;
 use hal_collectives::{Check, ENCODED, Kind, Operation, Participants, Side};
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The most shapes that a line remembers; then it begins anew.
 const SHAPES: usize = 1024;
@@ -34,10 +34,19 @@ struct Line {
     /// The operation that begins next, and its piece.
     number: u64,
     piece: u32,
-    waiting: BTreeMap<(u64, u32), Waiting>,
+    /// The pieces that have started, in their order.
+    waiting: VecDeque<((u64, u32), Waiting)>,
     agreed: BTreeSet<[u8; ENCODED]>,
     /// The rounds of the next operation's comparison that this rank has begun.
     rounds: u32,
+}
+
+impl Line {
+    /// The next piece, if it has started.
+    fn head(&self) -> Option<Waiting> {
+        let (at, waiting) = self.waiting.front()?;
+        (*at == (self.number, self.piece)).then_some(*waiting)
+    }
 }
 
 /// See the [module documentation](self).
@@ -79,7 +88,10 @@ impl Order {
     pub(crate) fn add(&mut self, slot: Slot, id: u64, (piece, is_last): (u32, bool), operation: Operation) {
         let Slot { side, place: Place { line, number } } = slot;
         let line = self.lines.entry((line, side)).or_default();
-        line.waiting.insert((number, piece), Waiting { id, is_last, operation });
+        let at = (number, piece);
+        // Most come in their order.
+        let behind = line.waiting.iter().rev().take_while(|(other, _)| *other > at).count();
+        line.waiting.insert(line.waiting.len() - behind, (at, Waiting { id, is_last, operation }));
     }
 
     /// This rank was told what another one asks for.
@@ -93,15 +105,16 @@ impl Order {
     /// True if the first piece of an operation has started.
     pub(crate) fn has_come(&self, side: Side, place: Place) -> bool {
         self.lines.get(&(place.line, side)).is_some_and(|line| {
-            (line.number, line.piece) > (place.number, 0) || line.waiting.contains_key(&(place.number, 0))
+            (line.number, line.piece) > (place.number, 0)
+                || line.waiting.iter().any(|(at, _)| *at == (place.number, 0))
         })
     }
 
     /// True if an operation cannot begin because this rank has not started one before it.
     pub(crate) fn is_held_up(&self, side: Side, place: Place) -> bool {
-        self.lines.get(&(place.line, side)).is_some_and(|line| {
-            line.number < place.number && !line.waiting.contains_key(&(line.number, line.piece))
-        })
+        self.lines
+            .get(&(place.line, side))
+            .is_some_and(|line| line.number < place.number && line.head().is_none())
     }
 
     /// Goes on with a line.
@@ -109,7 +122,7 @@ impl Order {
         let mut next = Next::default();
         let Some(of) = self.lines.get_mut(&(line, side)) else { return next };
         let at = (of.number, of.piece);
-        let Some(&Waiting { id, is_last, operation }) = of.waiting.get(&at) else { return next };
+        let Some(Waiting { id, is_last, operation }) = of.head() else { return next };
         let compares = of.piece == 0
             && match group.terms.check {
                 Check::Off => false,
@@ -140,7 +153,7 @@ impl Order {
             }
             of.agreed.insert(shape(&operation, line));
         }
-        of.waiting.remove(&at);
+        of.waiting.pop_front();
         (of.number, of.piece) = if is_last { (at.0 + 1, 0) } else { (at.0, at.1 + 1) };
         of.rounds = 0;
         next.begins = Some(id);
