@@ -157,12 +157,6 @@ fn names_of(stages: &[Vec<Lane>]) -> Vec<&'static str> {
     stages.iter().flatten().flatten().map(|step| step.name).collect()
 }
 
-/// The names of all steps.
-#[cfg(test)]
-pub(crate) fn names() -> Vec<&'static str> {
-    names_of(&stages(Path::new(""), Path::new("")))
-}
-
 /// The quickest to fail, and what all others need.
 const FIRST: [Entry; 2] = [
     cargo("format", "the sources are formatted", "fmt --all --check").needs(|| component("rustfmt", "fmt")),
