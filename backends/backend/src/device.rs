@@ -40,7 +40,8 @@ pub trait Driver: Send + Sync + 'static {
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Failure>;
 
     /// Opens a device by its path, empty for the default one. The caller refuses every parameter that was not taken.
-    /// What one kind of device takes beyond [`PARAMETERS`](Self::PARAMETERS) is [declared](Parameters::declare) first.
+    /// Parameters beyond [`PARAMETERS`](Self::PARAMETERS), of one kind of device, are [declared](Parameters::declare)
+    /// first.
     fn open(&self, path: &str, parameters: &mut Parameters<'_>) -> Result<Self::Device, Failure>;
 
     /// Opens the device that a URI names, such as `mock://0?queues=2`, for programs that do not go through IREE.

@@ -19,7 +19,7 @@ const ROUNDS: usize = 5;
 const SIZES: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
 const IN_FLIGHT: [usize; 6] = [1, 2, 8, 32, 128, 512];
 
-/// What one round of a case came to.
+/// The result of one round of a case.
 #[derive(Clone, Copy, Default)]
 struct Round {
     transfers: f64,

@@ -1,48 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The device: what it is, and its memory, executables and queues for the driver.
+//! The device's properties, memory, executables and queues for the driver.
 
 use crate::dma::Dma;
-use crate::executable::{Container, Entry, FORMAT, IDENTIFIER, MAX_TEMPLATE};
+use crate::executable::{Executable, FORMAT, IDENTIFIER};
 use crate::generation::{Capabilities, Generation};
 use crate::ipc::Ipc;
 use crate::kmd::{Card, clock};
-use crate::memory::{DEVICE_ALIGNMENT, Heap, Memory, Region};
+use crate::memory::{Heap, Memory, Region};
 use crate::open_card::OpenCard;
+use crate::options::Options;
 use crate::plan::Planner;
 use crate::queue::Queues;
 use crate::submit::Submitter;
 use hal_backend::{
-    Code, Completer, Completion, Device, DeviceSpec, Failure, Function, Heap as HeapInfo, HostCall,
-    HostLoader, HostProgram, HostRange, Inferred, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits,
-    Properties, Rejected,
+    Code, Completer, Completion, Device, DeviceSpec, Failure, Heap as HeapInfo, HostLoader, HostRange,
+    Inferred, Job, LoadRequest, Loaded, MemoryRequest, NativeWaits, Properties, Rejected,
 };
 use hal_gaudi_abi::programs::CardPrograms;
 use std::fmt;
-use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// What imported host memory begins on. Cards read and write single bytes of it; programs are compiled for that much.
+/// The alignment of imported host memory. Cards read and write single bytes of it; programs are compiled for that much.
 const IMPORT_ALIGNMENT: u64 = 64;
 
 /// The numbers of heaps.
 const DEVICE_HEAP: usize = 0;
 const HOST_HEAP: usize = 1;
-
-/// How a device is to be made.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Settings {
-    /// The number that it is known by.
-    pub(crate) number: usize,
-    /// How many submissions may be in flight, if not as many as the kernel takes.
-    pub(crate) in_flight: Option<usize>,
-    /// How many seconds a submission has, if not as many as the kernel gives it.
-    pub(crate) timeout: Option<u32>,
-    /// How memory is shared.
-    pub(crate) ipc: crate::ipc::Settings,
-}
 
 /// A card as a device.
 pub struct GaudiDevice {
@@ -66,20 +52,21 @@ impl fmt::Debug for GaudiDevice {
 }
 
 impl GaudiDevice {
-    /// A device of an open card; with who runs host executables for it, if it is software.
+    /// A device of an open card; `programs` runs host executables for it, if it is emulated.
     pub(crate) fn new(
         shared: &Arc<OpenCard>,
         programs: Option<Arc<dyn CardPrograms>>,
-        settings: &Settings,
+        number: usize,
+        options: &Options,
     ) -> Result<Self, Failure> {
         let OpenCard { card, device, host, .. } = &**shared;
         let (card, device, host) = (card.clone(), device.clone(), host.clone());
-        let submitter = Arc::new(Submitter::new(shared, settings.in_flight, settings.timeout));
+        let submitter = Arc::new(Submitter::new(shared, options.in_flight, options.timeout));
         let planner = Planner { card: card.clone(), host: host.clone(), device: device.clone() };
         let queues = Queues::new(planner, submitter.clone())?;
         let emulated = programs.is_some();
         let generation = card.generation();
-        let mut aliases = vec![format!("gaudi-{}", settings.number), name(generation).to_owned()];
+        let mut aliases = vec![format!("gaudi-{number}"), name(generation).to_owned()];
         if emulated {
             // An emulated card runs host code, and compilers name the host `local`.
             aliases.extend(["local-gaudi".to_owned(), "local".to_owned()]);
@@ -109,11 +96,11 @@ impl GaudiDevice {
             host_processor: emulated,
         };
         let dma = Arc::new(Dma::new(shared, submitter));
-        let ipc = Ipc::new(dma.clone(), device.clone(), settings.ipc.clone());
+        let ipc = Ipc::new(dma.clone(), device.clone(), options.ipc.clone());
         let mut made =
             Self { properties, device, host, ipc, dma, queues, programs, threads: Vec::new(), card };
         // Made before its threads, so that those that were started end when another one cannot be.
-        let name = format!("gaudi-{}", settings.number);
+        let name = format!("gaudi-{number}");
         made.start_thread(&name, Queues::serve, Queues::server_panicked)?;
         let name = format!("{name}-errors");
         made.start_thread(&name, Queues::watch_for_reset, Queues::watcher_panicked)?;
@@ -141,7 +128,7 @@ impl GaudiDevice {
         &self.card
     }
 
-    /// Whether it is software.
+    /// True for an emulated card.
     pub fn is_emulated(&self) -> bool {
         self.programs.is_some()
     }
@@ -162,154 +149,6 @@ fn name(generation: Generation) -> &'static str {
     match generation {
         Generation::Gaudi1 => "gaudi1",
         Generation::Gaudi2 => "gaudi2",
-    }
-}
-
-/// A loaded executable.
-pub struct Executable {
-    /// The card that it is loaded on, and no other.
-    card: Arc<Card>,
-    pub(crate) code: DeviceCode,
-}
-
-/// The functions of an executable.
-pub(crate) enum DeviceCode {
-    /// Packets of a compiler, and the device memory that they use.
-    Container(ContainerCode),
-    /// A host program that an emulated card runs.
-    Program(ProgramCode),
-}
-
-/// The functions of a container.
-pub(crate) struct ContainerCode {
-    entries: Vec<Entry>,
-    /// The device addresses of the data segments.
-    pub(crate) data: Vec<u64>,
-    /// The memory that the segments are in.
-    _memory: Vec<Memory>,
-}
-
-impl ContainerCode {
-    /// One of the functions.
-    pub(crate) fn entry(&self, number: usize) -> Result<&Entry, Failure> {
-        self.entries.get(number).ok_or_else(|| no_function(number, self.entries.len()))
-    }
-}
-
-/// A host program that an emulated card keeps.
-pub(crate) struct ProgramCode {
-    pub(crate) card: Arc<dyn CardPrograms>,
-    pub(crate) number: u64,
-    functions: Vec<Function>,
-}
-
-impl ProgramCode {
-    /// One of the functions.
-    pub(crate) fn function(&self, number: usize) -> Result<&Function, Failure> {
-        self.functions.get(number).ok_or_else(|| no_function(number, self.functions.len()))
-    }
-}
-
-impl Drop for ProgramCode {
-    fn drop(&mut self) {
-        self.card.host().unload(self.number);
-    }
-}
-
-#[cold]
-fn no_function(number: usize, count: usize) -> Failure {
-    let message = format!("the executable has {count} functions, none with number {number}");
-    Failure::new(Code::OutOfRange, message)
-}
-
-/// Refuses a function whose call would not fit into a slot of a command buffer.
-fn check_function(card: &dyn CardPrograms, function: &Function) -> Result<(), Failure> {
-    let Function { bindings, constants, .. } = *function;
-    let length = card.encoded_length(usize::from(bindings), usize::from(constants));
-    if length <= MAX_TEMPLATE {
-        return Ok(());
-    }
-    let message = format!(
-        "function {:?}: {bindings} bindings and {constants} constants need a packet of {length} bytes, and \
-         {MAX_TEMPLATE} is \
-         the most",
-        function.name
-    );
-    Err(Failure::new(Code::InvalidArgument, message))
-}
-
-/// A host program whose failures are noted on its card: an engine that fails has its card reset, and the kernel
-/// driver does not say why.
-struct NotingProgram {
-    program: Arc<dyn HostProgram>,
-    card: Weak<Card>,
-}
-
-impl HostProgram for NotingProgram {
-    fn functions(&self) -> &[Function] {
-        self.program.functions()
-    }
-
-    fn run(&self, call: &HostCall<'_>, workgroups: Range<u64>, worker: usize) -> Result<(), Failure> {
-        self.program.run(call, workgroups, worker).inspect_err(|failure| {
-            if let Some(card) = self.card.upgrade() {
-                card.note(failure.message());
-            }
-        })
-    }
-}
-
-impl fmt::Debug for Executable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Executable").field("card", &self.card).finish_non_exhaustive()
-    }
-}
-
-impl Executable {
-    /// Whether it is loaded on this card.
-    pub(crate) fn is_of(&self, card: &Arc<Card>) -> bool {
-        Arc::ptr_eq(&self.card, card)
-    }
-}
-
-impl GaudiDevice {
-    /// Loads a container, and puts into device memory what it keeps there.
-    fn load_container(&self, bytes: &[u8]) -> Result<Loaded<Executable>, Failure> {
-        let container = Container::read(bytes, self.card.generation())?;
-        let (mut data, mut memories) = (Vec::new(), Vec::new());
-        for segment in &container.data {
-            let length = segment.bytes.len() as u64;
-            let alignment = u64::from(segment.alignment.max(1));
-            // Memory begins with a page; a segment with a larger alignment is placed inside.
-            let spare = if alignment > DEVICE_ALIGNMENT { alignment } else { 0 };
-            let memory = self.device.allocate(length + spare)?;
-            let address = memory.address().next_multiple_of(alignment);
-            let source = HostRange::allocate(length, 64)?;
-            if !source.write(0, &segment.bytes) {
-                return Err(Failure::new(Code::Internal, "a data segment does not fit into its own length"));
-            }
-            self.dma.host_to_device(&source, address)?.wait()?;
-            data.push(address);
-            memories.push(memory);
-        }
-        let functions = container.entries.iter().map(Entry::function).collect();
-        let code = ContainerCode { entries: container.entries, data, _memory: memories };
-        let executable = Executable { card: self.card.clone(), code: DeviceCode::Container(code) };
-        Ok(Loaded { executable, functions })
-    }
-
-    /// Gives a host program to the emulated card, which runs it.
-    fn load_program(
-        &self,
-        card: &Arc<dyn CardPrograms>,
-        program: Arc<dyn HostProgram>,
-    ) -> Result<Loaded<Executable>, Failure> {
-        let functions = program.functions().to_vec();
-        functions.iter().try_for_each(|function| check_function(&**card, function))?;
-        let number = card.host().load(Arc::new(NotingProgram { program, card: Arc::downgrade(&self.card) }));
-        let code = ProgramCode { card: card.clone(), number, functions: functions.clone() };
-        let executable = Executable { card: self.card.clone(), code: DeviceCode::Program(code) };
-        Ok(Loaded { executable, functions })
     }
 }
 
@@ -369,7 +208,7 @@ impl Device for GaudiDevice {
 
     fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
         if request.format == FORMAT {
-            return self.load_container(request.data);
+            return Executable::of_container(&self.card, &self.device, &self.dma, request.data);
         }
         let Some(programs) = &self.programs else {
             let message = format!(
@@ -379,7 +218,7 @@ impl Device for GaudiDevice {
             return Err(Failure::new(Code::Incompatible, message));
         };
         let program = host.load(request, programs.host().workers())?;
-        self.load_program(programs, program)
+        Executable::of_program(&self.card, programs, program)
     }
 
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {

@@ -2,11 +2,11 @@
 
 //! Asynchronous transfers: submitted at once, polled by any thread.
 //!
-//! A [`Dma`] moves bytes between host memory and a card, or within the card, beside the HAL's queues or without them.
-//! A [`Request`] is one transfer. Submitting never waits: what finds no room in the kernel's queues is kept, in
-//! order, and goes when there is room. Any number may be on their way. Polling a request looks for what has ended,
-//! submits what can be, and says how this one is; it never waits either. Any thread may submit, poll and free, the
-//! same request even.
+//! A [`Dma`] moves bytes between host memory and a card, or within the card, beside the HAL's queues or without them. A
+//! [`Request`] is one transfer. Submitting never waits: transfers without room in the kernel's queues are kept in
+//! order, and go when there is room. Any number may be in flight. Polling a request collects the transfers that have
+//! ended, submits others, and returns this one's state; it never waits either. Any thread may submit, poll and free,
+//! even the same request.
 //!
 //! Host memory is made known to the card for the time of its transfer, and must stay what it is until then: a caller
 //! that passes an address promises that. Transfers that go the same way are done one after the other, in the order in
@@ -40,15 +40,15 @@ struct DmaState {
     _open: Arc<OpenCard>,
     card: Arc<Card>,
     submitter: Arc<Submitter>,
-    lines: Mutex<Lines>,
+    pending: Mutex<PendingTransfers>,
     /// Which of a hardware queue's streams.
     stream: usize,
 }
 
 /// The transfers that have not ended, by the way they go.
 #[derive(Default)]
-struct Lines {
-    lines: [VecDeque<Transfer>; 3],
+struct PendingTransfers {
+    lanes: [VecDeque<Transfer>; 3],
     lost: Option<Failure>,
 }
 
@@ -81,7 +81,7 @@ impl fmt::Debug for Dma {
 }
 
 impl Request {
-    /// Whether it has ended, and how: nothing, while it is on its way. Does not wait.
+    /// How it has ended; `None` while it is in flight. Does not wait.
     pub fn poll(&self) -> Option<Result<(), Failure>> {
         if self.outcome.get().is_none() {
             self.shared.progress(Duration::ZERO);
@@ -129,7 +129,7 @@ impl Dma {
     pub(crate) fn new(open: &Arc<OpenCard>, submitter: Arc<Submitter>) -> Self {
         let (open, card) = (open.clone(), open.card.clone());
         Self {
-            shared: Arc::new(DmaState { _open: open, card, submitter, lines: Mutex::default(), stream: 0 }),
+            shared: Arc::new(DmaState { _open: open, card, submitter, pending: Mutex::default(), stream: 0 }),
         }
     }
 
@@ -209,7 +209,7 @@ impl Dma {
 
     /// How many transfers have not ended.
     pub fn pending(&self) -> usize {
-        self.shared.lines.lock().lines.iter().map(VecDeque::len).sum()
+        self.shared.pending.lock().lanes.iter().map(VecDeque::len).sum()
     }
 
     /// Waits for every transfer.
@@ -228,7 +228,7 @@ impl Drop for Dma {
 }
 
 /// The transfers of a lane.
-fn line(lane: Lane) -> usize {
+fn lane_index(lane: Lane) -> usize {
     match lane {
         Lane::HostToDevice => 0,
         Lane::DeviceToHost => 1,
@@ -246,9 +246,9 @@ impl DmaState {
         let region = Region::host(&self.card, range.clone()).map_err(|errno| {
             if let Some(loss) = self.submitter.loss() {
                 // The card has to be closed now: there may never be another request to it.
-                let mut lines = self.lines.lock();
-                lines.lost.get_or_insert(loss);
-                self.collect_ended(&mut lines);
+                let mut pending = self.pending.lock();
+                pending.lost.get_or_insert(loss);
+                self.collect_ended(&mut pending);
             }
             let what =
                 format!("{} bytes at {:p} could not be made known to it", range.length(), range.address());
@@ -276,16 +276,16 @@ impl DmaState {
             outcome: outcome.clone(),
             _held: held,
         };
-        let mut lines = self.lines.lock();
-        if let Some(failure) = &lines.lost {
+        let mut pending = self.pending.lock();
+        if let Some(failure) = &pending.lost {
             return Err(failure.clone());
         }
-        if let Some(line) = lines.lines.get_mut(line(lane)) {
-            line.push_back(transfer);
+        if let Some(transfers) = pending.lanes.get_mut(lane_index(lane)) {
+            transfers.push_back(transfer);
         }
-        self.submit(&mut lines);
-        self.collect_ended(&mut lines);
-        drop(lines);
+        self.submit(&mut pending);
+        self.collect_ended(&mut pending);
+        drop(pending);
         // A transfer that could not begin was refused.
         match outcome.get() {
             Some(Err(failure)) => Err(failure.clone()),
@@ -294,10 +294,10 @@ impl DmaState {
     }
 
     /// Submits what there is room for.
-    fn submit(&self, lines: &mut Lines) {
-        for (lane, line) in LANES.into_iter().zip(&mut lines.lines) {
+    fn submit(&self, pending: &mut PendingTransfers) {
+        for (lane, transfers) in LANES.into_iter().zip(&mut pending.lanes) {
             let queue = self.card.generation().hardware_queue(lane, self.stream);
-            for transfer in line.iter_mut() {
+            for transfer in transfers.iter_mut() {
                 while let Some(commands) = transfer.commands.front() {
                     match self.submitter.submit(queue, commands) {
                         Ok(submission) => {
@@ -310,7 +310,7 @@ impl DmaState {
                             transfer.failure.get_or_insert(failure);
                         }
                         Err(Refused::Lost(failure)) => {
-                            lines.lost = Some(failure);
+                            pending.lost = Some(failure);
                             return;
                         }
                     }
@@ -320,10 +320,10 @@ impl DmaState {
     }
 
     /// Takes ended transfers out of the queues, oldest first, with their outcomes.
-    fn collect_ended(&self, lines: &mut Lines) {
-        let Lines { lines, lost } = lines;
-        for line in lines.iter_mut() {
-            while let Some(transfer) = line.front_mut() {
+    fn collect_ended(&self, pending: &mut PendingTransfers) {
+        let PendingTransfers { lanes, lost } = pending;
+        for transfers in lanes.iter_mut() {
+            while let Some(transfer) = transfers.front_mut() {
                 while lost.is_none()
                     && let Some(submission) = transfer.submissions.front()
                 {
@@ -340,7 +340,7 @@ impl DmaState {
                 if lost.is_some() || !transfer.submissions.is_empty() || !transfer.commands.is_empty() {
                     break;
                 }
-                if let Some(transfer) = line.pop_front() {
+                if let Some(transfer) = transfers.pop_front() {
                     // Its memory is free before its end can be seen.
                     let Transfer { failure, outcome, _held, .. } = transfer;
                     drop(_held);
@@ -352,7 +352,7 @@ impl DmaState {
         // The card is lost: it is closed before the memory that it worked on is freed.
         self.submitter.close();
         self.card.lose(failure);
-        for transfer in lines.iter_mut().flat_map(|line| line.drain(..)) {
+        for transfer in lanes.iter_mut().flat_map(|transfers| transfers.drain(..)) {
             let _ = transfer.outcome.set(Err(failure.clone()));
         }
     }
@@ -361,9 +361,10 @@ impl DmaState {
     fn progress(&self, patience: Duration) {
         if !patience.is_zero() {
             let oldest = {
-                let lines = self.lines.lock();
-                let first = |line: &VecDeque<Transfer>| Some(line.front()?.submissions.front()?.sequence());
-                lines.lines.iter().find_map(first)
+                let pending = self.pending.lock();
+                let first =
+                    |transfers: &VecDeque<Transfer>| Some(transfers.front()?.submissions.front()?.sequence());
+                pending.lanes.iter().find_map(first)
             };
             match oldest {
                 Some(sequence) => drop(self.submitter.poll(sequence, patience)),
@@ -371,13 +372,13 @@ impl DmaState {
                 None => std::thread::sleep(Duration::from_micros(100)),
             }
         }
-        let mut lines = self.lines.lock();
-        self.collect_ended(&mut lines);
-        if lines.lost.is_none() {
-            self.submit(&mut lines);
+        let mut pending = self.pending.lock();
+        self.collect_ended(&mut pending);
+        if pending.lost.is_none() {
+            self.submit(&mut pending);
         }
-        if lines.lost.is_some() {
-            self.collect_ended(&mut lines);
+        if pending.lost.is_some() {
+            self.collect_ended(&mut pending);
         }
     }
 }

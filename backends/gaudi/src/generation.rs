@@ -27,18 +27,18 @@ impl Lane {
 
 /// The capabilities of a generation, and this backend's choices for it.
 pub trait Capabilities {
-    /// Whether a chunk names a command buffer of the kernel, which the kernel checks and copies when it is
-    /// submitted. Otherwise it names a device address, and what is there must stay until the submission has ended.
+    /// True if a chunk names a command buffer of the kernel, which the kernel checks and copies when it is submitted.
+    /// Otherwise it names a device address, and the bytes there must stay until the submission has ended.
     fn copies_command_buffers(self) -> bool;
 
-    /// Whether device memory is taken and mapped in pages. Otherwise all of it has addresses from the beginning, and
+    /// True if device memory is taken and mapped in pages. Otherwise all of it has addresses from the beginning, and
     /// taking some is a matter of accounting.
     fn has_virtual_memory(self) -> bool;
 
-    /// Whether one wait can be for the first of several submissions.
+    /// True if one wait can be for the first of several submissions.
     fn waits_for_any(self) -> bool;
 
-    /// Whether part of a mapping can be made a dma-buf; otherwise an address of device memory is.
+    /// True if the kernel exports part of a mapping as a dma-buf; otherwise it exports an address of device memory.
     fn exports_mappings(self) -> bool;
 
     /// How many submissions may be in flight: one fewer than the kernel allows, and no more than it remembers the

@@ -14,7 +14,7 @@ use std::fmt;
 pub struct Info {
     /// The path that it was opened by.
     pub node: String,
-    /// Whether it is software.
+    /// True for an emulated card.
     pub emulated: bool,
     /// Its generation.
     pub generation: Generation,
@@ -47,7 +47,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 impl GaudiDevice {
-    /// Asks the card what it is and how it is. What an older driver does not know is left at nothing.
+    /// Asks the card for its identity and its state. Answers that an older driver lacks stay zero or empty.
     pub fn info(&self) -> Info {
         let card = self.card();
         let hardware = card.hardware();

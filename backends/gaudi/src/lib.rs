@@ -12,7 +12,7 @@
 //!
 //! | path | device |
 //! |---|---|
-//! | `gaudi://` | the first card that the kernel lists |
+//! | `gaudi://` | the first card that the kernel lists, of those that have a node here |
 //! | `gaudi://N` | the card behind `/dev/accel/accelN`; `/dev/hlN` before Linux 6.7 |
 //! | `gaudi://0000:19:00.0` | the card at a place on the bus |
 //! | `gaudi:///dev/hl0` | the card behind a node |
@@ -37,9 +37,10 @@
 //! | `plan.rs`, `queue.rs` | a job as packets; queues, their order, their completion |
 //! | `dma.rs` | asynchronous transfers |
 //! | `ipc/` | memory shared between cards and processes |
-//! | `executable/` | the container of executables |
+//! | `executable/` | the container of executables, and executables on a card |
 //! | `device.rs`, `info.rs` | all of it as a device, and what it says of itself |
 //! | `open_card.rs` | the cards that a process has open, each once |
+//! | `options.rs` | the parameters of a URI |
 
 mod device;
 pub mod dma;
@@ -50,15 +51,16 @@ pub mod ipc;
 pub mod kmd;
 pub mod memory;
 mod open_card;
+mod options;
 pub mod packet;
 mod plan;
 mod queue;
 mod submit;
 
-pub use device::{Executable, GaudiDevice};
+pub use device::GaudiDevice;
+pub use executable::Executable;
 pub use info::Info;
 
-use device::Settings;
 use dma::CardTransfers;
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameter, Parameters};
 use hal_gaudi_abi::programs::CardPrograms;
@@ -66,6 +68,7 @@ use hal_kernel::cards::{CardHandle, NamedCard};
 use hal_kernel::{Emulation, Linux, NoEmulation, System};
 use kmd::{CARDS, cards};
 use open_card::OpenCard;
+use options::{Options, PARAMETERS};
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::{OwnedFd, RawFd};
@@ -82,66 +85,12 @@ impl<E> fmt::Debug for Gaudi<E> {
     }
 }
 
-/// The parameters of every card.
-const PARAMETERS: &[Parameter] = &[
-    Parameter {
-        name: "open_timeout",
-        values: "SECONDS",
-        default: "130",
-        effect: "how long to wait for a card that is being reset",
-    },
-    Parameter {
-        name: "timeout",
-        values: "SECONDS",
-        default: "the kernel's: 30; 600 on Gaudi",
-        effect: "how long a submission may take; then the kernel resets the card",
-    },
-    Parameter {
-        name: "in_flight",
-        values: "N",
-        default: "63; 1024 on Gaudi",
-        effect: "how many submissions may be in flight",
-    },
-    Parameter {
-        name: "dmabuf",
-        values: "on|off",
-        default: "on",
-        effect: "whether memory is [shared](#memory-for-others) at all",
-    },
-    Parameter {
-        name: "mapped_dmabuf",
-        values: "on|off",
-        default: "on",
-        effect: "whether a part of an allocation can be exported, if the card can",
-    },
-    Parameter { name: "dmabuf_cache", values: "N", default: "64", effect: "how many imports are kept" },
-    Parameter {
-        name: "max_devices",
-        values: "N",
-        default: "8",
-        effect: "between how many cards there may be channels",
-    },
-    Parameter {
-        name: "peer_timeout",
-        values: "SECONDS",
-        default: "30",
-        effect: "how long an exporter may take to answer, if bytes go through the host",
-    },
-];
-
-/// How many seconds a card that is being reset is waited for. The kernel gives the firmware 25 to 85 s to come up,
-/// and 10 s and 30 s for what it loads then.
-const OPEN_TIMEOUT: u64 = 130;
-
-/// The first word of an emulated card's path.
-const EMULATED: &str = "emulated";
-
 impl<E: Emulation<dyn CardPrograms>> Gaudi<E> {
     /// Opens the file of a card, for programs that make requests of their own. The caller closes it by
     /// [`System::close`].
     pub fn open_file(uri: &str) -> Result<(OwnedFd, Arc<dyn System>), Failure> {
         let (path, mut parameters) = Parameters::of_uri(Self::NAME, uri);
-        let patience = patience(&mut parameters)?;
+        let patience = options::patience(&mut parameters)?;
         let card = Self::resolve(path, &mut parameters)?;
         parameters.finish()?;
         match &card.handle {
@@ -164,11 +113,6 @@ impl<E: Emulation<dyn CardPrograms>> Gaudi<E> {
     }
 }
 
-/// How long to wait for a card that is being reset.
-fn patience(parameters: &mut Parameters<'_>) -> Result<Duration, Failure> {
-    parameters.number("open_timeout", OPEN_TIMEOUT, 0, 3600).map(Duration::from_secs)
-}
-
 impl<E: Emulation<dyn CardPrograms>> Driver for Gaudi<E> {
     type Device = GaudiDevice;
 
@@ -185,38 +129,27 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Gaudi<E> {
     }
 
     fn open(&self, path: &str, parameters: &mut Parameters<'_>) -> Result<GaudiDevice, Failure> {
-        let patience = patience(parameters)?;
-        let in_flight = parameters.optional_number("in_flight", submit::LEAST, 1 << 14)?;
-        let timeout = parameters.optional_number("timeout", 1, 86_400)?;
-        let ipc = ipc::Settings::read(parameters)?;
+        let options = Options::read(parameters)?;
         let card = Self::resolve(path, parameters)?;
         let number = match &card.handle {
             CardHandle::Node(node) => number_of(node),
             CardHandle::Descriptor(_) => 0,
         };
-        let settings = Settings { number, in_flight, timeout, ipc };
-        let open = OpenCard::open(&card, patience)?;
-        GaudiDevice::new(&open, card.programs, &settings)
+        let open = OpenCard::open(&card, options.patience)?;
+        GaudiDevice::new(&open, card.programs, number, &options)
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        let queues = "2, and 4 on the first generation, in order, waiting for each other on the card";
-        if CARDS.is_emulated(info) {
-            return format!(
-                "# {}\n- evidence: emulator; nothing here is proved on silicon\n- cards: 2 unless cards= says \
-                 otherwise, as {EMULATED}/0, {EMULATED}/1\n- executables: {} and IREE's host executables\n- queues: \
-                 {queues}",
-                info.name,
-                executable::FORMAT
-            );
-        }
-        let card = cards(&Linux).ok().and_then(|cards| CARDS.find(&cards, &info.path).ok());
-        let state = card.map_or_else(|| "gone".to_owned(), |card| card.state);
+        let (state, host) = if CARDS.is_emulated::<E, _>(info) {
+            (String::new(), " and IREE's host executables")
+        } else {
+            let card = cards(&Linux).ok().and_then(|cards| CARDS.find(&cards, &info.path).ok());
+            (format!("\n- state: {}", card.map_or_else(|| "gone".to_owned(), |card| card.state)), "")
+        };
         format!(
-            "# {}\n- evidence: none on silicon yet; the emulator's tests\n- state: {state}\n- executables: {}\n- \
-             queues: \
-             {queues}",
-            info.name,
+            "{}{state}\n- executables: {}{host}\n- queues: 2, and 4 on the first generation, in order, waiting for each \
+             other on the card",
+            CARDS.heading::<E, _>(info),
             executable::FORMAT
         )
     }

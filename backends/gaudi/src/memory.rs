@@ -119,11 +119,11 @@ impl Drop for Region {
 
 /// The free ranges of a region: by where they begin, never two that touch.
 #[derive(Debug, Default)]
-struct Free {
+struct FreeRanges {
     ranges: BTreeMap<u64, u64>,
 }
 
-impl Free {
+impl FreeRanges {
     fn all(length: u64) -> Self {
         Self { ranges: BTreeMap::from([(0, length)]) }
     }
@@ -159,9 +159,9 @@ impl Free {
 }
 
 /// A region that is divided.
-struct Divided {
+struct DividedRegion {
     region: Arc<Region>,
-    free: Free,
+    free: FreeRanges,
 }
 
 /// Which memory a heap is of.
@@ -177,7 +177,7 @@ pub(crate) enum HeapKind {
 pub(crate) struct Heap {
     card: Arc<Card>,
     kind: HeapKind,
-    regions: Mutex<Vec<Divided>>,
+    regions: Mutex<Vec<DividedRegion>>,
     taken: AtomicU64,
 }
 
@@ -192,7 +192,7 @@ impl Heap {
             let (address, length) =
                 (hardware.dram_base_address, hardware.dram_size & !(DEVICE_ALIGNMENT - 1));
             let region = Region { card: card.clone(), address, length, source: Source::Physical };
-            regions.push(Divided { region: Arc::new(region), free: Free::all(length) });
+            regions.push(DividedRegion { region: Arc::new(region), free: FreeRanges::all(length) });
         }
         Arc::new(Self { card: card.clone(), kind, regions: Mutex::new(regions), taken: AtomicU64::new(0) })
     }
@@ -231,9 +231,9 @@ impl Heap {
         }
         let region = Arc::new(self.grow(rounded)?);
         let mut regions = self.regions.lock();
-        let mut free = Free::all(region.length);
+        let mut free = FreeRanges::all(region.length);
         let start = free.take(rounded).unwrap_or(0);
-        regions.push(Divided { region: region.clone(), free });
+        regions.push(DividedRegion { region: region.clone(), free });
         drop(regions);
         Ok(self.memory(region, start, rounded, length))
     }
@@ -249,7 +249,7 @@ impl Heap {
 
     fn memory(self: &Arc<Self>, region: Arc<Region>, start: u64, rounded: u64, length: u64) -> Memory {
         self.taken.fetch_add(rounded, Ordering::Relaxed);
-        Memory { home: Some(Home { heap: Arc::downgrade(self), rounded }), region, start, length }
+        Memory { share: Some(HeapShare { heap: Arc::downgrade(self), rounded }), region, start, length }
     }
 
     /// Asks the kernel for a region with room for some bytes.
@@ -303,7 +303,7 @@ impl Heap {
         drop(gone);
     }
 
-    fn remove_unused(&self, regions: &mut Vec<Divided>, keep: usize) -> Vec<Divided> {
+    fn remove_unused(&self, regions: &mut Vec<DividedRegion>, keep: usize) -> Vec<DividedRegion> {
         let mut kept = 0;
         let (gone, rest) = regions.drain(..).partition(|divided| {
             let unused = divided.free.is_all(divided.region.length)
@@ -323,14 +323,14 @@ impl Heap {
 }
 
 /// The owner of a range.
-struct Home {
+struct HeapShare {
     heap: Weak<Heap>,
     rounded: u64,
 }
 
 /// Memory that a card can use.
 pub struct Memory {
-    home: Option<Home>,
+    share: Option<HeapShare>,
     region: Arc<Region>,
     start: u64,
     length: u64,
@@ -346,7 +346,7 @@ impl Memory {
     /// All of a region that no heap divides.
     pub(crate) fn whole(region: Region) -> Self {
         let length = region.length;
-        Self { home: None, region: Arc::new(region), start: 0, length }
+        Self { share: None, region: Arc::new(region), start: 0, length }
     }
 
     /// Its device address.
@@ -364,12 +364,12 @@ impl Memory {
         (&self.region, self.start)
     }
 
-    /// Whether its address is one of this card's.
+    /// True if its address is one of this card's.
     pub(crate) fn is_of(&self, card: &Arc<Card>) -> bool {
         Arc::ptr_eq(&self.region.card, card)
     }
 
-    /// Whether it is host memory.
+    /// True for host memory.
     pub fn is_host(&self) -> bool {
         self.region.host_view().is_some()
     }
@@ -382,10 +382,10 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Some(home) = &self.home
-            && let Some(heap) = home.heap.upgrade()
+        if let Some(share) = &self.share
+            && let Some(heap) = share.heap.upgrade()
         {
-            heap.give(&self.region, self.start, home.rounded);
+            heap.give(&self.region, self.start, share.rounded);
         }
     }
 }
@@ -398,7 +398,7 @@ mod tests {
     proptest! {
         #[test]
         fn ranges_never_overlap_and_all_come_back(steps in prop::collection::vec((any::<bool>(), 1_u64..40), 1..200)) {
-            let mut free = Free::all(512);
+            let mut free = FreeRanges::all(512);
             let mut taken: Vec<(u64, u64)> = Vec::new();
             for (take, number) in steps {
                 if take || taken.is_empty() {

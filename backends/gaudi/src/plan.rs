@@ -6,8 +6,8 @@
 //! has begun. Consecutive commands on one lane share a submission. When the lane changes, new [`LanePackets`] begin,
 //! and the queue orders them behind the ones before. The packets of one lane run in order.
 
-use crate::device::{ContainerCode, DeviceCode, Executable, GaudiDevice, ProgramCode};
-use crate::executable::Call;
+use crate::device::GaudiDevice;
+use crate::executable::{Call, ContainerCode, DeviceCode, Executable, ProgramCode};
 use crate::generation::{Generation, Lane};
 use crate::kmd::Card;
 use crate::memory::{Heap, Memory, Region};
@@ -47,24 +47,24 @@ pub(crate) struct Planner {
 
 /// A range of device addresses.
 #[derive(Clone, Copy)]
-struct Found {
+struct AddressRange {
     address: u64,
     length: u64,
     host: bool,
 }
 
-impl Found {
-    fn overlaps(self, other: Found) -> bool {
+impl AddressRange {
+    fn overlaps(self, other: AddressRange) -> bool {
         self.address < other.address + other.length && other.address < self.address + self.length
     }
 
-    fn at(self, offset: u64, length: u64) -> Found {
-        Found { address: self.address + offset, length, ..self }
+    fn at(self, offset: u64, length: u64) -> AddressRange {
+        AddressRange { address: self.address + offset, length, ..self }
     }
 }
 
 /// The direction of a transfer.
-fn way(source: Found, target: Found) -> Lane {
+fn lane_of(source: AddressRange, target: AddressRange) -> Lane {
     match (source.host, target.host) {
         (true, false) => Lane::HostToDevice,
         (_, true) => Lane::DeviceToHost,
@@ -73,7 +73,7 @@ fn way(source: Found, target: Found) -> Lane {
 }
 
 /// A plan that is being made.
-struct Draft<'a> {
+struct PlanDraft<'a> {
     planner: &'a Planner,
     plan: Plan,
     /// True if the next command has to wait for the ones before.
@@ -84,7 +84,7 @@ impl Planner {
     /// Turns commands into packets. With `watched`, every command ends in a step of its own.
     pub(crate) fn plan(&self, commands: &[Command<GaudiDevice>], watched: bool) -> Result<Plan, Failure> {
         // A job begins when the one before it has ended, which is more than that its packets come behind.
-        let mut draft = Draft { planner: self, plan: Plan::default(), ordered: true };
+        let mut draft = PlanDraft { planner: self, plan: Plan::default(), ordered: true };
         for (number, command) in commands.iter().enumerate() {
             let before = draft.plan.steps.len();
             if watched {
@@ -109,11 +109,11 @@ impl Planner {
     pub(crate) fn stage(&self, bytes: &HostRange) -> Result<Memory, Failure> {
         let memory = self.host.allocate(bytes.length())?;
         let copied = memory.host_view().is_some_and(|view| view.copy_from(bytes));
-        copied.then_some(memory).ok_or_else(misfit)
+        copied.then_some(memory).ok_or_else(out_of_range)
     }
 }
 
-impl Draft<'_> {
+impl PlanDraft<'_> {
     fn command(&mut self, command: &Command<GaudiDevice>) -> Result<(), Failure> {
         match command {
             Command::Barrier => self.ordered = true,
@@ -127,7 +127,7 @@ impl Draft<'_> {
             }
             Command::Update { source, target } => {
                 let staged = self.planner.stage(source)?;
-                let source = Found { address: staged.address(), length: staged.length(), host: true };
+                let source = AddressRange { address: staged.address(), length: staged.length(), host: true };
                 self.plan.held.push(staged);
                 let target = self.find(target)?;
                 self.copy(source, target);
@@ -138,7 +138,7 @@ impl Draft<'_> {
     }
 
     /// The device address of some bytes. Host memory without one is mapped for the job.
-    fn find(&mut self, span: &Span<GaudiDevice>) -> Result<Found, Failure> {
+    fn find(&mut self, span: &Span<GaudiDevice>) -> Result<AddressRange, Failure> {
         let length = span.length;
         match &span.place {
             Place::Device(memory, offset) => {
@@ -146,18 +146,20 @@ impl Draft<'_> {
                     return Err(self.elsewhere("memory"));
                 }
                 if offset.checked_add(length).is_none_or(|end| end > memory.length()) {
-                    return Err(misfit());
+                    return Err(out_of_range());
                 }
-                Ok(Found { address: memory.address() + offset, length, host: memory.is_host() })
+                Ok(AddressRange { address: memory.address() + offset, length, host: memory.is_host() })
             }
-            Place::Host(range) if range.length() == 0 => Ok(Found { address: 0, length: 0, host: true }),
+            Place::Host(range) if range.length() == 0 => {
+                Ok(AddressRange { address: 0, length: 0, host: true })
+            }
             Place::Host(range) => {
                 let card = &self.planner.card;
                 let region = Region::host(card, range.clone()).map_err(|errno| {
                     card.failure(&format!("{length} bytes of host memory could not be mapped"), errno)
                 })?;
                 let memory = Memory::whole(region);
-                let found = Found { address: memory.address(), length, host: true };
+                let found = AddressRange { address: memory.address(), length, host: true };
                 self.plan.held.push(memory);
                 Ok(found)
             }
@@ -168,8 +170,7 @@ impl Draft<'_> {
     fn elsewhere(&self, what: &str) -> Failure {
         let message = format!(
             "a command names {what} of another card than {}, whose addresses mean something else here; make it with \
-             this \
-             card's device",
+             this card's device",
             self.planner.card.name()
         );
         Failure::new(Code::InvalidArgument, message)
@@ -195,8 +196,8 @@ impl Draft<'_> {
         self.lane(lane, packet.len()).extend_from_slice(&packet);
     }
 
-    fn copy(&mut self, source: Found, target: Found) {
-        let (lane, length) = (way(source, target), source.length.min(target.length));
+    fn copy(&mut self, source: AddressRange, target: AddressRange) {
+        let (lane, length) = (lane_of(source, target), source.length.min(target.length));
         self.copy_on(lane, source.address, target.address, length);
     }
 
@@ -211,7 +212,7 @@ impl Draft<'_> {
     }
 
     /// A copy whose source and target may overlap. It is staged then, as no order within a packet is promised.
-    fn copy_any(&mut self, source: Found, target: Found) -> Result<(), Failure> {
+    fn copy_any(&mut self, source: AddressRange, target: AddressRange) -> Result<(), Failure> {
         let length = source.length.min(target.length);
         let (source, target) = (source.at(0, length), target.at(0, length));
         if source.address == target.address || !source.overlaps(target) {
@@ -222,7 +223,7 @@ impl Draft<'_> {
         }
         let heap = if target.host { &self.planner.host } else { &self.planner.device };
         let between = heap.allocate(length)?;
-        let place = Found { address: between.address(), length, host: between.is_host() };
+        let place = AddressRange { address: between.address(), length, host: between.is_host() };
         self.plan.held.push(between);
         self.copy(source, place);
         self.ordered = true;
@@ -230,7 +231,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    fn fill(&mut self, target: Found, pattern: Pattern) -> Result<(), Failure> {
+    fn fill(&mut self, target: AddressRange, pattern: Pattern) -> Result<(), Failure> {
         let bytes = pattern.bytes();
         let length = target.length;
         if length < 4 || !matches!(bytes.len(), 1 | 2 | 4) {
@@ -260,7 +261,7 @@ impl Draft<'_> {
     }
 
     /// Fills with a pattern that the card has no packet for: the host writes the beginning, and the card repeats it.
-    fn fill_by_copies(&mut self, target: Found, pattern: &[u8]) -> Result<(), Failure> {
+    fn fill_by_copies(&mut self, target: AddressRange, pattern: &[u8]) -> Result<(), Failure> {
         let period = pattern.len() as u64;
         let block = (PATTERN_BLOCK / period * period).min(target.length);
         if block == 0 {
@@ -268,7 +269,7 @@ impl Draft<'_> {
         }
         let staged = self.planner.host.allocate(block)?;
         if !staged.host_view().is_some_and(|view| view.fill(pattern)) {
-            return Err(misfit());
+            return Err(out_of_range());
         }
         let lane = if target.host { Lane::DeviceToHost } else { Lane::HostToDevice };
         self.copy_on(lane, staged.address(), target.address, block);
@@ -368,19 +369,16 @@ impl Draft<'_> {
             constants,
             bindings,
         };
-        let ordered = std::mem::take(&mut self.ordered);
-        let length = code.card.encoded_length(bindings.len(), constants.len());
-        let commands = self.lane(Lane::Compute, length);
-        let begin = commands.len();
-        code.card.encode(&call, commands)?;
-        if ordered {
-            packet::order(commands.get_mut(begin..).unwrap_or_default());
+        let mut packet = code.card.encode(&call)?;
+        if std::mem::take(&mut self.ordered) {
+            packet::order(&mut packet);
         }
+        self.lane(Lane::Compute, packet.len()).extend_from_slice(&packet);
         Ok(())
     }
 }
 
-fn misfit() -> Failure {
+fn out_of_range() -> Failure {
     Failure::new(Code::OutOfRange, "a command reaches past the memory that it works on")
 }
 

@@ -43,13 +43,13 @@ const DEPTH: usize = 4096;
 
 /// A point of another queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Awaited {
+struct AwaitedEpoch {
     queue: usize,
     epoch: u64,
 }
 
 /// One job, until it is reported.
-struct Flight {
+struct QueuedJob {
     id: QueueId,
     epoch: u64,
     /// The steps that are not submitted yet.
@@ -61,10 +61,10 @@ struct Flight {
     /// From when to when the observed commands that have ended went.
     times: Vec<(usize, u64, u64)>,
     /// Points that it waits for and that are not submitted yet.
-    waits: SmallVec<[Awaited; 2]>,
+    waits: SmallVec<[AwaitedEpoch; 2]>,
     submitted: bool,
     /// Points that have to be reached before a job that submits nothing is over.
-    needs: SmallVec<[Awaited; 2]>,
+    needs: SmallVec<[AwaitedEpoch; 2]>,
     failure: Option<Failure>,
     begin: u64,
     end: Option<u64>,
@@ -77,11 +77,11 @@ struct Flight {
 /// One HAL queue.
 #[derive(Default)]
 struct Queue {
-    flights: VecDeque<Flight>,
+    jobs: VecDeque<QueuedJob>,
     /// The lane that its last submission went to.
     last: Option<Lane>,
     /// Points of other queues that what comes next has to wait for.
-    waits: SmallVec<[Awaited; 2]>,
+    waits: SmallVec<[AwaitedEpoch; 2]>,
     submitted: u64,
     completed: u64,
     /// When its last job ended.
@@ -89,9 +89,9 @@ struct Queue {
 }
 
 impl Queue {
-    /// Whether a job at its end is not submitted, or not wholly.
+    /// True if its last job is not submitted, or not wholly.
     fn is_behind(&self) -> bool {
-        self.flights.back().is_some_and(|flight| !flight.submitted)
+        self.jobs.back().is_some_and(|queued| !queued.submitted)
     }
 
     /// The job at its end, which is being submitted.
@@ -99,11 +99,11 @@ impl Queue {
         clippy::expect_used,
         reason = "it leaves its queue when it is submitted and over, and under the lock nothing else takes it off"
     )]
-    fn newest(&mut self) -> &mut Flight {
-        self.flights.back_mut().expect("the job that is being submitted is in its queue")
+    fn newest(&mut self) -> &mut QueuedJob {
+        self.jobs.back_mut().expect("the job that is being submitted is in its queue")
     }
 
-    fn await_point(&mut self, point: Awaited) {
+    fn await_point(&mut self, point: AwaitedEpoch) {
         match self.waits.iter_mut().find(|wait| wait.queue == point.queue) {
             Some(wait) => wait.epoch = wait.epoch.max(point.epoch),
             None => self.waits.push(point),
@@ -197,13 +197,13 @@ impl Queues {
                 return Err(Rejected::Failed(failure.clone()));
             }
             let queue = state.queue(number);
-            if queue.is_behind() || queue.flights.len() >= DEPTH {
+            if queue.is_behind() || queue.jobs.len() >= DEPTH {
                 return Err(Rejected::Full(Box::new(job)));
             }
         }
         let plan = self.planner.plan(&job.commands, job.observer.is_some()).map_err(Rejected::Failed)?;
         let waits = job.waits.iter();
-        let flight = Flight {
+        let queued = QueuedJob {
             id: job.queue,
             epoch: job.epoch,
             steps: plan.steps.into(),
@@ -211,7 +211,7 @@ impl Queues {
             marks: Vec::new(),
             times: Vec::new(),
             waits: waits
-                .map(|wait| Awaited { queue: wait.point.queue.ordinal(), epoch: wait.point.epoch })
+                .map(|wait| AwaitedEpoch { queue: wait.point.queue.ordinal(), epoch: wait.point.epoch })
                 .collect(),
             submitted: false,
             needs: SmallVec::new(),
@@ -227,7 +227,7 @@ impl Queues {
             // No thread would ever look at it again.
             return Err(Rejected::Lost(failure.clone()));
         }
-        state.queue_mut(number).flights.push_back(flight);
+        state.queue_mut(number).jobs.push_back(queued);
         match self.advance(&mut state, number) {
             Ok(()) | Err(Stop::Later) => {}
             Err(Stop::Failed(failure)) => fail_last(&mut state, number, failure),
@@ -247,13 +247,13 @@ impl Queues {
 
     /// Submits what can be of the job at the end of a queue.
     fn advance(&self, state: &mut QueuesState, number: usize) -> Result<(), Stop> {
-        let flight = state.queue_mut(number).newest();
-        debug_assert!(!flight.submitted, "a job is submitted once");
-        let epoch = flight.epoch;
-        let waits = std::mem::take(&mut flight.waits);
+        let queued = state.queue_mut(number).newest();
+        debug_assert!(!queued.submitted, "a job is submitted once");
+        let epoch = queued.epoch;
+        let waits = std::mem::take(&mut queued.waits);
         for (index, &wait) in waits.iter().enumerate() {
             if let Err(stop) = self.inherit(state, number, wait) {
-                let rest: SmallVec<[Awaited; 2]> = waits.iter().skip(index).copied().collect();
+                let rest: SmallVec<[AwaitedEpoch; 2]> = waits.iter().skip(index).copied().collect();
                 state.queue_mut(number).newest().waits = rest;
                 return Err(stop);
             }
@@ -264,23 +264,23 @@ impl Queues {
                 return Err(stop);
             }
             if let Some(command) = step.ends {
-                let flight = state.queue_mut(number).newest();
-                flight.marks.push((command, flight.submissions.len().saturating_sub(1)));
+                let queued = state.queue_mut(number).newest();
+                queued.marks.push((command, queued.submissions.len().saturating_sub(1)));
             }
         }
         let queue = state.queue_mut(number);
         queue.submitted = epoch;
         let waits = queue.waits.clone();
-        let flight = queue.newest();
-        flight.submitted = true;
-        if flight.submissions.is_empty() {
-            flight.needs = waits;
+        let queued = queue.newest();
+        queued.submitted = true;
+        if queued.submissions.is_empty() {
+            queued.needs = waits;
         }
         Ok(())
     }
 
     /// Has the next packets of a queue wait for a point of another, and for the waits of that one.
-    fn inherit(&self, state: &mut QueuesState, number: usize, wait: Awaited) -> Result<(), Stop> {
+    fn inherit(&self, state: &mut QueuesState, number: usize, wait: AwaitedEpoch) -> Result<(), Stop> {
         let other = state.queue(wait.queue);
         if other.completed >= wait.epoch {
             return Ok(());
@@ -297,11 +297,11 @@ impl Queues {
         Ok(())
     }
 
-    /// Submits one step, behind what its queue did in another lane and what it waits for.
+    /// Submits one step, behind the steps of its queue on another lane and behind the points that it waits for.
     fn step(&self, state: &mut QueuesState, number: usize, step: &LanePackets) -> Result<(), Stop> {
         let target = self.generation.hardware_queue(step.lane, number);
         let queue = state.queue(number);
-        let busy = queue.flights.iter().any(|flight| !flight.submissions.is_empty());
+        let busy = queue.jobs.iter().any(|queued| !queued.submissions.is_empty());
         let mut sources: SmallVec<[u32; 4]> = SmallVec::new();
         if let Some(lane) = queue.last.filter(|&lane| busy && lane != step.lane) {
             sources.push(self.generation.hardware_queue(lane, number));
@@ -399,10 +399,10 @@ impl Queues {
 /// The job at the end of a queue cannot be submitted, or not wholly: what is left of it is dropped.
 fn fail_last(state: &mut QueuesState, number: usize, failure: Failure) {
     let queue = state.queue_mut(number);
-    let flight = queue.newest();
-    flight.steps.clear();
-    flight.waits.clear();
-    flight.submitted = true;
-    flight.failure.get_or_insert(failure);
-    queue.submitted = flight.epoch;
+    let queued = queue.newest();
+    queued.steps.clear();
+    queued.waits.clear();
+    queued.submitted = true;
+    queued.failure.get_or_insert(failure);
+    queue.submitted = queued.epoch;
 }

@@ -49,7 +49,7 @@ pub(crate) struct Submitter {
     limit: usize,
     /// How many seconds a submission has.
     timeout: Option<u32>,
-    /// Whether the driver has signals, as far as is known: until it has refused one.
+    /// False once the driver has refused a signal.
     signals: AtomicBool,
     /// Command buffers of the kernel that are not being written.
     buffers: Mutex<Vec<KernelBuffer>>,
@@ -217,7 +217,7 @@ impl Submitter {
         Ok(place.fill(sequence, queue, None))
     }
 
-    /// Whether one hardware queue can be made to wait for another.
+    /// True if one hardware queue can wait for another.
     pub(crate) fn has_signals(&self) -> bool {
         self.signals.load(Ordering::Relaxed)
     }
@@ -270,8 +270,7 @@ impl Submitter {
             Progress::Aborted => {
                 let message = format!(
                     "{name}: submission {sequence} on hardware queue {queue} was ended by a reset of the card ({}); \
-                     its \
-                     memory is lost, open it again",
+                     its memory is lost, open it again",
                     self.card.events()
                 );
                 Some(Failure::with_origin(Code::Aborted, Origin::Device, message))
@@ -336,8 +335,8 @@ impl Drop for Submitter {
     }
 }
 
-/// The state of a card that refuses work, for people. Its driver refuses waits before it says that a reset is to
-/// come, and may be done with the reset when it is asked.
+/// The state of a card that refuses work, for people. The driver refuses waits before it reports that a reset is to
+/// come, and the reset may have ended when the state is read.
 fn refusing(state: &'static str, errno: Errno) -> &'static str {
     if errno == Errno::BUSY && state == OPERATIONAL { "taken by a reset" } else { state }
 }

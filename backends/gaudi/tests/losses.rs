@@ -29,7 +29,7 @@ fn eventually(is_so: impl Fn() -> bool) -> bool {
     true
 }
 
-/// What a program asks a card for, and keeps; with another card.
+/// A request to a card, whose result the program keeps; with another card.
 type Request = fn(&GaudiDevice, &GaudiDevice) -> Result<Box<dyn Any>, Failure>;
 
 fn keep<T: 'static>(kept: T) -> Box<dyn Any> {
@@ -41,7 +41,7 @@ const REQUESTS: [(&str, Request); 6] = [
     ("a transfer from the host", |one, _| {
         let target = one.ipc().allocate(LENGTH)?;
         let request = one.dma().host_to_device(&range(LENGTH), target.address())?;
-        // What is under way when the card goes fails by itself.
+        // A transfer in flight fails when the card goes.
         drop(request.wait());
         Ok(keep(()))
     }),

@@ -44,7 +44,7 @@ fn filled(ipc: &Ipc, length: u64, seed: u64) -> Arc<hal_gaudi::memory::Memory> {
     memory
 }
 
-/// What is in device memory.
+/// The contents of device memory.
 fn contents(ipc: &Ipc, address: u64, length: u64) -> Vec<u8> {
     let target = range(length);
     ipc.dma().device_to_host(address, &target).unwrap().wait().unwrap();
@@ -212,7 +212,7 @@ fn channels_carry_bytes_between_cards() {
     }
 }
 
-// What follows runs this very program again, as another process: it does what the environment says, and nothing else.
+// The tests below run this very program again, as another process: it does what the environment says, and nothing else.
 
 const ROLE: &str = "HAL_GAUDI_SHARING_ROLE";
 
@@ -307,7 +307,7 @@ fn nothing_is_kept_of_an_exporter_that_hangs_up() {
     ends_well(child);
     assert!(peer.receive().unwrap().is_none());
     assert_eq!(device.ipc().kept(), 0);
-    // What is in use stays.
+    // Exports in use stay.
     let target = device.ipc().allocate(LENGTH).unwrap();
     import.read(0, target.address(), LENGTH).unwrap();
     assert!(contents(device.ipc(), target.address(), LENGTH) == bytes(&pattern(LENGTH, 42)));

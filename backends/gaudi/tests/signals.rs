@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the order within a queue stands on: one hardware queue signals, another waits. On emulated cards of both
+//! The order within a queue depends on this: one hardware queue signals, another waits. On emulated cards of both
 //! generations, or on the card that the environment names, which says so first of all.
 #![allow(
     clippy::unwrap_used,

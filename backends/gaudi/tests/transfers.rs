@@ -160,7 +160,7 @@ fn reset_ends_every_transfer_with_its_cause_and_the_card_opens_again() {
                 let failed =
                     ends.iter().find_map(|end| end.clone().err()).or(refused).expect("one at least failed");
                 assert!(failed.message().contains("accel0"), "{generation} {fault}: {failed}");
-                // What failed once fails the same way when it is asked again, and nothing new begins.
+                // A failed transfer reports the same failure again, and nothing new begins.
                 for (request, end) in requests.iter().zip(&ends) {
                     assert_eq!(request.poll().map(|again| again.is_ok()), Some(end.is_ok()));
                 }

@@ -141,7 +141,10 @@ impl CardClass {
             ),
             Reason::Unusable(advice) => (Code::FailedPrecondition, format!("{name} {advice}")),
             Reason::Other => (
-                Code::Unavailable,
+                match errno {
+                    Errno::MFILE | Errno::NFILE | Errno::NOMEM => Code::ResourceExhausted,
+                    _ => Code::Unavailable,
+                },
                 format!("{name} cannot be opened: {errno} (errno {})", errno.raw_os_error()),
             ),
         };
@@ -262,18 +265,11 @@ impl fmt::Debug for CardFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cards;
     use parking_lot::Mutex;
     use rustix::fs::{MemfdFlags, Mode, memfd_create};
 
     const CLASS: CardClass = CardClass {
-        driver: "device",
-        module: "module",
-        folder: "/sys/class/accel",
-        prefix: "accel",
-        node: "/dev/accel/accel",
-        default: "HAL_DEVICE_DEFAULT",
-        emulated: &["emulated"],
-        exclusive: false,
         open_errors: &[
             OpenError {
                 errno: Errno::AGAIN,
@@ -287,6 +283,7 @@ mod tests {
                 reason: Reason::Unusable("is broken; reset it"),
             },
         ],
+        ..cards::tests::CLASS
     };
 
     /// A system whose opens fail with the listed errors, the last one first, and then succeed.
@@ -315,22 +312,6 @@ mod tests {
             *self.closed.lock() += 1;
         }
 
-        fn ioctl(&self, _: BorrowedFd<'_>, _: u32, _: &mut [u8]) -> Result<(), Errno> {
-            Err(Errno::NOTTY)
-        }
-
-        fn map(&self, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
-            Err(Errno::INVAL)
-        }
-
-        fn read(&self, _: &Path) -> Result<String, Errno> {
-            Err(Errno::NOENT)
-        }
-
-        fn list(&self, _: &Path) -> Result<Vec<String>, Errno> {
-            Err(Errno::NOENT)
-        }
-
         fn holder(&self, _: &Path) -> Option<String> {
             Some("process 7".to_owned())
         }
@@ -356,6 +337,8 @@ mod tests {
             (Errno::NODEV, long, Code::NotFound, "ask for device://emulated"),
             (Errno::ACCESS, long, Code::PermissionDenied, "group of the node"),
             (Errno::IO, long, Code::Unavailable, "(errno 5)"),
+            (Errno::MFILE, long, Code::ResourceExhausted, "(errno 24)"),
+            (Errno::NOMEM, long, Code::ResourceExhausted, "(errno 12)"),
         ] {
             let refused = open(&vec![errno; 1000], patience).unwrap_err();
             assert_eq!(refused.code(), code, "{refused}");

@@ -37,9 +37,7 @@ pub struct CardClass {
     pub node: &'static str,
     /// The variable that names the default card, such as `HAL_GAUDI_DEFAULT`.
     pub default: &'static str,
-    /// The kinds of emulated cards: the first words of paths that name them.
-    pub emulated: &'static [&'static str],
-    /// Whether a card is opened for one program alone, by [`System::open_exclusive`].
+    /// True if a card is opened for one program alone, by [`System::open_exclusive`].
     pub exclusive: bool,
     /// The driver's own meanings of errors of an open. The rest has [common ones](crate::card_file::Reason).
     pub open_errors: &'static [OpenError],
@@ -203,11 +201,13 @@ impl CardClass {
         })
     }
 
-    /// The kind and the number of the emulated card that a path names, if it names one.
-    pub fn emulated(&self, path: &str) -> Result<Option<(&'static str, usize)>, Failure> {
-        let Some((kind, rest)) =
-            self.emulated.iter().find_map(|kind| Some((*kind, path.strip_prefix(kind)?)))
-        else {
+    /// The kind and the number of the emulated card that a path names, if it names one of these kinds.
+    fn emulated(
+        &self,
+        kinds: &'static [&'static str],
+        path: &str,
+    ) -> Result<Option<(&'static str, usize)>, Failure> {
+        let Some((kind, rest)) = kinds.iter().find_map(|kind| Some((*kind, path.strip_prefix(kind)?))) else {
             return Ok(None);
         };
         let number =
@@ -233,7 +233,7 @@ impl CardClass {
         if let Some(number) = path.strip_prefix("fd/") {
             return self.adopt::<E, P>(number);
         }
-        if let Some((kind, number)) = self.emulated(path)? {
+        if let Some((kind, number)) = self.emulated(E::KINDS, path)? {
             parameters.declare(E::PARAMETERS);
             return E::find(kind, number, parameters).map(NamedCard::from);
         }
@@ -276,12 +276,26 @@ impl CardClass {
         info: &DeviceInfo,
         own: &[Parameter],
     ) -> Vec<Parameter> {
-        if self.is_emulated(info) { [own, E::PARAMETERS].concat() } else { own.to_vec() }
+        if self.is_emulated::<E, P>(info) { [own, E::PARAMETERS].concat() } else { own.to_vec() }
     }
 
-    /// Whether a listed device is an emulated one.
-    pub fn is_emulated(&self, info: &DeviceInfo) -> bool {
-        matches!(self.emulated(&info.path), Ok(Some(_)))
+    /// True if a listed device is an emulated one.
+    pub fn is_emulated<E: Emulation<P>, P: ?Sized>(&self, info: &DeviceInfo) -> bool {
+        matches!(self.emulated(E::KINDS, &info.path), Ok(Some(_)))
+    }
+
+    /// The first lines of a listed device's description, for people: its name, and what the driver was proved on.
+    pub fn heading<E: Emulation<P>, P: ?Sized>(&self, info: &DeviceInfo) -> String {
+        let DeviceInfo { path, name } = info;
+        if !self.is_emulated::<E, P>(info) {
+            return format!("# {name}\n- evidence: none on silicon yet");
+        }
+        let cards = E::PARAMETERS.iter().find(|parameter| parameter.name == "cards");
+        let cards = cards.map_or("1", |parameter| parameter.default);
+        format!(
+            "# {name}\n- evidence: emulator; nothing here is proved on silicon\n- cards: {cards} unless cards= says \
+             otherwise, as {path}/0, {path}/1"
+        )
     }
 
     /// The devices to enumerate: the cards that the system lists, then the emulated ones.
@@ -303,20 +317,18 @@ impl<P: ?Sized> From<EmulatedCard<P>> for NamedCard<P> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::NoEmulation;
-    use hal_backend::HostRange;
     use std::os::fd::OwnedFd;
 
-    const CLASS: CardClass = CardClass {
+    pub(crate) const CLASS: CardClass = CardClass {
         driver: "device",
         module: "module",
         folder: "/sys/class/accel",
         prefix: "accel",
         node: "/dev/accel/accel",
         default: "HAL_DEVICE_DEFAULT",
-        emulated: &["emulated", "simulated"],
         exclusive: false,
         open_errors: &[],
     };
@@ -358,18 +370,6 @@ mod tests {
             Err(Errno::NOENT)
         }
 
-        fn close(&self, file: OwnedFd) {
-            drop(file);
-        }
-
-        fn ioctl(&self, _: BorrowedFd<'_>, _: u32, _: &mut [u8]) -> Result<(), Errno> {
-            Err(Errno::NOTTY)
-        }
-
-        fn map(&self, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
-            Err(Errno::INVAL)
-        }
-
         fn read(&self, _: &Path) -> Result<String, Errno> {
             Ok("text\n".to_owned())
         }
@@ -383,10 +383,6 @@ mod tests {
                 _ => return Err(Errno::NOENT),
             };
             Ok(names.iter().map(|name| (*name).to_owned()).collect())
-        }
-
-        fn holder(&self, _: &Path) -> Option<String> {
-            None
         }
     }
 
@@ -423,12 +419,13 @@ mod tests {
 
     #[test]
     fn emulated_card_has_to_be_named() {
-        assert_eq!(CLASS.emulated("").unwrap(), None);
-        assert_eq!(CLASS.emulated("0").unwrap(), None);
-        assert_eq!(CLASS.emulated("emulated").unwrap(), Some(("emulated", 0)));
-        assert_eq!(CLASS.emulated("emulated/1").unwrap(), Some(("emulated", 1)));
-        assert_eq!(CLASS.emulated("simulated/2").unwrap(), Some(("simulated", 2)));
-        assert!(CLASS.emulated("emulated1").is_err() && CLASS.emulated("emulated/x").is_err());
+        let emulated = |path| CLASS.emulated(&["emulated", "simulated"], path);
+        assert_eq!(emulated("").unwrap(), None);
+        assert_eq!(emulated("0").unwrap(), None);
+        assert_eq!(emulated("emulated").unwrap(), Some(("emulated", 0)));
+        assert_eq!(emulated("emulated/1").unwrap(), Some(("emulated", 1)));
+        assert_eq!(emulated("simulated/2").unwrap(), Some(("simulated", 2)));
+        assert!(emulated("emulated1").is_err() && emulated("emulated/x").is_err());
     }
 
     #[test]

@@ -14,6 +14,9 @@ use std::sync::Arc;
 
 /// Emulated cards of one driver. `P` is what the driver asks of them to run host programs, if they do.
 pub trait Emulation<P: ?Sized>: Send + Sync + 'static {
+    /// The kinds of emulated cards: the first words of paths that name them.
+    const KINDS: &'static [&'static str] = &["emulated"];
+
     /// The parameters that [`find`](Self::find) takes, beside the driver's own.
     const PARAMETERS: &'static [Parameter];
 
@@ -27,7 +30,7 @@ pub trait Emulation<P: ?Sized>: Send + Sync + 'static {
     /// The emulated card that an open file is of, if it is of one in this process.
     fn of_file(file: BorrowedFd<'_>) -> Option<EmulatedCard<P>>;
 
-    /// Whether another process emulates the cards that the system lists.
+    /// True if another process emulates the cards that the system lists.
     fn is_supervised() -> bool;
 
     /// Runs host programs for the cards that the system lists, if another process emulates these.
@@ -47,7 +50,7 @@ pub struct EmulatedCard<P: ?Sized> {
 }
 
 /// Keeps host programs for a device that is software, and runs them when the device's commands name them.
-pub trait HostPrograms: Send + Sync {
+pub trait ProgramHost: Send + Sync {
     /// Keeps a program, and returns its number.
     fn load(&self, program: Arc<dyn HostProgram>) -> u64;
 
@@ -97,11 +100,11 @@ mod tests {
     #[test]
     fn build_without_emulators_says_how_to_get_them() {
         let mut parameters = Parameters::new("gaudi", []);
-        let found = <NoEmulation as Emulation<dyn HostPrograms>>::find("emulated", 1, &mut parameters);
+        let found = <NoEmulation as Emulation<dyn ProgramHost>>::find("emulated", 1, &mut parameters);
         let refused = found.map(|_| ()).unwrap_err();
         assert_eq!(refused.code(), Code::Unimplemented);
         assert!(refused.message().contains("emulated/1"), "{refused}");
         assert!(refused.message().contains("feature `emulated`"), "{refused}");
-        assert!(<NoEmulation as Emulation<dyn HostPrograms>>::devices().is_empty());
+        assert!(<NoEmulation as Emulation<dyn ProgramHost>>::devices().is_empty());
     }
 }

@@ -117,7 +117,7 @@ macro_rules! layouts {
             };
         )*
 
-        /// What a test compares with a C compiler's table.
+        /// A layout that a test compares with a C compiler's table.
         #[cfg(test)]
         #[allow(dead_code, reason = "where a header is compared otherwise")]
         const LAYOUTS: &[$crate::Layout] = &[$(

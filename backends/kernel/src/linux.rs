@@ -195,6 +195,8 @@ impl System for Linux {
     }
 
     fn holder(&self, path: &Path) -> Option<String> {
+        // Processes name the file that a link leads to.
+        let path = std::fs::canonicalize(path).ok()?;
         for process in self.list(Path::new("/proc")).ok()? {
             if !process.bytes().all(|letter| letter.is_ascii_digit()) {
                 continue;
@@ -242,6 +244,19 @@ mod tests {
         }
         assert_eq!(device.read(60, &mut [0; 5]), Err(Errno::FAULT));
         assert_eq!(device.write(u64::MAX, &[0]), Err(Errno::FAULT));
+    }
+
+    #[test]
+    fn holder_of_a_node_is_found_by_a_link_to_it() {
+        let folder = std::env::temp_dir().join(format!("hal-kernel-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let (node, link) = (folder.join("node"), folder.join("link"));
+        std::os::unix::fs::symlink("node", &link).unwrap();
+        let file = std::fs::File::create(node).unwrap();
+        let holder = Linux.holder(&link);
+        drop(file);
+        std::fs::remove_dir_all(folder).unwrap();
+        assert!(holder.unwrap().contains(&std::process::id().to_string()));
     }
 
     /// The kernel writes as many bytes as the request's number says, whatever the caller has room for.

@@ -45,7 +45,7 @@ impl<K, T> RegistryEntry<K, T> {
         self.made.as_ref().filter(|_| !self.given_up)?.upgrade()
     }
 
-    /// Whether a request has to wait.
+    /// True if a request has to wait.
     fn is_taken(&self) -> bool {
         self.held || self.made.is_none()
     }
@@ -163,8 +163,8 @@ impl<K: PartialEq + Send, T: Send + Sync> Registry<K, T> {
         }
     }
 
-    /// What is open under a key, or is made now. A thread that has to wait, until another thread has made it or until
-    /// it is free, does so up to a moment; what cannot be opened beside what is there then says so itself.
+    /// Returns the thing that is open under a key, or makes it. If another thread is making it, or its keys are not
+    /// free, waits up to `until`; then `make` is called, and reports what is in its way.
     pub fn open<E>(
         &'static self,
         key: K,

@@ -14,7 +14,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// An operating system with the driver of a device.
+/// An operating system with the driver of a device. What an implementation leaves out, the system does not have.
 pub trait System: Send + Sync + 'static {
     /// Opens a file for reading and writing.
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno>;
@@ -27,14 +27,22 @@ pub trait System: Send + Sync + 'static {
     }
 
     /// Closes a file. Its opener calls this rather than drop it.
-    fn close(&self, file: OwnedFd);
+    fn close(&self, file: OwnedFd) {
+        drop(file);
+    }
 
     /// Makes a request of a file. The argument goes in and comes back, also where the request fails. Addresses in
     /// it are of this process, and the caller keeps what is there until the request has ended.
-    fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno>;
+    fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        let _ = (file, request, argument);
+        Err(Errno::NOTTY)
+    }
 
     /// Maps a piece of a file into this process, shared. It is unmapped when the last clone of the range is gone.
-    fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno>;
+    fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno> {
+        let _ = (file, length, offset);
+        Err(Errno::NODEV)
+    }
 
     /// Maps a piece of a file that is a device's own: registers, or a window into its memory. Unlike
     /// [`map`](System::map)ped memory, it does something when it is touched.
@@ -48,10 +56,16 @@ pub trait System: Send + Sync + 'static {
     }
 
     /// The text of a small file, such as an attribute in sysfs.
-    fn read(&self, path: &Path) -> Result<String, Errno>;
+    fn read(&self, path: &Path) -> Result<String, Errno> {
+        let _ = path;
+        Err(Errno::NOENT)
+    }
 
     /// The names of what is in a folder.
-    fn list(&self, path: &Path) -> Result<Vec<String>, Errno>;
+    fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        let _ = path;
+        Err(Errno::NOENT)
+    }
 
     /// Why devices of this system do not answer any more, for people. `None` if it knows no more than the errors that
     /// it gave.
@@ -67,7 +81,10 @@ pub trait System: Send + Sync + 'static {
     }
 
     /// The process that has a file open, for people. `None` if that cannot be found out.
-    fn holder(&self, path: &Path) -> Option<String>;
+    fn holder(&self, path: &Path) -> Option<String> {
+        let _ = path;
+        None
+    }
 }
 
 /// A mapped piece of a device, until it is dropped. Any thread may use it.

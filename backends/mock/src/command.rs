@@ -97,7 +97,7 @@ pub(crate) fn part(
     pieces: Range<u64>,
     worker: usize,
 ) -> Result<(), Failure> {
-    let bytes = |span| host(span)?.part(pieces.start, pieces.end - pieces.start).ok_or_else(misfit);
+    let bytes = |span| host(span)?.part(pieces.start, pieces.end - pieces.start).ok_or_else(out_of_range);
     match command {
         Command::Fill { target, pattern } if extent.pieces >= PAST_CACHES => {
             fits(bytes(target)?.fill_past_caches(pattern.bytes()))
@@ -157,14 +157,14 @@ fn host(span: &Span<MockDevice>) -> Result<HostPart<'_>, Failure> {
         Place::Host(range) => range.part(0, span.length),
         Place::Device(memory, offset) => memory.range.part(*offset, span.length),
     };
-    part.ok_or_else(misfit)
+    part.ok_or_else(out_of_range)
 }
 
 fn fits(fitted: bool) -> Result<(), Failure> {
-    fitted.then_some(()).ok_or_else(misfit)
+    fitted.then_some(()).ok_or_else(out_of_range)
 }
 
-fn misfit() -> Failure {
+fn out_of_range() -> Failure {
     Failure::new(Code::OutOfRange, "a command accesses bytes beyond its memory")
 }
 

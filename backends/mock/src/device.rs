@@ -3,9 +3,9 @@
 //! The device: its properties, memory, executables and queues.
 
 use crate::event::MockEvent;
+use crate::executable::Executable;
 use crate::memory::{ALIGNMENT, Budget, MockMemory};
 use crate::options::Options;
-use crate::program::Program;
 use crate::queue::Hardware;
 use crate::workers::Workers;
 use hal_backend::{
@@ -72,7 +72,7 @@ fn heaps(options: &Options) -> Vec<Heap> {
 
 impl Device for MockDevice {
     type Memory = MockMemory;
-    type Executable = Program;
+    type Executable = Executable;
     type Event = MockEvent;
 
     fn properties(&self) -> Properties {
@@ -104,10 +104,10 @@ impl Device for MockDevice {
         host.supports(format)
     }
 
-    fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Program>, Failure> {
+    fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
         let executable = host.load(request, self.properties.concurrency)?;
         let functions = executable.functions().to_vec();
-        Ok(Loaded { executable: Program::new(executable), functions })
+        Ok(Loaded { executable: Executable::new(executable), functions })
     }
 
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {

@@ -13,17 +13,17 @@
 mod command;
 mod device;
 mod event;
+mod executable;
 mod fault;
 mod memory;
 mod options;
-mod program;
 mod queue;
 mod reports;
 mod workers;
 
 pub use device::MockDevice;
 pub use event::MockEvent;
-pub use program::Program;
+pub use executable::Executable;
 
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameter, Parameters, processors};
 use options::Options;

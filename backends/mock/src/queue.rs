@@ -83,7 +83,7 @@ struct Queue {
 struct Progress {
     /// The last complete epoch, which native waits read.
     completed: AtomicU64,
-    /// Whether lingering pays.
+    /// Learns whether lingering pays.
     linger: AdaptiveSpin,
 }
 
@@ -162,7 +162,7 @@ pub(crate) struct Hardware {
     offers: AtomicU64,
     /// True while a worker watches. Changes under the schedule's lock.
     watched: AtomicBool,
-    /// Whether watching pays.
+    /// Learns whether watching pays.
     watch: AdaptiveSpin,
     /// The number of blocked queues.
     blocked: AtomicUsize,

@@ -168,8 +168,8 @@ impl Drop for TakenPieces<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::executable::Executable;
     use crate::memory::MockMemory;
-    use crate::program::Program;
     use hal_backend::{
         Dispatch, Function, HostCall, HostProgram, HostRange, Pattern, Place, Span, Workgroups,
     };
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn worker_that_panics_keeps_no_other_waiting_and_the_command_fails() {
-        let program = Program::new(Arc::new(Panics([Function::default()])));
+        let program = Executable::new(Arc::new(Panics([Function::default()])));
         let command = Command::Dispatch(Box::new(Dispatch {
             executable: Arc::new(program),
             function: 0,

@@ -25,12 +25,12 @@ const SPARE: u64 = 64 << 20;
 
 /// How a network is started.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Start {
+pub(crate) struct StartOptions {
     /// How many elements its channel's rings have.
     pub(crate) elements: u32,
     /// How long its sub-system may take to restart.
     pub(crate) patience: Duration,
-    /// How many runs of it may be in flight; as many as its ring takes, if nothing is said.
+    /// How many runs of it may be in flight; by default as many as its ring takes.
     pub(crate) in_flight: Option<usize>,
 }
 
@@ -44,8 +44,8 @@ struct Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // What the device does not give back now it gives back when the file is closed. A device that does not answer
-        // is asked once, and not for each thing that it has: each time may take a minute.
+        // The device releases the rest when the file is closed. A silent device is asked once, and not for each of
+        // these: each request may take a minute.
         self.deactivate();
         if let Some(network) = self.network.take().filter(|_| self.is_heard()) {
             let _ = self.device.unload_network(network);
@@ -57,7 +57,7 @@ impl Drop for Loaded {
 }
 
 impl Loaded {
-    /// Stops the network, if it runs. Whether it has stopped, and with it the kernel has ended every slice of its
+    /// Stops the network, if it runs. True if it has stopped, and with it the kernel has ended every slice of its
     /// channel.
     fn deactivate(&mut self) -> bool {
         let Some(activation) = self.activation.take() else { return true };
@@ -80,13 +80,13 @@ pub(crate) struct Active {
     /// Its number among all that were ever started.
     pub(crate) number: u64,
     pub(crate) target: Target,
-    start: Start,
+    start: StartOptions,
     /// The buffers of runs that are over, for the next ones.
     slots: Vec<RunBuffers>,
     /// How many runs may be in flight.
     limit: usize,
     in_flight: usize,
-    /// Whether the run that finds the ring full is known to fit into it.
+    /// True if the run that finds the ring full is known to fit into it.
     fits: bool,
     loaded: Loaded,
 }
@@ -96,7 +96,7 @@ impl Active {
     pub(crate) fn start(
         device: &Arc<Device>,
         blueprint: &Arc<Blueprint>,
-        start: Start,
+        start: StartOptions,
     ) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let container = blueprint.container()?;
@@ -134,7 +134,7 @@ impl Active {
     }
 
     /// Takes back the buffers of a run that is over or did not begin. They refer to no memory of the program.
-    pub(crate) fn give_back(&mut self, slot: RunBuffers) {
+    pub(crate) fn release_buffers(&mut self, slot: RunBuffers) {
         self.slots.push(slot);
         self.in_flight -= 1;
     }
@@ -144,17 +144,17 @@ impl Active {
         self.limit = self.in_flight;
     }
 
-    /// Whether the run that has begun is the only one.
+    /// True if the run that has begun is the only one.
     pub(crate) fn is_alone(&self) -> bool {
         self.in_flight == 1
     }
 
-    /// Whether nothing is in flight.
+    /// True if nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight == 0
     }
 
-    /// Whether the ring can take the objects of a run when it is empty: the kernel only says that it is full. Asked
+    /// Checks whether an empty ring can take the objects of a run: the kernel only says that it is full. Asked
     /// once for each run, since the next one may be of buffers that are in more pieces.
     pub(crate) fn can_fit(&mut self, slot: &RunBuffers) -> Result<bool, Error> {
         if !self.fits {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A network before it runs: a container, read, and what each of its buffers is for.
+//! A network before it runs: a parsed container, and the role of each of its buffers.
 
 use crate::hazard::Access;
 use hal_qaic_abi::container::metadata::Direction;
@@ -66,8 +66,7 @@ impl Blueprint {
             let most = u16::MAX;
             ParseError::unsupported(format!("it has {buffers} buffers, and a dispatch binds {most} at most"))
         })?;
-        let binding = |buffer| BufferRole::Binding(usize::from(buffer));
-        Ok(Self::new(bytes, name, plan, bindings, binding))
+        Self::new(bytes, name, plan, bindings, |buffer| Ok(BufferRole::Binding(buffer.into())))
     }
 
     /// The network of a host program.
@@ -82,16 +81,13 @@ impl Blueprint {
             _ => None,
         });
         let bindings = bindings.max().unwrap_or(0);
-        let is_named = |group: &Group| usize::from(group.buffer) < roles.len();
-        if !plan.groups.iter().all(is_named) {
-            return Err(ParseError::invalid("a network of a host program with a buffer that has no role"));
-        }
-        let role = |buffer: u16| roles.get(usize::from(buffer)).copied().unwrap_or(BufferRole::Outcome);
-        Ok(Self {
-            programs: Some(programs),
-            constants,
-            ..Self::new(container.into(), name, plan, bindings, role)
-        })
+        let role = |buffer: u16| {
+            roles.get(usize::from(buffer)).copied().ok_or_else(|| {
+                ParseError::invalid("a network of a host program with a buffer that has no role")
+            })
+        };
+        let blueprint = Self::new(container.into(), name, plan, bindings, role)?;
+        Ok(Self { programs: Some(programs), constants, ..blueprint })
     }
 
     fn new(
@@ -99,15 +95,15 @@ impl Blueprint {
         name: String,
         plan: Plan,
         bindings: u16,
-        role: impl Fn(u16) -> BufferRole,
-    ) -> Self {
-        let held = |group: &Group| (group.length > 0).then(|| role(group.buffer));
-        let roles = plan.groups.iter().map(held).collect();
+        role: impl Fn(u16) -> Result<BufferRole, ParseError>,
+    ) -> Result<Self, ParseError> {
+        let content = |group: &Group| Ok((group.length > 0).then_some(role(group.buffer)?));
+        let roles = plan.groups.iter().map(content).collect::<Result<_, ParseError>>()?;
         let waited = waited(&plan.groups);
-        Self { bytes, name, plan, programs: None, roles, bindings, constants: 0, waited }
+        Ok(Self { bytes, name, plan, programs: None, roles, bindings, constants: 0, waited })
     }
 
-    /// Whether a run reads and writes a binding.
+    /// How a run accesses a binding.
     pub(crate) fn access(&self, binding: usize) -> Access {
         match self.plan.buffers.get(binding).and_then(|buffer| buffer.direction) {
             _ if self.programs.is_some() => Access::BOTH,
@@ -130,7 +126,7 @@ impl Blueprint {
         groups.into_iter().position(|(other, found)| found == role && goes_in(other))
     }
 
-    /// Whether a group's object may be the program's own buffer: the only object of a buffer that goes one way.
+    /// True if a group's object may be the program's own buffer: the only object of a buffer that goes one way.
     pub(crate) fn takes_buffers(&self, group: usize) -> bool {
         let role = self.roles.get(group);
         let alone = self.roles.iter().filter(|other| Some(*other) == role).count() == 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The device: what it is, and its memory, executables and queue for the driver.
+//! The device's properties, memory, executables and queues for the driver.
 
 use crate::executable::{Executable, FORMAT};
 use crate::kmd::Device as Client;
@@ -37,7 +37,7 @@ impl fmt::Debug for QaicDevice {
 }
 
 impl QaicDevice {
-    /// A device of an open client; with who keeps host executables, if it is software.
+    /// A device of an open client; `programs` keeps host executables, if the card is emulated.
     pub(crate) fn new(
         client: Client,
         programs: Option<Arc<dyn CardPrograms>>,
@@ -83,7 +83,7 @@ impl QaicDevice {
         &self.client
     }
 
-    /// Whether it is software.
+    /// True for an emulated card.
     pub fn is_emulated(&self) -> bool {
         self.programs.is_some()
     }

@@ -13,7 +13,7 @@
 use crate::blueprint::Blueprint;
 use crate::hazard::Access;
 use crate::launch::Binding;
-use crate::networks::{Key, Wanted};
+use crate::networks::{NetworkKey, NetworkRequest};
 use crate::queue::Queues;
 use hal_backend::{Code, Failure, Function, HostProgram};
 use hal_qaic_abi::container::ParseError;
@@ -110,7 +110,7 @@ impl Executable {
         }
     }
 
-    /// Whether a dispatch of it is one run of a network, whatever its workgroups are.
+    /// True if a dispatch is one run of a network, whatever its workgroups are.
     pub(crate) fn is_network(&self) -> bool {
         matches!(self.kind, ExecutableKind::Network(_))
     }
@@ -156,7 +156,7 @@ impl Executable {
     }
 
     /// The network for a call.
-    fn blueprint(&self, key: &Key) -> Result<Arc<Blueprint>, Failure> {
+    fn blueprint(&self, key: &NetworkKey) -> Result<Arc<Blueprint>, Failure> {
         let constants = self.constants(key.function)?;
         match &self.kind {
             ExecutableKind::Network(blueprint) => Ok(blueprint.clone()),
@@ -177,22 +177,22 @@ pub(crate) struct Callee<'a> {
     pub(crate) function: usize,
 }
 
-impl Wanted for Callee<'_> {
-    fn is(&self, key: &Key, bindings: &[Binding]) -> bool {
+impl NetworkRequest for Callee<'_> {
+    fn is(&self, key: &NetworkKey, bindings: &[Binding]) -> bool {
         key.executable == self.executable.number
             && key.function == self.function
             && self.executable.capacities(bindings).eq(key.capacities.iter().copied())
     }
 
-    fn make(&self, bindings: &[Binding]) -> Result<(Key, Arc<Blueprint>), Failure> {
+    fn make(&self, bindings: &[Binding]) -> Result<(NetworkKey, Arc<Blueprint>), Failure> {
         let capacities = self.executable.capacities(bindings).collect();
-        let key = Key { executable: self.executable.number, function: self.function, capacities };
+        let key = NetworkKey { executable: self.executable.number, function: self.function, capacities };
         let blueprint = self.executable.blueprint(&key)?;
         Ok((key, blueprint))
     }
 }
 
-/// What a network is made for, where a binding has so many bytes.
+/// The length that a network is made for, if a binding has so many bytes.
 fn capacity(length: u64) -> u64 {
     if length <= COARSE {
         length.max(LEAST).next_power_of_two()

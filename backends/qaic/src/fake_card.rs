@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Where every network's memory begins, and how much there is for each.
+/// The address of every network's memory, and how much there is for each.
 const DDR: u64 = 1 << 32;
 const ROOM: usize = 4 << 20;
 
@@ -38,7 +38,6 @@ struct Object {
     view: HostRange,
     /// The channel, the direction and the slices.
     sliced: Option<(u32, u32, Vec<SliceEntry>)>,
-    /// Whether it is queued.
     queued: bool,
 }
 
@@ -62,19 +61,19 @@ struct FakeCardState {
     programs: BTreeMap<u64, Arc<dyn HostProgram>>,
     next: u32,
     calls: Vec<Call>,
-    /// Whether transfers fail, which the kernel does not say.
+    /// True if transfers fail, which the kernel does not say.
     failing: bool,
-    /// Whether executions stay in the ring.
+    /// True if executions stay in the ring.
     holding: bool,
     /// Those that do, in order.
     held: Vec<Held>,
-    /// What the kernel says of how long each execution took to queue and on the device, in microseconds.
+    /// The kernel's times for each execution, to queue it and on the device, in microseconds.
     took: (u32, u32),
     /// How long was asked for in each wait, in milliseconds.
     waits: Vec<u32>,
     /// The checksum of metadata that came with the last network.
     metadata_crc: u32,
-    /// What calls fail with, each once. With `EPIPE` comes the crash that it stands for.
+    /// The errors of calls, each once. With `EPIPE` comes the crash that it stands for.
     faults: Vec<(Call, Errno)>,
 }
 
@@ -170,7 +169,7 @@ impl FakeCard {
     }
 }
 
-impl hal_kernel::HostPrograms for FakeCard {
+impl hal_kernel::ProgramHost for FakeCard {
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         let mut state = self.state.lock();
         state.next += 1;
@@ -192,7 +191,7 @@ fn take<T: FromBytes>(argument: &[u8]) -> T {
     T::read_from_bytes(argument).unwrap()
 }
 
-/// What a request points to.
+/// The entries that a request points to.
 ///
 /// # Safety
 ///
@@ -232,7 +231,7 @@ impl FakeCardState {
         Ok(())
     }
 
-    /// Transfers what is to be transferred, in the direction that is its turn.
+    /// Does the transfers of one direction.
     fn transfer(&self, queued: &[(u32, u64)], dir: u32, ddr: &HostRange) {
         for (handle, resize) in queued {
             let object = &self.objects[handle];
@@ -416,10 +415,6 @@ impl System for FakeCard {
         memfd_create("node", MemfdFlags::CLOEXEC)
     }
 
-    fn close(&self, file: OwnedFd) {
-        drop(file);
-    }
-
     #[expect(clippy::too_many_lines, reason = "an arm for each kind")]
     fn ioctl(&self, _: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
         let call = Call::of_request(request).ok_or(Errno::INVAL)?;
@@ -527,17 +522,5 @@ impl System for FakeCard {
         let object = state.objects.get(&handle).ok_or(Errno::INVAL)?;
         assert_eq!(object.view.length(), length as u64);
         Ok(object.view.clone())
-    }
-
-    fn read(&self, _: &Path) -> Result<String, Errno> {
-        Err(Errno::NOENT)
-    }
-
-    fn list(&self, _: &Path) -> Result<Vec<String>, Errno> {
-        Err(Errno::NOENT)
-    }
-
-    fn holder(&self, _: &Path) -> Option<String> {
-        None
     }
 }

@@ -14,20 +14,20 @@ use std::fmt;
 pub struct Info {
     /// The path that it was opened by.
     pub node: String,
-    /// Whether it is software.
+    /// True for an emulated card.
     pub emulated: bool,
     /// The version of the transactions that it speaks.
     pub version: Version,
-    /// What is to be said of that.
+    /// Warnings about that.
     pub warnings: Vec<String>,
     /// The settings of the driver's module.
     pub settings: ModuleSettings,
-    /// What its management processor says.
+    /// The answer of its management processor.
     pub device: Result<Information, Failure>,
 }
 
 impl QaicDevice {
-    /// Asks the card what it is and how it is.
+    /// Asks the card for its identity and its state.
     pub fn info(&self) -> Info {
         let client = self.client();
         let name = client.card().name();

@@ -140,7 +140,7 @@ impl RunBuffers {
     /// Gives back the objects that [`begin`](RunBuffers::begin) has taken: nothing is queued any more.
     pub(crate) fn end(&mut self, blueprint: &Blueprint) {
         for group in 0..self.places.len() {
-            bound(&self.objects, &self.places, &self.bindings, blueprint, group).give_back();
+            bound(&self.objects, &self.places, &self.bindings, blueprint, group).end_use();
         }
         self.places.clear();
     }
@@ -157,7 +157,7 @@ impl RunBuffers {
         object_pool: &mut ObjectPool,
         group: usize,
     ) -> Result<GroupLocation, Error> {
-        let plan = target.blueprint.plan.groups.get(group).ok_or_else(misfit)?;
+        let plan = target.blueprint.plan.groups.get(group).ok_or_else(too_small)?;
         let own = binding(&self.bindings, &target.blueprint, group)
             .filter(|_| target.blueprint.takes_buffers(group))
             .and_then(|binding| binding.memory.as_ref())
@@ -172,7 +172,7 @@ impl RunBuffers {
                 Err(error) => return Err(error),
             }
         }
-        let place = self.objects.get_mut(group).ok_or_else(misfit)?;
+        let place = self.objects.get_mut(group).ok_or_else(too_small)?;
         let bound = match place {
             Some(bound) => bound,
             None => place.insert(object_pool.take(&target.card, plan.length)?),
@@ -183,19 +183,19 @@ impl RunBuffers {
 
     /// Copies an input to where the network reads it.
     fn bring(&self, blueprint: &Blueprint, group: usize) -> Result<(), RunError> {
-        let plan = blueprint.plan.groups.get(group).ok_or_else(misfit)?;
+        let plan = blueprint.plan.groups.get(group).ok_or_else(too_small)?;
         let target = self.object(blueprint, group).view();
         let is_own = self.places.get(group) == Some(&GroupLocation::Own);
         let fitted = match blueprint.roles.get(group) {
             Some(Some(BufferRole::Call)) => target.write(0, &self.call),
             Some(Some(BufferRole::Outcome)) => target.fill(&[0]),
             Some(Some(BufferRole::Binding(_))) if is_own && plan.direction == Direction::In => {
-                let binding = binding(&self.bindings, blueprint, group).ok_or_else(misfit)?;
+                let binding = binding(&self.bindings, blueprint, group).ok_or_else(too_small)?;
                 copy(&binding.view, target, 0, binding.view.length().min(plan.length))
             }
             _ => true,
         };
-        fitted.then_some(()).ok_or_else(|| misfit().into())
+        fitted.then_some(()).ok_or_else(|| too_small().into())
     }
 
     /// How much of an object is transferred: all, unless the binding is shorter than the network's buffer.
@@ -211,14 +211,14 @@ impl RunBuffers {
     }
 
     fn take_group(&self, blueprint: &Blueprint, group: usize) -> Result<(), RunError> {
-        let plan = blueprint.plan.groups.get(group).ok_or_else(misfit)?;
+        let plan = blueprint.plan.groups.get(group).ok_or_else(too_small)?;
         let view = self.object(blueprint, group).view();
         if let (Some(programs), Some(Some(BufferRole::Outcome))) =
             (&blueprint.programs, blueprint.roles.get(group))
         {
             let mut bytes = [0; OUTCOME];
             if !view.read(0, &mut bytes) {
-                return Err(misfit().into());
+                return Err(too_small().into());
             }
             return programs.outcome(&bytes).map_err(RunError::Program);
         }
@@ -238,11 +238,11 @@ impl RunBuffers {
                 count == 0 || copy(view, &binding.view, request.host_offset, count)
             }),
         };
-        fitted.then_some(()).ok_or_else(|| misfit().into())
+        fitted.then_some(()).ok_or_else(|| too_small().into())
     }
 }
 
-/// Whether slices may reach so far into an object of this length, whatever kernel this is.
+/// True if slices may reach so far into an object of this length, on any kernel.
 fn fits(end: u64, length: u64) -> bool {
     end <= length.min(REACH) && length <= COUNTED
 }
@@ -323,7 +323,7 @@ fn next_change(old: &[u8], new: &[u8], from: usize) -> Option<(usize, usize)> {
     Some((begin, length.map_or(new.len(), |length| begin + length)))
 }
 
-fn misfit() -> Error {
+fn too_small() -> Error {
     Error::Answer { what: "a run", why: "a buffer is smaller than it was made".to_owned() }
 }
 

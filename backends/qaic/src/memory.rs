@@ -24,7 +24,7 @@ use std::time::Duration;
 pub(crate) struct Channel {
     /// Its number.
     pub(crate) number: u32,
-    /// Where the network is.
+    /// The network's addresses.
     pub(crate) bases: Bases,
 }
 
@@ -34,23 +34,23 @@ struct Sliced {
     channel: Weak<Channel>,
     /// The number of the group among those of the network.
     group: usize,
-    /// Where the buffer begins in the object.
+    /// The offset of the buffer in the object.
     offset: u64,
 }
 
 #[derive(Debug, Default)]
-struct Use {
+struct ObjectUse {
     sliced: Option<Sliced>,
-    /// Whether a run has it.
+    /// True while a run has it.
     taken: bool,
 }
 
-/// An object, and for what it is sliced.
+/// An object with its slices.
 #[derive(Debug)]
 pub(crate) struct Bound {
     card: Arc<Card>,
     object: Object,
-    used: Mutex<Use>,
+    used: Mutex<ObjectUse>,
 }
 
 impl Bound {
@@ -91,7 +91,7 @@ impl Bound {
     }
 
     /// The run that has taken it is over: it is not queued any more.
-    pub(crate) fn give_back(&self) {
+    pub(crate) fn end_use(&self) {
         self.used.lock().taken = false;
     }
 

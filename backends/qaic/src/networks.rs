@@ -7,7 +7,7 @@
 //! network without runs in flight is stopped, and the start is tried again. If all have runs in flight, the dispatch
 //! waits until a run is over. One thread starts and stops networks, and begins runs.
 
-use crate::active::{Active, Start};
+use crate::active::{Active, StartOptions};
 use crate::blueprint::Blueprint;
 use crate::kmd::{Device, Error};
 use crate::launch::{Binding, RunBuffers, RunError, Target};
@@ -29,9 +29,9 @@ const REMEMBERED: usize = 64;
 pub(crate) struct Settings {
     /// How many run at once.
     pub(crate) channels: usize,
-    /// How many elements a channel's rings have; as many as are needed, if nothing is said.
+    /// How many elements a channel's rings have; by default as many as are needed.
     pub(crate) elements: Option<u32>,
-    /// How many runs of a network may be in flight; as many as its ring takes, if nothing is said.
+    /// How many runs of a network may be in flight; by default as many as its ring takes.
     pub(crate) in_flight: Option<usize>,
     /// How long a run may take.
     pub(crate) timeout: Duration,
@@ -53,33 +53,33 @@ impl Default for Settings {
 
 /// Which network: a function of an executable, for bindings of these sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) struct NetworkKey {
     /// The executable's number.
     pub(crate) executable: u64,
     /// The function's number in it.
     pub(crate) function: usize,
-    /// What it was made for, where it was made for something.
+    /// The lengths of bindings that it was made for, if it was made for some.
     pub(crate) capacities: Vec<u64>,
 }
 
-/// A network that is wanted, whether it runs or not.
-pub(crate) trait Wanted {
-    /// Whether it is the one with this key.
-    fn is(&self, key: &Key, bindings: &[Binding]) -> bool;
+/// A request for a network, which may run already or not.
+pub(crate) trait NetworkRequest {
+    /// True if it has this key.
+    fn is(&self, key: &NetworkKey, bindings: &[Binding]) -> bool;
 
-    /// Its key, and what it is started from.
-    fn make(&self, bindings: &[Binding]) -> Result<(Key, Arc<Blueprint>), Failure>;
+    /// Its key and its blueprint.
+    fn make(&self, bindings: &[Binding]) -> Result<(NetworkKey, Arc<Blueprint>), Failure>;
 }
 
 /// A run that was queued.
-pub(crate) struct Launched {
+pub(crate) struct LaunchedRun {
     /// The number of the network.
     pub(crate) network: u64,
     pub(crate) target: Target,
     pub(crate) slot: RunBuffers,
 }
 
-impl Launched {
+impl LaunchedRun {
     /// Drops everything that is the program's, since the run is over.
     pub(crate) fn end(&mut self) {
         self.slot.end(&self.target.blueprint);
@@ -108,7 +108,7 @@ impl From<Error> for Refusal {
 pub(crate) struct Networks {
     device: Arc<Device>,
     settings: Settings,
-    running: Vec<(Key, Active)>,
+    running: Vec<(NetworkKey, Active)>,
     /// True if the device lacked something for another network while all were busy.
     scarce: bool,
     /// Why networks have ended, the latest last.
@@ -138,10 +138,10 @@ impl Networks {
     /// leaves room for others in their place.
     pub(crate) fn launch(
         &mut self,
-        wanted: &dyn Wanted,
+        wanted: &dyn NetworkRequest,
         call: &ProgramCall<'_>,
         bindings: &mut Vec<Binding>,
-    ) -> Result<Launched, Refusal> {
+    ) -> Result<LaunchedRun, Refusal> {
         let (key, mut active) = match self.running.iter().position(|(key, _)| wanted.is(key, bindings)) {
             Some(place) => self.running.remove(place),
             None => {
@@ -179,7 +179,7 @@ impl Networks {
             self.stop_one()?;
         }
         let Settings { restart_timeout, in_flight, .. } = self.settings;
-        let start = Start { elements, patience: restart_timeout, in_flight };
+        let start = StartOptions { elements, patience: restart_timeout, in_flight };
         loop {
             match Active::start(&self.device, blueprint, start) {
                 // Stopping another one may free what this one needs.
@@ -197,10 +197,10 @@ impl Networks {
         }
     }
 
-    /// Whichever network had this channel has lost it: a channel is given again only after the kernel has taken it
-    /// away. It is not to touch the channel any more.
+    /// Ends the network that had this channel before. The kernel gives a channel again only after it has taken it away,
+    /// so that network must not touch it any more.
     fn take_over(&mut self, channel: u32) {
-        let had_it = |(_, active): &&(Key, Active)| active.target.channel.number == channel;
+        let had_it = |(_, active): &&(NetworkKey, Active)| active.target.channel.number == channel;
         while let Some(number) = self.running.iter().find(had_it).map(|(_, active)| active.number) {
             self.end(number, &Error::WorkloadLost);
         }
@@ -214,16 +214,16 @@ impl Networks {
         Ok(())
     }
 
-    /// A run of a network is over: what it had is there for the next one.
-    pub(crate) fn give_back(&mut self, network: u64, slot: RunBuffers) {
+    /// Takes back the buffers of a run that is over, for the next one.
+    pub(crate) fn release_buffers(&mut self, network: u64, slot: RunBuffers) {
         // A network that was stopped meanwhile needs no buffers.
         if let Some((_, active)) = self.running.iter_mut().find(|(_, active)| active.number == network) {
-            active.give_back(slot);
+            active.release_buffers(slot);
         }
     }
 
-    /// Stops a network, of which a run has failed: whatever is queued there ends unfinished. The next dispatch starts
-    /// it again. Says why it has ended: the first reason of all that there are.
+    /// Stops a network, of which a run has failed: runs that are queued there end unfinished. The next dispatch starts
+    /// it again. Returns the first cause of its end.
     pub(crate) fn end(&mut self, network: u64, why: &Error) -> Error {
         let Some(place) = self.running.iter().position(|(_, active)| active.number == network) else {
             let known = self.ended.iter().find(|(number, _)| *number == network);
@@ -231,7 +231,7 @@ impl Networks {
         };
         let (_, mut active) = self.running.remove(place);
         if *why == Error::WorkloadLost {
-            // The kernel has ended it: what is left is to unload it.
+            // The kernel has ended it, and it only has to be unloaded.
             active.forget();
         }
         drop(active);
@@ -242,7 +242,7 @@ impl Networks {
         why.clone()
     }
 
-    /// Stops what runs of an executable.
+    /// Stops the networks of an executable.
     pub(crate) fn retire(&mut self, executable: u64) {
         self.running.retain(|(key, _)| key.executable != executable);
     }
@@ -261,14 +261,14 @@ fn queue(
     object_pool: &mut ObjectPool,
     call: &ProgramCall<'_>,
     bindings: &mut Vec<Binding>,
-) -> Result<Launched, Refusal> {
+) -> Result<LaunchedRun, Refusal> {
     let mut slot = active.slot().ok_or(Refusal::Busy)?;
     std::mem::swap(&mut slot.bindings, bindings);
     let target = &active.target;
     let begun = slot.begin(target, object_pool, call).map_err(Refusal::Failed);
     let refusal = match begun.and_then(|()| Ok(slot.queue(target)?)) {
         Ok(()) => {
-            let launched = Launched { network: active.number, target: target.clone(), slot };
+            let launched = LaunchedRun { network: active.number, target: target.clone(), slot };
             active.queued();
             return Ok(launched);
         }
@@ -283,7 +283,7 @@ fn queue(
     };
     slot.end(&active.target.blueprint);
     std::mem::swap(&mut slot.bindings, bindings);
-    active.give_back(slot);
+    active.release_buffers(slot);
     match refusal {
         Refusal::Failed(RunError::Device(Error::Gone | Error::WorkloadLost)) => Err(refusal),
         Refusal::Failed(RunError::Device(error)) if !active.is_idle() => {

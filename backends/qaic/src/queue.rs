@@ -29,7 +29,7 @@ use crate::device::QaicDevice;
 use crate::hazard::{Hazards, Phase};
 use crate::kmd::Error;
 use crate::launch::RunError;
-use crate::networks::Launched;
+use crate::networks::LaunchedRun;
 use hal_backend::{Code, Failure, Job, Observer, QueueId, Rejected, Reporter};
 use hal_kernel::clock;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -70,7 +70,7 @@ impl Reports for Reporter {
 }
 
 /// A job that has begun.
-struct Begun {
+struct StartedJob {
     number: u64,
     queue: QueueId,
     epoch: u64,
@@ -89,9 +89,9 @@ struct JobQueue {
     /// Jobs that have not begun.
     waiting: VecDeque<Job<QaicDevice>>,
     /// Those that have, in order.
-    begun: VecDeque<Begun>,
+    started: VecDeque<StartedJob>,
     hazards: Hazards,
-    /// Whether a submission was refused for want of room.
+    /// True if a submission was refused because the queue was full.
     full: bool,
     /// True while a thread reports its jobs. Another thread leaves its reports to that one, to keep the order.
     reporting: bool,
@@ -103,21 +103,23 @@ impl JobQueue {
         clippy::expect_used,
         reason = "only `pop` takes jobs, and the loss of the device once nothing is in flight"
     )]
-    fn begun(&mut self, number: u64) -> &mut Begun {
+    fn started(&mut self, number: u64) -> &mut StartedJob {
         // Numbers follow each other.
-        let first = self.begun.front().map(|first| first.number);
+        let first = self.started.front().map(|first| first.number);
         let place = first.and_then(|first| usize::try_from(number.checked_sub(first)?).ok());
-        place.and_then(|place| self.begun.get_mut(place)).expect("a job stays in its queue until it is over")
+        place
+            .and_then(|place| self.started.get_mut(place))
+            .expect("a job stays in its queue until it is over")
     }
 
     /// Takes the first job that has begun, if it is over.
-    fn pop(&mut self) -> Option<Begun> {
-        let is_over = self.begun.front().is_some_and(|begun| begun.job.is_some() && begun.runs == 0);
-        if is_over { self.begun.pop_front() } else { None }
+    fn pop(&mut self) -> Option<StartedJob> {
+        let is_over = self.started.front().is_some_and(|started| started.job.is_some() && started.runs == 0);
+        if is_over { self.started.pop_front() } else { None }
     }
 }
 
-/// Which command of which job a run is for.
+/// The command that a run is for.
 struct CommandRef {
     queue: usize,
     phase: Phase,
@@ -128,16 +130,16 @@ struct CommandRef {
 }
 
 /// A run in flight.
-struct Flight {
+struct RunInFlight {
     /// Its number among all runs of the device.
     number: u64,
     command_ref: CommandRef,
-    launched: Launched,
+    launched: LaunchedRun,
 }
 
 /// A run that is over.
-struct Landed {
-    launched: Launched,
+struct EndedRun {
+    launched: LaunchedRun,
     /// Why it never ended, if its network has to be stopped. Its job is not notified yet.
     broken: Option<(Error, u64, CommandRef)>,
 }
@@ -146,9 +148,9 @@ struct Landed {
 struct QueuesState {
     queues: Vec<JobQueue>,
     /// Runs that were queued, on their way to the completion thread.
-    launched: Vec<Flight>,
+    launched: Vec<RunInFlight>,
     /// Runs that are over, on their way back to the submission thread.
-    landed: Vec<Landed>,
+    ended_runs: Vec<EndedRun>,
     /// Executables that are gone, and whose networks can go.
     retired: Vec<u64>,
     aborted: Option<Failure>,
@@ -156,7 +158,7 @@ struct QueuesState {
     stopping: bool,
     /// True if one of the threads has panicked. The other one then waits for none of its work.
     has_panicked: bool,
-    /// Whether the submission thread has ended.
+    /// True once the submission thread has ended.
     over: bool,
     /// Grows with each event that the submission thread has to see.
     news: u64,
@@ -213,7 +215,7 @@ impl Queues {
             return Err(Rejected::Lost(failure.clone()));
         }
         let queue = state.queue(job.queue.ordinal());
-        if queue.waiting.len() + queue.begun.len() >= DEPTH {
+        if queue.waiting.len() + queue.started.len() >= DEPTH {
             queue.full = true;
             return Err(Rejected::Full(Box::new(job)));
         }
@@ -261,10 +263,10 @@ impl Queues {
     ) {
         let queue = state.queue(command_ref.queue);
         queue.hazards.remove(run);
-        let begun = queue.begun(command_ref.phase.job);
-        begun.runs -= 1;
+        let started = queue.started(command_ref.phase.job);
+        started.runs -= 1;
         if let Err(failure) = outcome {
-            begun.failure.get_or_insert(failure);
+            started.failure.get_or_insert(failure);
         }
     }
 
@@ -276,15 +278,15 @@ impl Queues {
             return;
         }
         queue.reporting = true;
-        while let Some(begun) = state.queue(number).pop() {
+        while let Some(started) = state.queue(number).pop() {
             let had_no_room = std::mem::take(&mut state.queue(number).full);
-            MutexGuard::unlocked(&mut state, || self.report_one(begun, had_no_room));
+            MutexGuard::unlocked(&mut state, || self.report_one(started, had_no_room));
         }
         state.queue(number).reporting = false;
     }
 
-    fn report_one(&self, begun: Begun, had_no_room: bool) {
-        let Begun { queue, epoch, observer, begin, job, failure, .. } = begun;
+    fn report_one(&self, started: StartedJob, had_no_room: bool) {
+        let StartedJob { queue, epoch, observer, begin, job, failure, .. } = started;
         let outcome = failure.map_or(Ok(()), Err);
         if let Some(observer) = &observer {
             observer.job(begin, clock(), outcome.as_ref().map(drop));
@@ -311,7 +313,7 @@ impl Queues {
         self.end_submissions();
     }
 
-    /// One of the threads has panicked. The other one takes no more work, lets go of what there is, and ends.
+    /// One of the threads has panicked. The other one takes no more work, releases what there is, and ends.
     pub(crate) fn thread_panicked(&self, why: &Failure) {
         let mut state = self.state.lock();
         state.has_panicked = true;
@@ -326,14 +328,14 @@ impl Queues {
         self.completion.notify_one();
     }
 
-    /// Lets go of all jobs and runs of a device that is lost. Only by the last thread that looks for them.
+    /// Releases all jobs and runs of a device that is lost. Only for the last thread that looks for them.
     fn clear(&self) {
         let mut state = self.state.lock();
         let queues = state.queues.iter_mut();
         let jobs: Vec<_> = queues
-            .map(|queue| (std::mem::take(&mut queue.waiting), std::mem::take(&mut queue.begun)))
+            .map(|queue| (std::mem::take(&mut queue.waiting), std::mem::take(&mut queue.started)))
             .collect();
-        let runs = (std::mem::take(&mut state.launched), std::mem::take(&mut state.landed));
+        let runs = (std::mem::take(&mut state.launched), std::mem::take(&mut state.ended_runs));
         drop(state);
         drop((jobs, runs));
     }
@@ -348,8 +350,7 @@ impl Queues {
             RunError::Device(Error::TimedOut) => {
                 let message = format!(
                     "{}: a dispatch has not ended in time, and its network was stopped with all that it had in \
-                     flight; give \
-                     timeout= more if it needs longer",
+                     flight; give timeout= more if it needs longer",
                     self.name
                 );
                 Failure::new(Code::Aborted, message)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a dispatch costs once everything is in its place: two system calls, and nothing from the heap.
+//! The cost of a dispatch once everything is in its place: two system calls, and nothing from the heap.
 #![allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 
 use emulator_qaic::programs::card_programs;
@@ -24,9 +24,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// Whether this thread is one of the backend's: a thread that asks the kernel is.
+    /// True on threads of the backend, which are those that ask the kernel.
     static BACKEND: Cell<bool> = const { Cell::new(false) };
-    /// Whether it is in the kernel now, which here is an emulator in the same process.
+    /// True while the thread is in the kernel, which here is an emulator in the same process.
     static IN_KERNEL: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -18,10 +18,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-/// Where the minor version is in the answer that has the version of transactions.
+/// The offset of the minor version in the answer that has the version of transactions.
 const TRANSACTIONS_MINOR: usize = 10;
-/// Where the versions are in the answer that has the device's status: behind the transaction's header, the command's
-/// and what comes before in the description of the device.
+/// The offset of the versions in the answer that has the device's status: behind the transaction's header, the
+/// command's and what comes before in the description of the device.
 const COMMANDS_MAJOR: usize = 8 + 16 + 262;
 const COMMANDS_MINOR: usize = COMMANDS_MAJOR + 2;
 /// The kinds of a transaction and of a command that answer those questions.
@@ -85,10 +85,6 @@ impl System for Firmware {
 
     fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
         self.emulator.list(path)
-    }
-
-    fn holder(&self, _: &Path) -> Option<String> {
-        None
     }
 }
 

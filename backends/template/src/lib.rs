@@ -365,13 +365,13 @@ fn host(span: &Span<TemplateDevice>) -> Result<HostPart<'_>, Failure> {
         hal_backend::Place::Device(memory, offset) => memory.part(*offset, span.length),
         hal_backend::Place::Host(range) => range.part(0, span.length),
     };
-    part.ok_or_else(misfit)
+    part.ok_or_else(out_of_range)
 }
 
 fn done(fitted: bool) -> Result<(), Failure> {
-    fitted.then_some(()).ok_or_else(misfit)
+    fitted.then_some(()).ok_or_else(out_of_range)
 }
 
-fn misfit() -> Failure {
+fn out_of_range() -> Failure {
     Failure::new(Code::OutOfRange, "a command accesses bytes beyond its memory")
 }

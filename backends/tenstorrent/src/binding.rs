@@ -42,16 +42,16 @@ struct Member {
     number: usize,
     start: u64,
     length: u64,
-    owner: Owner,
+    owner: BindingMemory,
 }
 
-enum Owner {
+enum BindingMemory {
     Card(Arc<Memory>),
     Host(HostRange),
 }
 
 /// Bindings that share a range.
-struct Wanted {
+struct SharedRange {
     /// The allocation, if it is one in DRAM: a number that no other one has.
     allocation: Option<u64>,
     start: u64,
@@ -64,11 +64,11 @@ fn outside(span: &Span<TenstorrentDevice>) -> Error {
     Failure::new(Code::OutOfRange, message).into()
 }
 
-impl Wanted {
+impl SharedRange {
     fn of(number: usize, span: &Span<TenstorrentDevice>) -> Result<Self, Error> {
         let host = |range: &HostRange, offset| {
             let part = range.slice(offset, span.length).ok_or_else(|| outside(span))?;
-            Ok::<_, Error>((None, part.address().addr() as u64, Owner::Host(part)))
+            Ok::<_, Error>((None, part.address().addr() as u64, BindingMemory::Host(part)))
         };
         let (allocation, start, owner) = match &span.place {
             Place::Host(range) => host(range, 0)?,
@@ -77,7 +77,7 @@ impl Wanted {
                 Memory::Card(range) => {
                     let end = offset.checked_add(span.length).filter(|&end| end <= range.room());
                     end.ok_or_else(|| outside(span))?;
-                    (Some(range.identity()), *offset, Owner::Card(memory.clone()))
+                    (Some(range.identity()), *offset, BindingMemory::Card(memory.clone()))
                 }
             },
         };
@@ -100,7 +100,7 @@ impl Wanted {
     /// The piece, in DRAM.
     #[expect(clippy::expect_used, reason = "memory of this process is no longer than its address space")]
     fn stage(self, dram: &Arc<Pool>) -> Result<DramRange, Error> {
-        if let Some(Member { owner: Owner::Card(memory), .. }) = self.members.first() {
+        if let Some(Member { owner: BindingMemory::Card(memory), .. }) = self.members.first() {
             return Ok(DramRange {
                 memory: Source::Buffer(memory.clone()),
                 start: self.start,
@@ -112,7 +112,7 @@ impl Wanted {
         let mut before = vec![0; usize::try_from(length).expect("memory of this process")];
         let mut members = Vec::new();
         for member in self.members {
-            let Owner::Host(host) = member.owner else {
+            let BindingMemory::Host(host) = member.owner else {
                 unreachable!("what is in one piece is in one allocation, or all of it is the host's");
             };
             let at = usize::try_from(member.start - self.start).expect("memory of this process");
@@ -136,13 +136,13 @@ pub(crate) fn gather(
     dram: &Arc<Pool>,
     spans: &[Span<TenstorrentDevice>],
 ) -> Result<(Vec<DramRange>, Vec<Binding>), Error> {
-    let mut wanted: Vec<Wanted> = Vec::new();
+    let mut wanted: Vec<SharedRange> = Vec::new();
     for (number, span) in spans.iter().enumerate() {
-        let wish = Wanted::of(number, span)?;
+        let wish = SharedRange::of(number, span)?;
         // It may join ranges that did not touch each other before.
         let (touching, mut apart): (Vec<_>, Vec<_>) =
             wanted.into_iter().partition(|other| other.touches(&wish));
-        apart.push(touching.into_iter().fold(wish, Wanted::merge));
+        apart.push(touching.into_iter().fold(wish, SharedRange::merge));
         wanted = apart;
     }
     let mut bindings = vec![Binding::default(); spans.len()];

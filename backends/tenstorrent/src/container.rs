@@ -36,7 +36,7 @@ use std::fmt;
 
 /// The format of containers.
 pub const FORMAT: &str = "tenstorrent-htt1";
-/// What stands in the fourth to seventh byte of one.
+/// The fourth to seventh byte of a container.
 pub const IDENTIFIER: &str = "HTT1";
 /// The version of the schema.
 const VERSION: u16 = 1;
@@ -112,11 +112,10 @@ impl<'a> Container<'a> {
             variant.cores.is_none_or(|wanted| wanted == cores) && variant.set().beyond(&there).is_empty()
         };
         self.variants.iter().enumerate().find(|(_, variant)| fits(variant)).ok_or_else(|| {
-            let variants: Vec<String> = self.variants.iter().map(|variant| variant.misfit(cores, &there)).collect();
+            let variants: Vec<String> = self.variants.iter().map(|variant| variant.mismatch(cores, &there)).collect();
             failure(&ParseError::incompatible(format!(
                 "it has nothing for this card's cores ({cores}, which have {}), but {}; compile a variant for these \
-                 (docs/tenstorrent.md) \
-                 and pack it too",
+                 (docs/tenstorrent.md) and pack it too",
                 there.names().join(", "),
                 variants.join("; ")
             )))
@@ -125,13 +124,13 @@ impl<'a> Container<'a> {
 }
 
 impl Variant<'_> {
-    /// What it is declared to have.
+    /// The extensions that it declares.
     fn set(&self) -> Extensions {
         Extensions::of(self.extensions.iter().map(String::as_str))
     }
 
-    /// What it is, and why these cores do not run it.
-    fn misfit(&self, cores: Cores, there: &Extensions) -> String {
+    /// A description of it, and why these cores do not run it.
+    fn mismatch(&self, cores: Cores, there: &Extensions) -> String {
         let set = self.set();
         let missing = set.beyond(there);
         if self.cores.is_some_and(|wanted| wanted != cores) || missing.is_empty() {
@@ -166,8 +165,7 @@ impl Variant<'_> {
             if self.extensions.is_empty() { "none".to_owned() } else { self.extensions.join(", ") };
         Err(ParseError::invalid(format!(
             "its file says that it is compiled with {more}, and declared is {declared}; declare what it was compiled \
-             with, or \
-             compile it without"
+             with, or compile it without"
         )))
     }
 }

@@ -23,7 +23,7 @@ const CARD: usize = 0;
 const HOST: usize = 1;
 /// The most that one allocation of host memory can have.
 const LARGEST: u64 = 1 << 36;
-/// What allocations of host memory are aligned to, and imports have to be.
+/// The alignment of allocations of host memory, which imports must have too.
 const HOST_ALIGNMENT: u64 = 64;
 /// The queues: one for dispatches, one for transfers; both take anything.
 const QUEUES: [&str; 2] = ["tt-compute", "tt-transfer"];

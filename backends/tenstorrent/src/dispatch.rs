@@ -10,7 +10,7 @@ use crate::executable::Executable;
 use crate::kmd::{Card, Coordinates, Error};
 use crate::memory::Pool;
 use crate::stub::{ENVIRONMENT, IMAGE, STACK, STATE, common, core_block, workgroup_state};
-use crate::tile::{Common, Patience, Tile, hold, wait};
+use crate::tile::{Common, Tile, TimeLimit, hold, wait};
 use hal_backend::{Code, Dispatch, Failure, LoadRequest};
 use hal_tenstorrent_loader::library::{self, Workgroup};
 use hal_tenstorrent_loader::paging::{ABSENT, ENTRY, PAGE, first_address};
@@ -29,7 +29,7 @@ pub(crate) struct Settings {
     pub(crate) cores: usize,
     /// How long one may take.
     pub(crate) timeout: Duration,
-    /// Whether pages are brought one by one also where all fit.
+    /// True if pages are brought one by one even if all fit.
     pub(crate) paged: bool,
 }
 
@@ -45,11 +45,11 @@ pub(crate) struct Tiles {
     /// The tile that runs the query functions of executables.
     asker: Mutex<Tile>,
     epoch: AtomicU32,
-    stopped: Stopped,
+    stopped: StopCause,
 }
 
 /// Why a core of the card will never end, which only a simulated chip knows.
-pub(crate) type Stopped = Box<dyn Fn() -> Option<String> + Send + Sync>;
+pub(crate) type StopCause = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 impl fmt::Debug for Tiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -62,7 +62,7 @@ impl Tiles {
         card: &Arc<Card>,
         dram: &Arc<Pool>,
         reserved: u32,
-        stopped: Stopped,
+        stopped: StopCause,
     ) -> Result<Self, Failure> {
         let mut places = card.grid().tiles().to_vec();
         let (Some(last), false) = (places.pop(), places.is_empty()) else {
@@ -81,7 +81,7 @@ impl Tiles {
         })
     }
 
-    /// Where the tiles are that run dispatches.
+    /// The coordinates of the tiles that run dispatches.
     pub(crate) fn places(&self) -> Vec<Coordinates> {
         self.workers.lock().iter().map(Tile::place).collect()
     }
@@ -91,8 +91,8 @@ impl Tiles {
         self.count.min(settings.tiles) * settings.cores
     }
 
-    fn patience<'a>(&'a self, settings: Settings, stop: &'a AtomicBool) -> Patience<'a> {
-        Patience { deadline: settings.timeout, stop, stopped: &*self.stopped }
+    fn patience<'a>(&'a self, settings: Settings, stop: &'a AtomicBool) -> TimeLimit<'a> {
+        TimeLimit { deadline: settings.timeout, stop, stopped: &*self.stopped }
     }
 
     /// A number that no recent call had, and none that a tile that is lost would say.
@@ -100,7 +100,7 @@ impl Tiles {
         self.epoch.fetch_add(1, Ordering::Relaxed) % (1 << 30) + 1
     }
 
-    /// Has a tile ask an executable what it is.
+    /// Runs an executable's query function on a tile.
     pub(crate) fn load(&self, request: &LoadRequest<'_>, settings: Settings) -> Result<Executable, Error> {
         let never = AtomicBool::new(false);
         Executable::load(request, &self.asker.lock(), self.next_epoch(), self.patience(settings, &never))
@@ -190,11 +190,11 @@ struct Plan<'a> {
     tiles: usize,
     pieces: &'a [DramRange],
     paged: bool,
-    /// Where the memory of a tile ends, for it.
+    /// The end of the memory that it has in a tile.
     end: u64,
 }
 
-/// What every tile of a dispatch has in its memory.
+/// The memory of every tile of a dispatch.
 struct Layout<'a> {
     common: Common,
     /// How many cores of a tile take part.
@@ -202,12 +202,12 @@ struct Layout<'a> {
     image: &'a [u8],
     /// IREE's state of the dispatch.
     state: Vec<u8>,
-    /// Where pages are, in words, and where that is written to.
+    /// Parts of the table of pages, in words, each with the address that it is written to.
     tables: Vec<(u32, Vec<u32>)>,
-    /// Where the first core's workgroup-local memory is, and how much each has.
+    /// The address of the first core's workgroup-local memory, and how much each core has.
     local_at: u32,
     local_length: u32,
-    /// Where the first core's stack begins.
+    /// The address of the first core's stack.
     stacks_at: u32,
 }
 
@@ -257,7 +257,7 @@ impl Plan<'_> {
         length.next_multiple_of(ALIGNMENT)
     }
 
-    /// What is the same however memory is laid out.
+    /// The words that are the same however memory is laid out.
     fn common(&self) -> Common {
         let mut common = Common::default();
         common
@@ -416,8 +416,7 @@ impl Plan<'_> {
             "function {:?} does not fit into the {} bytes that a tile has for it (l1= has the other {}): {needed} \
              are taken before there is a place for a page of its \
              bindings, by its code ({code}), its stack ({STACK}), workgroup-local memory ({}) and the table of the \
-             {pages} pages \
-             that its bindings have ({}); bind less, or compile for smaller workgroups",
+             {pages} pages that its bindings have ({}); bind less, or compile for smaller workgroups",
             self.function.name,
             self.end,
             u64::from(self.dispatch.executable.generation().l1) - self.end,

@@ -6,7 +6,7 @@ use crate::container::{self, Container};
 use crate::generation::Generation;
 use crate::kmd::Error;
 use crate::stub::{ENVIRONMENT, IMAGE, STACK, Stub, common};
-use crate::tile::{Common, Patience, Tile, wait};
+use crate::tile::{Common, Tile, TimeLimit, wait};
 use hal_backend::{Code, Failure, Function, Inferred, LoadRequest};
 use hal_tenstorrent_loader::library::{self, VERSION};
 use hal_tenstorrent_loader::{Image, LoadError, Target, load};
@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 /// The format that a card runs.
 pub const FORMAT: &str = "embedded-elf-riscv_32";
 
-/// What is left of a tile's memory for everything else, at least.
+/// The least of a tile's memory that is left for everything else.
 const REST: u32 = 512 << 10;
 
 /// A loaded executable.
@@ -41,7 +41,7 @@ impl Executable {
         request: &LoadRequest<'_>,
         tile: &Tile,
         epoch: u32,
-        patience: Patience<'_>,
+        patience: TimeLimit<'_>,
     ) -> Result<Self, Error> {
         let generation = tile.generation();
         let cores = generation.cores;
@@ -81,7 +81,7 @@ impl Executable {
         self.functions.iter().map(describe).collect()
     }
 
-    /// What its chip is.
+    /// The generation of its chip.
     pub(crate) fn generation(&self) -> &'static Generation {
         self.generation
     }
@@ -99,12 +99,12 @@ impl Executable {
         Ok(&self.entry(number)?.function)
     }
 
-    /// What is to be in a tile's memory, from [`IMAGE`] on.
+    /// The bytes for a tile's memory, from [`IMAGE`] on.
     pub(crate) fn image(&self) -> &[u8] {
         self.image.bytes()
     }
 
-    /// What is to be there where a function works on more memory than a tile has.
+    /// The same for a function that works on more memory than a tile has.
     pub(crate) fn paged(&self, number: usize) -> Result<&[u8], Failure> {
         let LoadedFunction { function, paged } = self.entry(number)?;
         let paged = paged.get_or_init(|| {
@@ -115,7 +115,7 @@ impl Executable {
         paged.as_deref().map_err(Clone::clone)
     }
 
-    /// Whether it stores less than whole words.
+    /// True if it stores less than whole words.
     pub(crate) fn has_narrow_stores(&self) -> bool {
         self.image.has_narrow_stores()
     }
@@ -130,7 +130,13 @@ fn unfit(error: &LoadError) -> Failure {
 }
 
 /// Has a tile call an executable's query function, and says what that returned.
-fn query(tile: &Tile, function: u32, image: &[u8], epoch: u32, patience: Patience<'_>) -> Result<u32, Error> {
+fn query(
+    tile: &Tile,
+    function: u32,
+    image: &[u8],
+    epoch: u32,
+    patience: TimeLimit<'_>,
+) -> Result<u32, Error> {
     tile.prepare()?;
     tile.write(IMAGE, image)?;
     tile.write_words(crate::stub::core_block(0), &[tile.generation().l1, 0, 0, 0, 0, 0])?;
@@ -145,7 +151,7 @@ fn query(tile: &Tile, function: u32, image: &[u8], epoch: u32, patience: Patienc
     tile.result(1)
 }
 
-/// What executable some bytes are: a container, which has no length of its own, or an ELF file of 32 bits for RISC-V,
+/// The format of some bytes: a container, which has no length of its own, or an ELF file of 32 bits for RISC-V,
 /// which ends with the last of its tables and sections.
 pub(crate) fn infer(data: &[u8]) -> Option<Inferred> {
     if data.get(4..8) == Some(container::IDENTIFIER.as_bytes()) {

@@ -55,16 +55,16 @@ pub(crate) enum Harvest {
 /// The registers of a controller for messages.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Messages {
-    /// What a message says, and answers.
+    /// The register with a message's argument, then its answer.
     pub(crate) argument: u64,
     /// The number of a message; then what became of it.
     pub(crate) number: u64,
-    /// What has the controller look, and the bit for that.
+    /// The register that makes the controller look, and the bit for that.
     pub(crate) control: u64,
     pub(crate) look: u32,
-    /// The question what is fused off.
+    /// The message that asks what is fused off.
     pub(crate) question: u32,
-    /// Where it is said whether coordinates are translated, and the bit.
+    /// The register that says whether coordinates are translated, and the bit.
     pub(crate) translation: u64,
     pub(crate) translated: u32,
 }
@@ -72,7 +72,7 @@ pub(crate) struct Messages {
 /// How a tile's cores use the network.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Network {
-    /// Where in a command buffer the register is that begins a transfer.
+    /// The offset in a command buffer of the register that begins a transfer.
     pub(crate) command: i32,
     /// How far behind the lower half of an address the register is that has the coordinates, and how far they are
     /// shifted there.
@@ -153,7 +153,7 @@ impl Generation {
         ALL.each_ref().map(one).join(" and ")
     }
 
-    /// Where a tile's own part of the table of pages ends, and the stub begins.
+    /// The end of a tile's own part of the table of pages, where the stub begins.
     pub(crate) fn code(&self) -> u32 {
         self.l1 / PAGE * ENTRY
     }

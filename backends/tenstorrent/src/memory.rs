@@ -196,7 +196,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// Whether a copy from here to `target` must begin with the last bytes: both are in the same memory, and the
+    /// True if a copy from here to `target` must begin with the last bytes: both are in the same memory, and the
     /// target is behind.
     fn runs_into(self, target: Bytes<'_>) -> bool {
         match (self, target) {

@@ -24,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 /// How many jobs a queue takes.
 const DEPTH: usize = 1024;
 
-/// What the queues of a device share.
+/// The part that the queues of a device share.
 #[derive(Debug)]
 pub(crate) struct DeviceShared {
     pub(crate) board: Arc<OpenCard>,
@@ -52,7 +52,7 @@ impl DeviceShared {
 #[derive(Default)]
 struct QueueState {
     jobs: VecDeque<Job<TenstorrentDevice>>,
-    /// Whether a submission was refused for want of room.
+    /// True if a submission was refused because the queue was full.
     full: bool,
     aborted: Option<Failure>,
     stopping: bool,

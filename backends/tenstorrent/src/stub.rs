@@ -24,24 +24,24 @@ mod paging;
 /// How many cores a tile has.
 pub(crate) const CORES: usize = 5;
 
-/// Where core B starts: there is a jump to the stub, and from there on the tile's own part of the table of pages,
+/// The address at which core B starts: a jump to the stub, and from there on the tile's own part of the table of pages,
 /// which is zeros.
 pub(crate) const START: u32 = 0;
-/// Where the words for all cores are.
+/// The address of the words for all cores.
 pub(crate) const COMMON: u32 = 0x2000;
-/// Where the words for the first core are.
+/// The address of the words for the first core.
 const CORE: u32 = 0x2100;
 /// How far it is to the next core's.
 const CORE_STRIDE: u32 = 0x40;
-/// Where the state of the first core's workgroup is.
+/// The address of the state of the first core's workgroup.
 const WORKGROUP: u32 = 0x2300;
 /// How far it is to the next core's.
 const WORKGROUP_STRIDE: u32 = 0x20;
-/// Where IREE's environment is: zeros.
+/// The address of IREE's environment: zeros.
 pub(crate) const ENVIRONMENT: u32 = 0x2400;
-/// Where IREE's state of a dispatch is, and what it points to.
+/// The address of IREE's state of a dispatch, and of what it points to.
 pub(crate) const STATE: u32 = 0x2500;
-/// Where an executable's image begins.
+/// The address of an executable's image.
 pub(crate) const IMAGE: u32 = 0x3000;
 /// How much of it each core has for its stack.
 pub(crate) const STACK: u32 = 32 << 10;
@@ -52,32 +52,32 @@ pub(crate) mod common {
     pub(crate) const FUNCTION: i32 = 0;
     /// Three arguments; of a function that has workgroups, the third is the core's own.
     pub(crate) const ARGUMENTS: i32 = 4;
-    /// How many workgroups there are in x and y; none, where the function is called once, as it is.
+    /// How many workgroups there are in x and y; zero if the function is called once.
     pub(crate) const COUNT_X: i32 = 16;
     pub(crate) const COUNT_Y: i32 = 20;
     /// The pages: where the list of them is, and how many there are.
     pub(crate) const LIST: i32 = 24;
     pub(crate) const LIST_LENGTH: i32 = 28;
-    /// Where this tile is on the network.
+    /// The coordinates of this tile on the network.
     pub(crate) const OWN: i32 = 32;
     /// How far it is from a page to the copy of it.
     pub(crate) const COPY: i32 = 36;
-    /// Whether bytes are compared, rather than words.
+    /// Nonzero if bytes are compared, rather than words.
     pub(crate) const BYTES: i32 = 40;
-    /// What lets the other cores go, if there are any, as it is written to the register that holds them.
+    /// The value that releases the other cores, if there are any, for the register that holds them.
     pub(crate) const RELEASE: i32 = 44;
     /// How many other cores there are.
     pub(crate) const OTHERS: i32 = 48;
-    /// What to say at the end.
+    /// The number to write at the end.
     pub(crate) const EPOCH: i32 = 52;
-    /// Where to say it.
+    /// The address to write it to.
     pub(crate) const DONE: i32 = 56;
     /// How many places for pages there are, each with one for its copy behind it, where not all pages are brought at
     /// once; none, otherwise.
     pub(crate) const PLACES: i32 = 60;
-    /// Where the first of them is.
+    /// The address of the first of them.
     pub(crate) const PLACES_AT: i32 = 64;
-    /// Where it is kept which page is in each: a word, the address of its entry in the table of pages.
+    /// The address of a word for each, which has the address of its page's entry in the table of pages.
     pub(crate) const HOLDERS: i32 = 68;
     /// Which of them has its turn.
     pub(crate) const HAND: i32 = 72;
@@ -91,16 +91,16 @@ pub(crate) mod common {
 
 /// Words for one core, as offsets from its first.
 pub(crate) mod core {
-    /// Where its stack ends.
+    /// The end of its stack.
     pub(crate) const STACK: i32 = 0;
     /// The number of its first workgroup, and of the first that is not its own.
     pub(crate) const FIRST: i32 = 4;
     pub(crate) const END: i32 = 8;
-    /// Where the state of its workgroup is.
+    /// The address of the state of its workgroup.
     pub(crate) const WORKGROUP: i32 = 12;
-    /// What the function returned: zero, unless something is wrong.
+    /// The function's result: zero, unless something is wrong.
     pub(crate) const RESULT: i32 = 16;
-    /// Where it says that it is done.
+    /// The word by which it reports that it is done.
     pub(crate) const DONE: i32 = 20;
 }
 
@@ -110,12 +110,12 @@ fn number(small: usize) -> u32 {
     small as u32
 }
 
-/// Where the words of a core are.
+/// The address of the words of a core.
 pub(crate) fn core_block(core: usize) -> u32 {
     CORE + CORE_STRIDE * number(core)
 }
 
-/// Where the state of a core's workgroup is.
+/// The address of the state of a core's workgroup.
 pub(crate) fn workgroup_state(core: usize) -> u32 {
     WORKGROUP + WORKGROUP_STRIDE * number(core)
 }
@@ -128,7 +128,7 @@ const RA: Reg = Reg::RA;
 const SP: Reg = Reg::SP;
 const T: [Reg; 7] = Reg::T;
 const A: [Reg; 8] = Reg::A;
-/// What a function that is called leaves as it is.
+/// The registers that a called function preserves.
 const S: [Reg; 12] = [
     Reg::numbered(8),
     Reg::numbered(9),
@@ -164,9 +164,9 @@ const SOFT_RESET: u32 = 0xffb1_21b0;
 pub(crate) struct Stub {
     /// Its code, from where the tile's own part of the table of pages ends.
     pub(crate) words: Vec<u32>,
-    /// Where the first core starts, by way of [`START`]. It says where the others do.
+    /// The address at which the first core starts, by way of [`START`]. It tells the others where to start.
     pub(crate) start: u32,
-    /// Who brings pages.
+    /// The routines that bring pages.
     pub(crate) bringers: Bringers,
 }
 
@@ -260,7 +260,7 @@ fn first_core(asm: &mut Assembler, routines: &Routines, starts: &Starts, others:
     asm.emit_all([addi(S[3], S[3], CORE_STRIDE.cast_signed()), addi(S[1], S[1], -1)]);
     asm.jump(ZERO, next_other);
     asm.bind(all_done);
-    // What has changed goes back.
+    // Changed bytes go back.
     asm.emit_all([lw(S[1], common::LIST, S[0]), lw(S[2], common::LIST_LENGTH, S[0])]);
     asm.emit(lw(S[8], common::COPY, S[0]));
     asm.bind(next);

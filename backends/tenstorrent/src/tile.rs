@@ -43,7 +43,7 @@ impl Common {
 
 /// The time limit of a call, and what ends it early.
 #[derive(Clone, Copy)]
-pub(crate) struct Patience<'a> {
+pub(crate) struct TimeLimit<'a> {
     /// The time limit.
     pub(crate) deadline: Duration,
     /// Set to give the call up.
@@ -117,7 +117,7 @@ impl Tile {
         self.card.write_word(self.place, SOFT_RESET, ALL_HELD & !RESET_BITS[0])
     }
 
-    /// Whether it has reported its end.
+    /// True once it has reported its end.
     fn is_done(&self, epoch: u32) -> Result<bool, Error> {
         let done = COMMON + common::DONE.cast_unsigned();
         let said = self.card.read_word(self.place, done.into())?;
@@ -140,8 +140,7 @@ impl Tile {
         }
         Err(Error::Gone(format!(
             "tile {} does not let its cores be held (its reset register is {found:#x}, and not {ALL_HELD:#x}), and \
-             may write \
-             anywhere: reset it (tt-smi -r), and open it again",
+             may write anywhere: reset it (tt-smi -r), and open it again",
             self.place
         )))
     }
@@ -168,13 +167,13 @@ pub(crate) fn hold(tiles: &[&Tile]) -> Result<(), Error> {
 }
 
 /// Waits for the end of these tiles, and holds them, also if they have not ended in time.
-pub(crate) fn wait(tiles: &[&Tile], epoch: u32, patience: Patience<'_>) -> Result<(), Error> {
+pub(crate) fn wait(tiles: &[&Tile], epoch: u32, patience: TimeLimit<'_>) -> Result<(), Error> {
     let ended = tiles.iter().try_for_each(|tile| wait_for(tile, epoch, patience));
     // The queue goes on after a late dispatch, but not while its tiles still run.
     hold(tiles).and(ended)
 }
 
-fn wait_for(tile: &Tile, epoch: u32, patience: Patience<'_>) -> Result<(), Error> {
+fn wait_for(tile: &Tile, epoch: u32, patience: TimeLimit<'_>) -> Result<(), Error> {
     let start = clock();
     let mut pause = PAUSES.0;
     while !tile.is_done(epoch)? {

@@ -100,7 +100,7 @@ fn card_runs_the_variant_for_its_cores() {
     let found = floats_of(&bench.read(&memory, 0, 4000));
     assert!(found.iter().zip(&x).all(|(found, x)| (found - (x * x + x)).abs() < 1e-4));
 
-    // What any cores can run is run where it comes first.
+    // A variant that any cores can run is chosen if it comes first.
     packed(&folder.pack(&["-o", "out.htt", "any=bytes.so", "blackhole=floats.so"]));
     let (_, names) = load(&bench, &folder.container()).unwrap();
     assert_ne!(names, alone);

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Where the registers of the controller are in the window that shows them.
+/// The offsets of the controller's registers in the window that shows them.
 const ARGUMENT: u64 = 0x3_006c;
 const NUMBER: u64 = 0x3_0074;
 const CONTROL: u64 = 0x3_0100;
@@ -26,7 +26,7 @@ const TRANSLATION: u64 = 0x5_0100;
 /// The question, as it is before it is looked at.
 const NEVER: u32 = 0xaa57;
 
-/// What is read in place of what is there, once the question was asked, or from the beginning.
+/// A word that is read in place of the real one, once the question was asked, or from the beginning.
 #[derive(Clone, Copy)]
 struct Said {
     offset: u64,
@@ -38,7 +38,7 @@ const fn said(offset: u64, word: u32) -> Said {
     Said { offset, word, once_asked: true }
 }
 
-/// What was done to the card.
+/// The accesses to the card.
 #[derive(Clone, Debug, Default)]
 struct Done {
     /// The words that were written, and where.
@@ -145,7 +145,7 @@ fn open(seed: &str, says: &[Said]) -> (Result<Card, Failure>, Done) {
     (card, done)
 }
 
-/// What is asked: an argument of zero, the message, and to look at it.
+/// True if these writes are the question: an argument of zero, the message, and the bit to look at it.
 fn is_the_question(written: &[(u64, u32)]) -> bool {
     let [argument, number, (place, look)] = written else { return false };
     *argument == (ARGUMENT, 0) && *number == (NUMBER, NEVER) && *place == CONTROL && look & 1 << 16 != 0

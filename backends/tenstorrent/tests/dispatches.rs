@@ -254,7 +254,7 @@ fn small_buffers_are_in_tiles_while_there_is_room_and_others_in_dram() {
     assert!(is_near, "{second:?}");
     let (third, is_near) = place(1);
     assert!(!is_near, "{third:?}");
-    // What is in the same row of each pool is not the same memory.
+    // The same row of two pools is not the same memory.
     for (byte, memory) in (1..).zip([&first, &larger, &second, &third]) {
         bench.write(memory, 0, &[byte]);
     }

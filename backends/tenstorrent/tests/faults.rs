@@ -102,7 +102,7 @@ fn reset_under_a_running_kernel_loses_the_device_with_one_cause() {
     assert_eq!(bench.read(&memory, 0, 4000), [7; 4000]);
 }
 
-/// What becomes of opening a card, loading an executable and running it a few times; nothing, if all is well.
+/// Opens a card, loads an executable and runs it a few times. Returns the first failure, if there is one.
 fn anything(fault: &str, executable: &[u8]) -> Option<Failure> {
     let device = match open(&[("fault", fault)]) {
         Ok(device) => device,

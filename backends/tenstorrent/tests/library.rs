@@ -12,7 +12,7 @@ use support::{Bench, on_a_library, open, our_library, span, succeed};
 /// Runs a test of those below, which are ignored otherwise, with an environment of its own.
 fn child(test: &str, variables: &[(&str, &str)]) {
     let mut command = on_a_library(&["--exact", test, "--ignored"]);
-    // What is broken on purpose is said by our own library.
+    // Our own library reports what is broken on purpose.
     command.env("LIBTTSIM", our_library()).envs(variables.iter().copied());
     succeed(command);
 }

@@ -71,10 +71,6 @@ impl System for OneCard {
             vec!["0".to_owned()]
         })
     }
-
-    fn holder(&self, _: &Path) -> Option<String> {
-        None
-    }
 }
 
 /// A module before 2.10 opens a card for all: two programs would start and hold each other's tiles.
@@ -119,30 +115,6 @@ impl System for Exclusive {
     fn open_exclusive(&self, _: &Path) -> Result<OwnedFd, Errno> {
         Err(Errno::BUSY)
     }
-
-    fn close(&self, file: OwnedFd) {
-        drop(file);
-    }
-
-    fn ioctl(&self, _: BorrowedFd<'_>, _: u32, _: &mut [u8]) -> Result<(), Errno> {
-        Err(Errno::NOTTY)
-    }
-
-    fn map(&self, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
-        Err(Errno::INVAL)
-    }
-
-    fn read(&self, _: &Path) -> Result<String, Errno> {
-        Err(Errno::NOENT)
-    }
-
-    fn list(&self, _: &Path) -> Result<Vec<String>, Errno> {
-        Err(Errno::NOENT)
-    }
-
-    fn holder(&self, _: &Path) -> Option<String> {
-        None
-    }
 }
 
 #[test]
@@ -177,7 +149,8 @@ fn card_of_an_unknown_kind_is_listed_and_refused_untouched_with_advice() {
         ] {
             assert!(refused.message().contains(part), "{refused}");
         }
-        // Who drives it and who it is: no power, no window, nothing of its network; and it is free for others.
+        // It is asked for its driver and its identity only: no power, no window, nothing of its network; and it is free
+        // for others.
         let asked = system.asked.lock().unwrap().clone();
         assert_eq!(asked, [Some(Request::GetDriverInfo), Some(Request::GetDeviceInfo)]);
         assert_eq!(*system.closed.lock().unwrap(), 1);

@@ -285,7 +285,7 @@ impl Chip {
         std::mem::take(&mut *self.started.lock())
     }
 
-    /// Whether [`Chip::take_started`] would return any.
+    /// True if [`Chip::take_started`] would return any.
     pub fn has_started(&self) -> bool {
         !self.started.lock().is_empty()
     }

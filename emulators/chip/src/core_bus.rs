@@ -2,7 +2,7 @@
 
 //! The address space of one core.
 
-use crate::noc::{Interface, Written};
+use crate::noc::{Interface, WriteEffect};
 use crate::tensix::{Core, CoreControl, INTERFACE, INTERFACE_BYTES};
 use crate::violation::Violation;
 use emulator_riscv::{Bus, BusFault, Width};
@@ -91,9 +91,9 @@ impl CoreBus<'_> {
         if let Some(offset) = Self::interface_offset(address) {
             let written = self.interface.write(self.core, offset, value).ok_or(BusFault::Unmapped)?;
             return match written {
-                Ok(Written::Register) => Ok(()),
+                Ok(WriteEffect::Register) => Ok(()),
                 // The network transfers while the core waits: no turn is lost.
-                Ok(Written::Transfer) => Err(BusFault::Pause),
+                Ok(WriteEffect::Transfer) => Err(BusFault::Pause),
                 Err(violation) => {
                     self.violation = Some(violation);
                     Err(REFUSED)

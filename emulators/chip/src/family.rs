@@ -39,7 +39,7 @@ pub struct Family {
     pub address_bits: u32,
     /// See [`Family::address_bits`].
     pub plane_bits: u32,
-    /// Whether the kernel's driver lets programs choose a channel of the network for a window.
+    /// True if the kernel's driver lets programs choose a channel of the network for a window.
     pub static_channels: bool,
     /// A tile that is fused off on every board.
     pub fused_off: (u16, u16),
@@ -84,7 +84,7 @@ pub struct NocRegisters {
     pub(crate) stride: u32,
     /// The register of a command buffer that starts a transfer.
     pub command: u32,
-    /// Whether coordinates have a register of their own, or are the highest bits of an address.
+    /// True if coordinates have a register of their own, or are the highest bits of an address.
     pub(crate) apart: bool,
     /// The register with the tile's own coordinates.
     pub node_id: u32,
@@ -108,16 +108,16 @@ pub struct Starts {
     pub t_enable: u64,
     /// Of NC.
     pub nc: u64,
-    /// Whether that is enabled.
+    /// The register that enables it.
     pub nc_enable: u64,
     /// The start addresses without them, if they are known.
     pub(crate) otherwise: Option<[u32; 4]>,
-    /// Whether they are reached over the network, or only by cores of the tile other than NC.
+    /// True if they are reached over the network, or only by cores of the tile other than NC.
     pub(crate) over_network: bool,
 }
 
 impl Starts {
-    /// Whether a core reaches them.
+    /// True if a core reaches them.
     pub(crate) fn reached_by(&self, core: Core) -> bool {
         self.over_network || core != Core::Nc
     }

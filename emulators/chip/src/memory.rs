@@ -25,7 +25,7 @@ impl Sparse {
         Self { length, pages: HashMap::new() }
     }
 
-    /// Whether all these bytes are in it.
+    /// True if all these bytes are in it.
     pub(crate) fn has(&self, address: u64, length: usize) -> bool {
         address.checked_add(length as u64).is_some_and(|end| end <= self.length)
     }

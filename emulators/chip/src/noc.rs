@@ -70,7 +70,7 @@ impl Location {
 
 /// The effect of a write to a register of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Written {
+pub(crate) enum WriteEffect {
     /// The register changed.
     Register,
     /// A transfer was requested.
@@ -83,7 +83,7 @@ pub(crate) struct NocTransfer {
     /// The core.
     pub(crate) core: Core,
     pub(crate) write: bool,
-    /// Whether its end is counted.
+    /// True if its end is counted.
     pub(crate) counted: bool,
     pub(crate) remote: Tile,
     pub(crate) remote_address: u64,
@@ -165,18 +165,18 @@ impl Interface {
         core: Core,
         offset: u32,
         value: u32,
-    ) -> Option<Result<Written, Violation>> {
+    ) -> Option<Result<WriteEffect, Violation>> {
         let (buffer, register) = self.place(offset);
         if register == self.network.command {
             let registers = *self.buffers.get(buffer)?;
             if value & 1 == 1 {
-                return Some(self.request(core, buffer, &registers).map(|()| Written::Transfer));
+                return Some(self.request(core, buffer, &registers).map(|()| WriteEffect::Transfer));
             }
-            return Some(Ok(Written::Register));
+            return Some(Ok(WriteEffect::Register));
         }
         let slot = self.slot(register)?;
         *self.buffers.get_mut(buffer)?.get_mut(slot)? = value;
-        Some(Ok(Written::Register))
+        Some(Ok(WriteEffect::Register))
     }
 
     fn request(&mut self, core: Core, buffer: usize, registers: &[u32; 9]) -> Result<(), Violation> {

@@ -124,9 +124,9 @@ struct CoreState {
     hart: Option<Hart>,
     /// While it is not in reset and has stopped.
     stop: Option<CoreStop>,
-    /// Whether it jumps to itself forever: nothing interrupts these cores. Only a reset or a write to the
+    /// True while it jumps to itself: nothing interrupts these cores. Only a reset or a write to the
     /// tile's memory ends that.
-    parked: bool,
+    idle: bool,
     local: Vec<u8>,
 }
 
@@ -143,7 +143,7 @@ pub(crate) struct Tensix {
     /// How many instructions its cores have executed.
     instructions: u64,
     pub(crate) control: CoreControl,
-    /// Whether its reset register is broken: writes of the network to it are lost.
+    /// True if its reset register is broken: writes of the network to it are lost.
     pub(crate) stuck: bool,
     pub(crate) interface: Interface,
 }
@@ -161,7 +161,7 @@ impl Tensix {
             Core::T0 | Core::T1 | Core::T2 => family.own_bytes.1,
         };
         let core =
-            |core: Core| CoreState { hart: None, stop: None, parked: false, local: vec![0; own_bytes(core)] };
+            |core: Core| CoreState { hart: None, stop: None, idle: false, local: vec![0; own_bytes(core)] };
         Self {
             family,
             tile: location.tile,
@@ -198,9 +198,9 @@ impl Tensix {
         state.stop.get_or_insert(CoreStop::Violation(pc, violation));
     }
 
-    /// Whether a core would execute anything.
+    /// True if a core would execute anything.
     pub(crate) fn is_running(&self) -> bool {
-        self.cores.iter().any(|core| core.hart.is_some() && core.stop.is_none() && !core.parked)
+        self.cores.iter().any(|core| core.hart.is_some() && core.stop.is_none() && !core.idle)
     }
 
     /// Its counts.
@@ -221,7 +221,7 @@ impl Tensix {
             let start = self.control.start(core);
             let state = self.core(core);
             match (held, &state.hart) {
-                (true, _) => (state.hart, state.stop, state.parked) = (None, None, false),
+                (true, _) => (state.hart, state.stop, state.idle) = (None, None, false),
                 (false, Some(_)) => {}
                 (false, None) => {
                     state.hart = Some(Hart::new(isa, start.unwrap_or(0)));
@@ -242,7 +242,7 @@ impl Tensix {
             Core::T2 => t2,
             Core::Nc => nc,
         };
-        let (Some(hart), None, false) = (&mut state.hart, &state.stop, state.parked) else { return 0 };
+        let (Some(hart), None, false) = (&mut state.hart, &state.stop, state.idle) else { return 0 };
         if self.l1.is_empty() {
             self.l1.resize(self.family.l1_bytes as usize, 0);
         }
@@ -262,7 +262,7 @@ impl Tensix {
         let violation = bus.violation;
         let done = hart.executed() - before;
         self.instructions += done;
-        state.parked = outcome == RunOutcome::Idle;
+        state.idle = outcome == RunOutcome::Idle;
         state.stop = match (outcome, violation) {
             (RunOutcome::Budget | RunOutcome::Pause | RunOutcome::Idle, _) => None,
             (RunOutcome::Call | RunOutcome::Break, _) => Some(CoreStop::Paused(hart.pc())),
@@ -323,7 +323,7 @@ impl Tensix {
             )]
             let (changed, length) = (start as u32, bytes.len() as u32);
             for core in &mut self.cores {
-                core.parked = false;
+                core.idle = false;
                 if let Some(hart) = &mut core.hart {
                     hart.changed(changed, length);
                 }

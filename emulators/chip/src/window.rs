@@ -19,7 +19,7 @@ impl Windows {
         Self { family, words: vec![0; words] }
     }
 
-    /// Whether the settings have a word at an offset of the first region.
+    /// True if the settings have a word at an offset of the first region.
     pub(crate) fn has_setting(family: &Family, offset: u64) -> bool {
         offset.checked_sub(family.configuration).is_some_and(|at| at < family.configuration_bytes())
     }

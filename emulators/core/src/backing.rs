@@ -88,7 +88,7 @@ pub fn register(range: &HostRange, backing: Backing) -> Registered {
     Registered(start)
 }
 
-/// The source of some memory; nothing, unless it is known of all of it.
+/// The source of some memory; `None` unless all of it has one.
 pub fn of(part: HostPart<'_>) -> Option<Backing> {
     let (address, length) = (part.address() as u64, part.length() as u64);
     let known = KNOWN.read();

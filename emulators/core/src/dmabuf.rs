@@ -38,7 +38,7 @@ pub fn extent(buffer: BorrowedFd<'_>, name: &str) -> Option<(u64, u64)> {
     (length > 0 && is_there(buffer, offset + length)).then_some((offset, length))
 }
 
-/// Whether a memory file reaches to `end` and cannot shrink: any process can send one.
+/// True if a memory file reaches to `end` and cannot shrink: any process can send one.
 fn is_there(file: BorrowedFd<'_>, end: u64) -> bool {
     let is_sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     is_sealed && fstat(file).is_ok_and(|status| u64::try_from(status.st_size).is_ok_and(|size| end <= size))

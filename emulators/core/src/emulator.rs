@@ -6,11 +6,10 @@
 //! processes and runs host programs. [`Emulator`] and [`Emulated`] then give the machine to everything outside.
 
 use crate::options::check_card;
-use crate::process::{Own, Process};
+use crate::process::{OwnProcess, Process};
 use crate::remote::{self, Remote};
-use crate::supervised::Supervised;
 use crate::threads::Running;
-use crate::{DeviceRange, Errno, HostPrograms, Linux, System, accel};
+use crate::{DeviceRange, Errno, Linux, ProgramHost, System, accel};
 use hal_backend::{DeviceInfo, Failure, HostProgram, HostRange, Parameter, Parameters};
 use hal_kernel::registry::Registry;
 use hal_kernel::{EmulatedCard, Emulation, MappedRange};
@@ -35,7 +34,7 @@ pub trait EmulatedMachine: Send + Sync + Sized + 'static {
     /// The options that the machine was made with.
     fn options(&self) -> &Self::Options;
 
-    /// Opens a node.
+    /// Opens a node for a process. The descriptor is for the process alone: a copy of it keeps the file open.
     fn open_node(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno>;
 
     /// Opens a node for one file alone, where the driver knows `O_EXCL`.
@@ -101,7 +100,10 @@ pub trait EmulatedMachine: Send + Sync + Sized + 'static {
     }
 }
 
-/// A machine that also answers for other processes, and runs host programs.
+/// A machine that also answers for other processes, as a supervisor does, and runs host programs.
+///
+/// A process maps by itself: the memory behind every offset of an open file is in the file, so that the system maps it
+/// without the emulator. Descriptors are the emulator's own duplicates of the process's.
 pub trait SupervisedMachine: EmulatedMachine {
     /// The driver that the machine is for, as URIs name it.
     const DRIVER: &'static str;
@@ -122,12 +124,12 @@ pub trait SupervisedMachine: EmulatedMachine {
     fn cards(options: &Self::Options) -> usize;
 
     /// The driver's view of the programs that `keeper` keeps.
-    fn card_programs(keeper: Arc<dyn HostPrograms>) -> Arc<Self::Programs>;
+    fn card_programs(keeper: Arc<dyn ProgramHost>) -> Arc<Self::Programs>;
 
     /// The host programs of this machine.
-    fn programs(&self) -> &dyn HostPrograms;
+    fn programs(&self) -> &dyn ProgramHost;
 
-    /// Whether a process may map `length` bytes at an offset of an open file.
+    /// Checks that a process may map `length` bytes at an offset of an open file.
     fn may_map(
         &self,
         process: &dyn Process,
@@ -139,10 +141,10 @@ pub trait SupervisedMachine: EmulatedMachine {
     /// The node that an open file was opened by; nothing, if the file does not belong to this machine.
     fn node_of(&self, file: BorrowedFd<'_>) -> Option<PathBuf>;
 
-    /// Releases closed files. Returns whether something is still open.
+    /// Releases closed files. Returns whether something is still open; the supervisor then calls it again later.
     fn release_closed_files(&self) -> bool;
 
-    /// Wakes every request that sleeps.
+    /// Wakes every request that sleeps, so that it checks whether it is [interrupted](crate::interrupt).
     fn wake_requests(&self);
 
     /// A line for each card with what it has done, for people.
@@ -182,9 +184,9 @@ impl<M: EmulatedMachine> Emulator<M> {
 }
 
 impl<M> Deref for Emulator<M> {
-    type Target = M;
+    type Target = Arc<M>;
 
-    fn deref(&self) -> &M {
+    fn deref(&self) -> &Arc<M> {
         &self.machine
     }
 }
@@ -197,7 +199,7 @@ impl<M> fmt::Debug for Emulator<M> {
 
 impl<M: EmulatedMachine> System for Emulator<M> {
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
-        self.machine.open_node(&Own, path)
+        self.machine.open_node(&OwnProcess, path)
     }
 
     fn open_exclusive(&self, path: &Path) -> Result<OwnedFd, Errno> {
@@ -209,7 +211,7 @@ impl<M: EmulatedMachine> System for Emulator<M> {
     }
 
     fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
-        self.machine.answer(&Own, file, request, argument)
+        self.machine.answer(&OwnProcess, file, request, argument)
     }
 
     fn map(&self, file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno> {
@@ -246,7 +248,7 @@ impl<M: EmulatedMachine> System for Emulator<M> {
     }
 }
 
-impl<M: SupervisedMachine> HostPrograms for Emulator<M> {
+impl<M: SupervisedMachine> ProgramHost for Emulator<M> {
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         self.machine.programs().load(program)
     }
@@ -257,48 +259,6 @@ impl<M: SupervisedMachine> HostPrograms for Emulator<M> {
 
     fn workers(&self) -> usize {
         self.machine.programs().workers()
-    }
-}
-
-impl<M: SupervisedMachine> Supervised for Emulator<M> {
-    fn open_for(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
-        self.machine.open_node(process, path)
-    }
-
-    fn request_for(
-        &self,
-        process: &dyn Process,
-        file: BorrowedFd<'_>,
-        request: u32,
-        argument: &mut [u8],
-    ) -> Result<(), Errno> {
-        self.machine.answer(process, file, request, argument)
-    }
-
-    fn may_map(
-        &self,
-        process: &dyn Process,
-        file: BorrowedFd<'_>,
-        length: u64,
-        offset: u64,
-    ) -> Result<(), Errno> {
-        self.machine.may_map(process, file, length, offset)
-    }
-
-    fn node(&self, file: BorrowedFd<'_>) -> Option<PathBuf> {
-        self.machine.node_of(file)
-    }
-
-    fn reap(&self) -> bool {
-        self.machine.release_closed_files()
-    }
-
-    fn nudge(&self) {
-        self.machine.wake_requests();
-    }
-
-    fn report(&self) -> String {
-        self.machine.summary()
     }
 }
 

@@ -58,7 +58,7 @@ pub fn reopen_held(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     Ok(other)
 }
 
-/// Whether a description of this file made by [`reopen_held`] is alive, in any process.
+/// True if a description of this file made by [`reopen_held`] is alive, in any process.
 pub fn is_held(file: BorrowedFd<'_>) -> bool {
     let alone = rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
     if alone {
@@ -113,7 +113,7 @@ impl<T> OpenFiles<T> {
         self.files.get(&identity).map(|(_, what)| what).ok_or(Errno::NOTTY)
     }
 
-    /// Whether no file is open.
+    /// True if no file is open.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }

@@ -122,7 +122,7 @@ impl Injection {
         Ok(injections)
     }
 
-    /// Whether it strikes at this event.
+    /// True if it strikes at this event.
     fn strikes(&self, event: u64) -> bool {
         match self.form.when {
             When::Value => false,
@@ -149,7 +149,7 @@ impl Injections {
         self.injections.iter().filter(move |fault| fault.form.name == form.name)
     }
 
-    /// Whether the URI asks for an injection.
+    /// True if the URI asks for an injection.
     pub fn has(&self, form: InjectionForm) -> bool {
         self.of(form).next().is_some()
     }
@@ -159,7 +159,7 @@ impl Injections {
         self.of(form).next().map(|fault| fault.first)
     }
 
-    /// Whether an injection strikes at an event that the device numbers itself.
+    /// True if an injection strikes at an event that the device numbers itself.
     pub fn strikes_at(&self, form: InjectionForm, event: u64) -> bool {
         self.of(form).any(|fault| fault.strikes(event))
     }

@@ -27,7 +27,7 @@ pub fn on_behalf<R>(flag: Arc<AtomicBool>, request: impl FnOnce() -> R) -> R {
     request()
 }
 
-/// Whether the request of this thread must end with `EINTR`.
+/// True if the request of this thread must end with `EINTR`.
 pub fn is_pending() -> bool {
     FLAG.with_borrow(|flag| flag.as_ref().is_some_and(|flag| flag.load(Ordering::Acquire)))
 }

@@ -20,11 +20,21 @@
 //! | [`backing`] | whether memory of this process is part of a file or another process's memory |
 //! | [`remote`] | host executables that a device runs in another process |
 //! | [`emulator`] | the machine as a system, as a supervisor's machine, and injected into a driver |
-//! | [`supervised`], [`interrupt`] | answering for other processes, as a supervisor does |
+//! | [`interrupt`] | ending a request for a signal that its process gets |
 //! | [`machine`] | one lock, workers that execute, a clock, places to sleep |
 //! | [`share`] | host executables: how workers share a dispatch |
 //! | [`threads`] | the threads of a machine |
 //! | [`options`], [`injection`] | the parameters of a URI: how to execute, and which faults to inject |
+//!
+//! # What an emulator is called where
+//!
+//! | name | what it is | who implements it |
+//! |---|---|---|
+//! | [`EmulatedMachine`] | a machine with cards, and the kernel driver in front of them | each emulator's crate |
+//! | [`SupervisedMachine`] | the same, which also answers for other processes and runs host programs | Gaudi's, Cloud AI 100's |
+//! | [`Emulator`] | a running machine: the [`System`] on which a driver opens cards | this crate |
+//! | [`Emulation`](hal_kernel::Emulation) | a driver's view: finds the machine that a URI describes | below |
+//! | [`Emulated`] | the `Emulation` of supervised machines, which `hal-driver` gives to a driver | this crate |
 //!
 //! The emulator itself adds its device: states, requests, memory, queues, and the rules of its kernel driver.
 //! Each such rule cites the kernel's function; an emulator has no rule that is not in the kernel's source.
@@ -43,10 +53,9 @@ pub mod options;
 pub mod process;
 pub mod remote;
 pub mod share;
-pub mod supervised;
 pub mod threads;
 pub mod view;
 
 pub use emulator::{Emulated, EmulatedMachine, Emulator, SupervisedMachine};
-pub use hal_kernel::{DeviceRange, Errno, HostPrograms, Linux, System, borrow, clock, identity, map_shared};
-pub use process::{Own, PAGE, Process};
+pub use hal_kernel::{DeviceRange, Errno, Linux, ProgramHost, System, borrow, clock, identity, map_shared};
+pub use process::{OwnProcess, PAGE, Process};

@@ -16,7 +16,7 @@
 use crate::options::Execution;
 use crate::share::{Dispatch, SharedDispatch};
 use hal_backend::{Failure, HostProgram, splitmix64};
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut, Index, IndexMut};
@@ -41,7 +41,7 @@ pub struct MachineState<S, U> {
 }
 
 impl<S, U> MachineState<S, U> {
-    /// Whether the machine is stopping, so that no wait will be satisfied any more.
+    /// True if the machine is stopping, so that no wait will be satisfied any more.
     pub fn is_stopping(&self) -> bool {
         self.stopping
     }
@@ -240,7 +240,7 @@ impl<S, U: Copy + Ord> MachineCore<S, U> {
     }
 }
 
-impl<S: Send, U: Copy + Ord + Send> HostPrograms for MachineCore<S, U> {
+impl<S: Send, U: Copy + Ord + Send> ProgramHost for MachineCore<S, U> {
     /// Numbers begin with 1.
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         let mut state = self.lock();
@@ -263,17 +263,17 @@ impl<S: Send, U: Copy + Ord + Send> HostPrograms for MachineCore<S, U> {
 
 /// Events that happen later, by themselves.
 #[derive(Debug)]
-pub struct Later<E> {
+pub struct Timers<E> {
     events: Vec<(Instant, E)>,
 }
 
-impl<E> Default for Later<E> {
+impl<E> Default for Timers<E> {
     fn default() -> Self {
         Self { events: Vec::new() }
     }
 }
 
-impl<E> Later<E> {
+impl<E> Timers<E> {
     /// Adds an event, and returns when it is due. The clock must be [wound](MachineCore::wind) to that time.
     pub fn add(&mut self, by: Duration, event: E) -> Instant {
         let at = Instant::now() + by;
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn clock_ticks_when_something_is_due() {
         let machine = machine(|_| ());
-        let mut later = Later::default();
+        let mut later = Timers::default();
         let (first, second) =
             (later.add(Duration::from_millis(2), 1), later.add(Duration::from_millis(1), 2));
         assert_eq!(later.next(), Some(first.min(second)));

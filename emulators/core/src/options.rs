@@ -60,7 +60,7 @@ pub const fn speed(effect: &'static str) -> Parameter {
 pub struct Execution {
     /// How many threads execute.
     pub workers: usize,
-    /// Whether the next unit of work is drawn by the seed, rather than taken by a worker that is free.
+    /// True if the next unit of work is drawn by the seed, rather than taken by a worker that is free.
     pub seeded: bool,
     /// The seed of `seeded` and of random faults.
     pub seed: u64,

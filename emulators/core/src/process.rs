@@ -53,7 +53,7 @@ pub trait Process: Send + Sync {
         u64::MAX
     }
 
-    /// Whether the process has mapped a file from this offset on, through the system rather than through an
+    /// True if the process has mapped a file from this offset on, through the system rather than through an
     /// emulator.
     fn has_mapped(&self, file: Identity, offset: u64) -> bool {
         let _ = (file, offset);
@@ -63,12 +63,12 @@ pub trait Process: Send + Sync {
 
 /// The process that the emulator runs in.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Own;
+pub struct OwnProcess;
 
 /// Up to this length, `pin` checks memory by touching it; beyond, it reads the list of mappings.
 const TOUCHED: u64 = 1 << 20;
 
-impl Own {
+impl OwnProcess {
     /// Copies between an address and this process's own bytes, through the system.
     fn transfer(address: u64, bytes: *mut c_void, length: usize, write: bool) -> Result<(), Errno> {
         if length == 0 {
@@ -90,7 +90,7 @@ impl Own {
         if usize::try_from(done).is_ok_and(|done| done == length) { Ok(()) } else { Err(Errno::FAULT) }
     }
 
-    /// Whether whole pages are mapped and writable.
+    /// True if whole pages are mapped and writable.
     fn writable(start: u64, end: u64) -> bool {
         let (Ok(at), Ok(length)) = (usize::try_from(start), usize::try_from(end - start)) else {
             return false;
@@ -124,12 +124,12 @@ pub fn pinnable(address: u64, length: u64, writable: impl Fn(u64, u64) -> bool) 
     Ok(())
 }
 
-/// Whether this process's list of mappings has all of a range as readable and writable.
+/// True if this process's list of mappings has all of a range as readable and writable.
 fn listed(start: u64, end: u64) -> Option<bool> {
     is_writable(&std::fs::read_to_string("/proc/self/maps").ok()?, start, end)
 }
 
-/// Whether the kernel pins a mapping for as long as a device has it, judged by the path in the list of
+/// True if the kernel pins a mapping for as long as a device has it, judged by the path in the list of
 /// mappings: memory is pinned; a device is not, nor a file that the kernel writes back
 /// (`vma_needs_dirty_tracking`, since 6.5).
 fn is_memory(path: &str, kept_by_system: impl Fn(&Path) -> bool) -> bool {
@@ -144,14 +144,14 @@ fn is_memory(path: &str, kept_by_system: impl Fn(&Path) -> bool) -> bool {
     }
 }
 
-/// Whether the system writes the pages of a file back, as all file systems do but those in memory.
+/// True if the system writes the pages of a file back, as all file systems do but those in memory.
 fn is_written_back(path: &Path) -> bool {
     const IN_MEMORY: [i64; 3] = [0x0102_1994, 0x9584_58F6, 0x8584_58F6];
     // A file without a name counts as one on a disk.
     rustix::fs::statfs(path).map_or(true, |status| !IN_MEMORY.contains(&status.f_type))
 }
 
-/// Whether a process's list of mappings, in the format of `/proc/…/maps`, has all of a range as readable,
+/// True if a process's list of mappings, in the format of `/proc/…/maps`, has all of a range as readable,
 /// writable and pinnable.
 pub fn is_writable(text: &str, start: u64, end: u64) -> Option<bool> {
     let mut reached = start;
@@ -179,7 +179,7 @@ pub fn is_writable(text: &str, start: u64, end: u64) -> Option<bool> {
     Some(false)
 }
 
-impl Process for Own {
+impl Process for OwnProcess {
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
         Self::transfer(address, bytes.as_mut_ptr().cast(), bytes.len(), false)
     }
@@ -224,9 +224,8 @@ fn duplicate(number: RawFd) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// Memory of this process at an address that it gave to a device itself; nothing, if there can be no memory
-/// there. The process keeps it for as long as it is mapped for the device, as
-/// [`System::ioctl`](hal_kernel::System::ioctl) requires.
+/// Memory of this process at an address that it gave to a device itself; `None` if no memory can be there. The process
+/// keeps it for as long as it is mapped for the device, as [`System::ioctl`](hal_kernel::System::ioctl) requires.
 pub(crate) fn lent(address: u64, length: u64) -> Option<HostRange> {
     if length == 0 {
         return HostRange::allocate(0, 8).ok();
@@ -267,14 +266,14 @@ mod tests {
     #[test]
     fn bad_addresses_are_found_out() {
         let good = pages(2, ProtFlags::READ | ProtFlags::WRITE);
-        assert_eq!(Own.write(good + 4090, &[1, 2, 3, 4, 5, 6, 7, 8]), Ok(()));
+        assert_eq!(OwnProcess.write(good + 4090, &[1, 2, 3, 4, 5, 6, 7, 8]), Ok(()));
         let mut bytes = [0; 4];
-        assert_eq!(Own.read(good + 4092, &mut bytes), Ok(()));
+        assert_eq!(OwnProcess.read(good + 4092, &mut bytes), Ok(()));
         assert_eq!(bytes, [3, 4, 5, 6]);
-        assert_eq!(Own.read(8, &mut bytes), Err(Errno::FAULT));
-        assert_eq!(Own.read(u64::MAX - 1, &mut bytes), Err(Errno::FAULT));
+        assert_eq!(OwnProcess.read(8, &mut bytes), Err(Errno::FAULT));
+        assert_eq!(OwnProcess.read(u64::MAX - 1, &mut bytes), Err(Errno::FAULT));
         let constant = pages(1, ProtFlags::READ);
-        assert_eq!(Own.write(constant, &[1]), Err(Errno::FAULT));
+        assert_eq!(OwnProcess.write(constant, &[1]), Err(Errno::FAULT));
     }
 
     #[test]
@@ -301,14 +300,14 @@ mod tests {
     fn only_memory_that_may_be_written_is_pinned() {
         let good = pages(600, ProtFlags::READ | ProtFlags::WRITE);
         for (offset, length) in [(0, 8), (100, 8192), (5, 599 * 4096)] {
-            let range = Own.pin(good + offset, length).unwrap();
+            let range = OwnProcess.pin(good + offset, length).unwrap();
             assert_eq!((range.address() as u64, range.length()), (good + offset, length));
         }
         let constant = pages(600, ProtFlags::READ);
-        assert_eq!(Own.pin(constant, 8).unwrap_err(), Errno::FAULT);
-        assert_eq!(Own.pin(constant, 599 * 4096).unwrap_err(), Errno::FAULT);
-        assert_eq!(Own.pin(16, 8).unwrap_err(), Errno::FAULT);
-        assert_eq!(Own.pin(u64::MAX - 10, 64).unwrap_err(), Errno::INVAL);
+        assert_eq!(OwnProcess.pin(constant, 8).unwrap_err(), Errno::FAULT);
+        assert_eq!(OwnProcess.pin(constant, 599 * 4096).unwrap_err(), Errno::FAULT);
+        assert_eq!(OwnProcess.pin(16, 8).unwrap_err(), Errno::FAULT);
+        assert_eq!(OwnProcess.pin(u64::MAX - 10, 64).unwrap_err(), Errno::INVAL);
         for count in [3, 600] {
             let half = pages(count, ProtFlags::READ | ProtFlags::WRITE);
             // SAFETY: the last page of a mapping of this test's own.
@@ -317,7 +316,7 @@ mod tests {
                     std::ptr::without_provenance_mut(usize::try_from(half).unwrap() + (count - 1) * 4096);
                 rustix::mm::mprotect(last, 4096, rustix::mm::MprotectFlags::READ).unwrap();
             }
-            assert_eq!(Own.pin(half, count as u64 * 4096).unwrap_err(), Errno::NOMEM);
+            assert_eq!(OwnProcess.pin(half, count as u64 * 4096).unwrap_err(), Errno::NOMEM);
         }
     }
 }

@@ -61,12 +61,12 @@ impl SharedDispatch {
         Self { dispatch, concurrency, total, piece, next, state, over: Condvar::new() }
     }
 
-    /// Whether there is a piece that no worker has taken.
+    /// True if there is a piece that no worker has taken.
     pub(crate) fn has_more(&self) -> bool {
         self.next.load(Ordering::Relaxed) < self.total
     }
 
-    /// Whether more than one worker is useful.
+    /// True if more than one worker is useful.
     pub(crate) fn is_shared(&self) -> bool {
         self.concurrency > 1 && self.total > 1
     }

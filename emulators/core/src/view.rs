@@ -108,7 +108,7 @@ pub(crate) fn forget(file: Identity) {
     VIEWS.lock().retain(|view| view.file != file);
 }
 
-/// Whether a process has mapped part of a file.
+/// True if a process has mapped part of a file.
 pub fn is_mapped(process: u32, file: Identity, offset: u64, length: u64) -> bool {
     let Ok(text) = std::fs::read_to_string(format!("/proc/{process}/maps")) else { return false };
     let (device, inode) = file;

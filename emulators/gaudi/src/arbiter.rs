@@ -34,7 +34,7 @@ impl ArbiterRequest {
 }
 
 #[derive(Debug)]
-struct Asking {
+struct QueuedRequest {
     turn: ArbiterRequest,
     /// Queues that may still request.
     about_to: Vec<u32>,
@@ -47,7 +47,7 @@ pub(crate) struct Arbiter {
     weights: [u32; 4],
     holder: Option<u32>,
     /// In the order of requests.
-    asking: Vec<Asking>,
+    asking: Vec<QueuedRequest>,
     /// The queue that had the engine last, and how often in a row.
     last: u32,
     row: u32,
@@ -109,7 +109,7 @@ impl Arbiter {
     pub(crate) fn request(&mut self, turn: ArbiterRequest, about_to: Vec<u32>) {
         let requested = self.asking.iter().any(|asking| asking.turn.queue == turn.queue);
         if self.is_on() && !requested {
-            self.asking.push(Asking { turn, about_to });
+            self.asking.push(QueuedRequest { turn, about_to });
         }
     }
 
@@ -124,7 +124,7 @@ impl Arbiter {
         changed
     }
 
-    /// Whether a queue that has requested the engine may continue.
+    /// True if a queue that has requested the engine may continue.
     pub(crate) fn is_open(&self, turn: ArbiterRequest) -> bool {
         !self.is_on() || self.next() == Some(turn.queue)
     }

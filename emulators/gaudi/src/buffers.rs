@@ -10,7 +10,7 @@ use crate::card::{Buffer, BufferKind, Context, Status};
 use crate::file::OpenNode;
 use crate::hardware::Hardware;
 use crate::machine::{Cards, Machine};
-use crate::space::{Hint, Pool, What};
+use crate::space::{Hint, MappingKind, Pool};
 use emulator_core::PAGE;
 use emulator_core::drm::{give, take};
 use emulator_core::file::{Identity, OpenFiles, memory_file};
@@ -23,14 +23,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Kept while a process maps a buffer: the file stays open, as for any mapping.
-struct Seen {
+struct BufferMapping {
     seen: Arc<AtomicBool>,
     file: Option<OwnedFd>,
     machine: Weak<Machine>,
     card: usize,
 }
 
-impl Drop for Seen {
+impl Drop for BufferMapping {
     fn drop(&mut self) {
         self.seen.store(false, Ordering::Release);
         drop(self.file.take());
@@ -124,7 +124,7 @@ fn create_buffer(
     if request.flags & cb::FLAG_MAP != 0 {
         // A generation that cannot map it reports a lack of memory. rule(cb-map)
         let mut space = context.live.space.write();
-        let mapped = space.map(Pool::Buffers, range.clone(), 0, Hint::default(), What::Buffer);
+        let mapped = space.map(Pool::Buffers, range.clone(), 0, Hint::default(), MappingKind::Buffer);
         address = Some(mapped.ok_or(Errno::NOMEM)?);
     }
     let seen = Arc::new(AtomicBool::new(false));
@@ -235,7 +235,7 @@ impl Machine {
             _ => return Err(Errno::INVAL),
         };
         drop(state);
-        let seen = Seen { seen, file: Some(file), machine: Arc::downgrade(self), card: number };
+        let seen = BufferMapping { seen, file: Some(file), machine: Arc::downgrade(self), card: number };
         Ok(keeping(range, Box::new(seen)))
     }
 }

@@ -24,7 +24,7 @@ use crate::arbiter::ArbiterRequest;
 use crate::hardware::Hardware;
 use crate::opener::Opener;
 use crate::space::Space;
-use crate::sync::{Hold, Sync};
+use crate::sync::{Sync, WaitCondition};
 use emulator_core::Errno;
 use emulator_core::claim::Claim;
 use emulator_core::injection::Injections;
@@ -98,7 +98,7 @@ pub(crate) struct CapturedErrors {
 
 /// Why submissions were refused, and how often. rule(cs-counters)
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Drops {
+pub(crate) struct RefusalCounts {
     pub(crate) memory: u64,
     pub(crate) parsing: u64,
     pub(crate) full: u64,
@@ -136,15 +136,15 @@ pub(crate) struct Card {
     pub(crate) last_period: u64,
     /// How many waits for the first of several are going on.
     pub(crate) multi_waits: usize,
-    /// Whether no descriptor and no mapping is left; dma-bufs may still hold the file.
+    /// True if no descriptor and no mapping is left; dma-bufs may still hold the file.
     pub(crate) closed: bool,
-    /// Whether the file is being released while workers still use its context.
+    /// True if the file is being released while workers still use its context.
     pub(crate) releasing: bool,
-    /// Whether the program that has it open has switched its debugging on.
+    /// True if the program that has it open has switched its debugging on.
     pub(crate) debugging: bool,
     pub(crate) sync: Sync,
     pub(crate) errors: CapturedErrors,
-    pub(crate) drops: Drops,
+    pub(crate) drops: RefusalCounts,
     /// How often the firmware reported each of its events: since the last reset, and ever.
     pub(crate) events: BTreeMap<u16, [u32; 2]>,
     /// The last error, for people.
@@ -176,7 +176,7 @@ impl Card {
             debugging: false,
             sync: Sync::default(),
             errors: CapturedErrors::default(),
-            drops: Drops::default(),
+            drops: RefusalCounts::default(),
             events: BTreeMap::new(),
             complaint: None,
         }
@@ -229,9 +229,9 @@ pub(crate) struct Buffer {
     /// Whole pages.
     pub(crate) range: HostRange,
     pub(crate) kind: BufferKind,
-    /// Whether the process has it mapped.
+    /// True if the process has it mapped.
     pub(crate) seen: Arc<AtomicBool>,
-    /// Whether the program has released its handle. The buffer stays valid while the process has it mapped.
+    /// True if the program has released its handle. The buffer stays valid while the process has it mapped.
     pub(crate) destroyed: bool,
 }
 
@@ -277,7 +277,7 @@ pub(crate) struct CommandSubmission {
     /// The queue of each chunk.
     pub(crate) queues: Vec<u32>,
     pub(crate) done: bool,
-    /// Whether an error of the card ended the waits for it, though it has not ended.
+    /// True if an error of the card ended the waits for it, though it has not ended.
     pub(crate) waits_failed: bool,
     pub(crate) error: Option<Errno>,
     pub(crate) role: Role,
@@ -286,7 +286,7 @@ pub(crate) struct CommandSubmission {
     /// The signal reservation that it fulfils or waits for.
     pub(crate) reservation: Option<u32>,
     pub(crate) stage: Option<Stage>,
-    /// Whether the time of its end is reported.
+    /// True if the time of its end is reported.
     pub(crate) timestamp: bool,
     pub(crate) ended: u64,
     /// Its timeout in seconds.
@@ -298,7 +298,7 @@ pub(crate) struct CommandSubmission {
 }
 
 impl CommandSubmission {
-    /// Whether its timeout is watched: of submissions that end together, the first one's is.
+    /// True if its timeout is watched: of submissions that end together, the first one's is.
     pub(crate) fn is_watched(&self, sequence: u64) -> bool {
         self.stage.is_none_or(|stage| stage.first == sequence)
     }
@@ -327,7 +327,7 @@ pub(crate) struct Reservation {
 
 /// A command of a chunk to its queue.
 #[derive(Clone, Debug)]
-pub(crate) enum Body {
+pub(crate) enum ChunkCommand {
     /// Commands that were copied.
     Copied(Arc<[u8]>),
     /// Commands at a device address.
@@ -359,10 +359,10 @@ pub(crate) struct Position {
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
     pub(crate) sequence: u64,
-    pub(crate) body: Body,
+    pub(crate) body: ChunkCommand,
     /// The position at which it continues.
     pub(crate) from: Position,
-    /// Whether its submission ends only after it.
+    /// True if its submission ends only after it.
     pub(crate) reports_end: bool,
 }
 
@@ -370,12 +370,12 @@ pub(crate) struct Item {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) items: VecDeque<Item>,
-    /// Whether the first item is being executed, and has left `items`.
+    /// True if the first item is being executed, and has left `items`.
     pub(crate) running: bool,
-    /// Whether the first item never ends.
+    /// True if the first item never ends.
     pub(crate) stuck: bool,
     /// The condition of the first item.
-    pub(crate) hold: Option<Hold>,
+    pub(crate) hold: Option<WaitCondition>,
     /// How many places of the queue belong to submissions that have not ended.
     pub(crate) taken: usize,
 }
@@ -430,10 +430,10 @@ pub(crate) struct Context {
     pub(crate) events: u64,
     /// The submission whose timeout is watched, and its deadline; none, if it may run longer.
     pub(crate) oldest: Option<(u64, Option<Instant>)>,
-    pub(crate) drops: Drops,
-    /// Whether an error of the card ended waits for interrupts.
+    pub(crate) drops: RefusalCounts,
+    /// True if an error of the card ended waits for interrupts.
     pub(crate) interrupted: bool,
-    /// Whether a reset has emptied it.
+    /// True if a reset has emptied it.
     pub(crate) lost: bool,
 }
 
@@ -460,7 +460,7 @@ impl Context {
             notify: None,
             events: 0,
             oldest: None,
-            drops: Drops::default(),
+            drops: RefusalCounts::default(),
             interrupted: false,
             lost: false,
         }
@@ -480,7 +480,7 @@ impl Context {
         }
     }
 
-    /// Whether some work has not ended.
+    /// True if some work has not ended.
     pub(crate) fn is_busy(&self) -> bool {
         self.submissions.values().any(|cs| !cs.done)
             || self.queues.values().any(|queue| queue.running || queue.stuck || !queue.items.is_empty())
@@ -503,19 +503,19 @@ impl Context {
         self.submissions.get(&self.unended).map(|cs| (self.unended, cs))
     }
 
-    /// Whether a submission has left the window in which its outcome is known.
+    /// True if a submission has left the window in which its outcome is known.
     pub(crate) fn is_gone(&self, sequence: u64, window: u64) -> bool {
         sequence.saturating_add(window) < self.next_sequence
     }
 
-    /// Whether every condition of a queue's first item is satisfied.
+    /// True if every condition of a queue's first item is satisfied.
     fn may_run(queue: &Queue, sync: &Sync) -> bool {
         if queue.running || queue.stuck || queue.hold.is_some_and(|hold| !sync.is_open(hold)) {
             return false;
         }
         match queue.items.front() {
             None => false,
-            Some(&Item { body: Body::Wait { object, value }, .. }) => sync.object(object) >= value,
+            Some(&Item { body: ChunkCommand::Wait { object, value }, .. }) => sync.object(object) >= value,
             Some(_) => true,
         }
     }
@@ -525,12 +525,12 @@ impl Context {
         let others =
             self.queues.range(turn.engine..turn.engine + 4).filter(|&(&queue, _)| queue != turn.queue);
         let at_work = |queue: &Queue| {
-            queue.running || !matches!(queue.hold, Some(Hold::Turn(_))) && Self::may_run(queue, sync)
+            queue.running || !matches!(queue.hold, Some(WaitCondition::Turn(_))) && Self::may_run(queue, sync)
         };
         others.filter(|(_, queue)| at_work(queue)).map(|(&queue, _)| queue).collect()
     }
 
-    /// Whether a queue has an item that can begin or continue.
+    /// True if a queue has an item that can begin or continue.
     pub(crate) fn is_runnable(&self, number: u32, sync: &Sync) -> bool {
         self.queues.get(&number).is_some_and(|queue| Self::may_run(queue, sync))
     }
@@ -539,7 +539,7 @@ impl Context {
     pub(crate) fn released(&self, sync: &Sync) -> Vec<u32> {
         let waits = |queue: &Queue| {
             let first = queue.items.front();
-            queue.hold.is_some() || matches!(first, Some(Item { body: Body::Wait { .. }, .. }))
+            queue.hold.is_some() || matches!(first, Some(Item { body: ChunkCommand::Wait { .. }, .. }))
         };
         let ready = self.queues.iter().filter(|(_, queue)| waits(queue) && Self::may_run(queue, sync));
         ready.map(|(&number, _)| number).collect()

@@ -5,7 +5,7 @@
 use crate::card::{Context, Export};
 use crate::injection;
 use crate::machine::Machine;
-use crate::space::{Hint, Pool, What};
+use crate::space::{Hint, MappingKind, Pool};
 use emulator_core::file::is_held;
 use emulator_core::process::keeping;
 use emulator_core::{Errno, PAGE, Process, dmabuf, map_shared};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub(crate) const NAME: &str = "habanalabs-dram";
 
 impl Context {
-    /// Whether a dma-buf of a mapping is alive.
+    /// True if a dma-buf of a mapping is alive.
     pub(crate) fn is_exported(&mut self, address: u64) -> bool {
         self.exports.retain(|export| is_held(export.file.as_fd()));
         self.exports.iter().any(|export| export.address == Some(address))
@@ -53,7 +53,7 @@ impl Machine {
         } else {
             let space = context.live.space.read();
             let mapping = space.get(request.addr).ok_or(Errno::INVAL)?;
-            let What::Device(handle) = mapping.what else { return Err(Errno::INVAL) };
+            let MappingKind::Device(handle) = mapping.what else { return Err(Errno::INVAL) };
             let end = request.offset.checked_add(request.mem_size).ok_or(Errno::INVAL)?;
             if end > mapping.memory.length() {
                 return Err(Errno::INVAL);
@@ -102,7 +102,8 @@ impl Machine {
             return Err(Errno::NOMEM);
         }
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
-        let address = context.live.space.write().map(Pool::Host, range, 0, Hint::default(), What::Imported);
+        let address =
+            context.live.space.write().map(Pool::Host, range, 0, Hint::default(), MappingKind::Imported);
         address.ok_or(Errno::NOMEM)
     }
 }

@@ -10,7 +10,7 @@ use crate::injection;
 use crate::machine::{Machine, State};
 use crate::packets;
 use crate::strides::StridedTransfer;
-use crate::sync::{Hold, Outside, engine_of};
+use crate::sync::{PlainWrite, WaitCondition, engine_of};
 use emulator_core::clock;
 use emulator_core::injection::Injections;
 use hal_backend::splitmix64;
@@ -44,7 +44,7 @@ pub(crate) enum ItemEnd {
     Malfunction,
     CommandError(CommandError),
     /// It waits for a fence or for a grant, and continues from there.
-    Held(Hold, Position),
+    Held(WaitCondition, Position),
 }
 
 /// An item that has ended, or waits.
@@ -73,9 +73,9 @@ impl Machine {
         while let Some((card, queue)) = self.core.next(&mut state, worker) {
             let Some((run, blow)) = begin(&mut state, card, queue) else { continue };
             let end = match blow {
-                Some(Blow::Hang) => ItemEnd::Hang,
-                Some(Blow::Reset) => ItemEnd::Reset,
-                Some(Blow::Malfunction) => ItemEnd::Malfunction,
+                Some(InjectedFault::Hang) => ItemEnd::Hang,
+                Some(InjectedFault::Reset) => ItemEnd::Reset,
+                Some(InjectedFault::Malfunction) => ItemEnd::Malfunction,
                 None => MutexGuard::unlocked(&mut state, || packets::execute(self, &run, worker)),
             };
             let Run { card, queue, context, item, .. } = run;
@@ -201,7 +201,7 @@ impl Machine {
         let Some(outside) = card.sync.write(self.hardware, address, value) else { return Ok(false) };
         self.release_queues(&mut state, number);
         drop(state);
-        for Outside { address, value } in outside {
+        for PlainWrite { address, value } in outside {
             self.write_word(number, live, address, value)?;
         }
         Ok(true)
@@ -214,13 +214,13 @@ impl Machine {
         let outside = card.sync.signal(self.hardware, object);
         self.release_queues(&mut state, number);
         drop(state);
-        for Outside { address, value } in outside {
+        for PlainWrite { address, value } in outside {
             self.write_word(number, live, address, value)?;
         }
         Ok(())
     }
 
-    /// Whether a predicate of a queue is true. The first always is.
+    /// True if a predicate of a queue is true. The first always is.
     pub(crate) fn predicate(&self, number: usize, queue: u32, predicate: u32) -> bool {
         predicate == 0 || self.lock().cards[number].sync.predicates(queue) >> predicate & 1 == 1
     }
@@ -236,10 +236,10 @@ impl Machine {
     }
 
     /// Passes a fence that is open, or takes a grant.
-    pub(crate) fn pass(&self, number: usize, hold: Hold) -> bool {
+    pub(crate) fn pass(&self, number: usize, hold: WaitCondition) -> bool {
         let mut state = self.lock();
         let card = &mut state.cards[number];
-        if let Hold::Turn(turn) = hold {
+        if let WaitCondition::Turn(turn) = hold {
             let about_to = card.context.as_ref().map(|context| context.others_at_work(turn, &card.sync));
             if let Some(arbiter) = card.sync.arbiter(turn.engine) {
                 arbiter.request(turn, about_to.unwrap_or_default());
@@ -322,24 +322,24 @@ impl Machine {
 
 /// The effect of an injection on a submission that is about to run.
 #[derive(Clone, Copy, Debug)]
-enum Blow {
+enum InjectedFault {
     Hang,
     Reset,
     Malfunction,
 }
 
 /// The injection that strikes a submission with this number, if any.
-fn blow(faults: &Injections, submission: u64) -> Option<Blow> {
-    let blows = [
-        (injection::HANG, Blow::Hang),
-        (injection::RESET, Blow::Reset),
-        (injection::MALFUNCTION, Blow::Malfunction),
+fn blow(faults: &Injections, submission: u64) -> Option<InjectedFault> {
+    let faults_in_order = [
+        (injection::HANG, InjectedFault::Hang),
+        (injection::RESET, InjectedFault::Reset),
+        (injection::MALFUNCTION, InjectedFault::Malfunction),
     ];
-    blows.into_iter().find(|&(form, _)| faults.strikes_at(form, submission)).map(|(_, blow)| blow)
+    faults_in_order.into_iter().find(|&(form, _)| faults.strikes_at(form, submission)).map(|(_, blow)| blow)
 }
 
 /// Takes the first item of a queue.
-fn begin(state: &mut State, number: usize, queue: u32) -> Option<(Run, Option<Blow>)> {
+fn begin(state: &mut State, number: usize, queue: u32) -> Option<(Run, Option<InjectedFault>)> {
     let card = &mut state.cards[number];
     let context = card.context.as_mut()?;
     if !context.is_runnable(queue, &card.sync) {

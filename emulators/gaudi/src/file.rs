@@ -13,7 +13,7 @@ use crate::dmabuf;
 use crate::injection;
 use crate::machine::{Guard, Machine, State};
 use crate::opener::Opener;
-use crate::space::{Areas, Space, What};
+use crate::space::{Areas, MappingKind, Space};
 use emulator_core::file::{Opened, is_held, mapped_file};
 use emulator_core::{Errno, Process, clock};
 use hal_backend::HostRange;
@@ -26,7 +26,7 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenNode {
     pub(crate) card: usize,
-    /// Whether it is the control node, which only answers questions.
+    /// True if it is the control node, which only answers questions.
     pub(crate) control: bool,
 }
 
@@ -89,11 +89,15 @@ impl Machine {
         let mut space = Space::new(Areas::of(hardware, size));
         let (_, sram) = device_memory(hardware.sram_size)?;
         let usable = sram.slice(hardware.sram_reserved, hardware.sram_size - hardware.sram_reserved);
-        space.place(hardware.sram_base + hardware.sram_reserved, usable.ok_or(Errno::NOMEM)?, What::Fixed);
+        space.place(
+            hardware.sram_base + hardware.sram_reserved,
+            usable.ok_or(Errno::NOMEM)?,
+            MappingKind::Fixed,
+        );
         let mut dram = None;
         if !hardware.dram_virtual {
             let (file, range) = device_memory(size)?;
-            space.place(hardware.dram_base(size), range, What::Fixed);
+            space.place(hardware.dram_base(size), range, MappingKind::Fixed);
             space.back(hardware.dram_base(size), &file);
             dram = Some(file);
         }

@@ -34,7 +34,7 @@ pub(crate) struct Hardware {
     /// The size of the program's part.
     pub(crate) dram_size: u64,
     pub(crate) dram_page: u64,
-    /// Whether device memory is allocated and mapped in pages.
+    /// True if device memory is allocated and mapped in pages.
     pub(crate) dram_virtual: bool,
     pub(crate) sram_base: u64,
     pub(crate) sram_size: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Hardware {
     pub(crate) staged: bool,
     /// The timeout of a submission in seconds.
     pub(crate) timeout: u64,
-    /// Whether the compute engines are reset after each close.
+    /// True if the compute engines are reset after each close.
     pub(crate) release_reset: bool,
     /// The program's first sync object, monitor and completion queue.
     pub(crate) first_sob: u32,
@@ -177,7 +177,7 @@ impl Hardware {
         })
     }
 
-    /// Whether the driver takes commands of programs for a queue.
+    /// True if the driver takes commands of programs for a queue.
     ///
     /// No driver of the kernel's own enables networks. Of the streams of the two engines that reach the host,
     /// it enables three, and of the others all. rule(queue-enabled)
@@ -198,7 +198,7 @@ impl Hardware {
         }
     }
 
-    /// Whether a queue can signal and wait.
+    /// True if a queue can signal and wait.
     pub(crate) fn syncs(&self, number: u32) -> bool {
         match self.queue(number) {
             Some(QueueKind::External) => true,
@@ -214,12 +214,12 @@ impl Hardware {
         self.driver_sob + 2 * place
     }
 
-    /// Whether a queue moves bytes, and only within the device.
+    /// True if a queue moves bytes, and only within the device.
     pub(crate) fn stays_within(&self, number: u32) -> bool {
         self.dram_virtual && matches!(number, 8..=15 | 48..=55 | 84..=91 | 120..=127)
     }
 
-    /// Whether a queue is one of an engine for transfers.
+    /// True if a queue is one of an engine for transfers.
     pub(crate) fn transfers(&self, number: u32) -> bool {
         match self.dram_virtual {
             true => number <= 7 || self.stays_within(number),
@@ -227,7 +227,7 @@ impl Hardware {
         }
     }
 
-    /// Whether packets of a queue can write to the registers of its transfers.
+    /// True if packets of a queue can write to the registers of its transfers.
     pub(crate) fn has_transfer_registers(&self, number: u32) -> bool {
         !self.dram_virtual && self.transfers(number)
     }
@@ -298,7 +298,7 @@ impl Hardware {
         self.dram_virtual.then_some(0xFFF0_77FF_FFFF_0000)
     }
 
-    /// Whether the driver accepts an address as that of a command buffer. Only the hardware checks that it is
+    /// True if the driver accepts an address as that of a command buffer. Only the hardware checks that it is
     /// mapped. rule(cb-address)
     pub(crate) fn may_hold_commands(&self, address: u64, length: u64, dram: u64) -> bool {
         // A buffer without bytes has no address.

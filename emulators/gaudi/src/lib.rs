@@ -122,23 +122,13 @@ pub use card::Counts;
 pub use machine::Machine;
 pub use options::Options;
 
-use emulator_core::threads::Running;
-use emulator_core::{EmulatedMachine, Errno, Own, Process, accel};
-use hal_backend::{Failure, HostRange};
 use hal_gaudi_abi::uapi::event;
-use hal_kernel::registry::Registry;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::Path;
-use std::sync::Arc;
 
 /// A machine with emulated cards. Its threads end when the last reference is dropped.
 pub type Emulator = emulator_core::Emulator<Machine>;
 
 /// Emulated Gaudi cards, to be injected into the driver.
 pub type Emulated = emulator_core::Emulated<Machine>;
-
-/// Every machine of this process.
-static MACHINES: Registry<Options, Emulator> = Registry::new();
 
 impl Machine {
     /// The counts of a card; zeros, if there is none of that number.
@@ -165,67 +155,5 @@ impl Machine {
         if state.cards.find(card).is_some() {
             self.unplug(&mut state, card);
         }
-    }
-}
-
-impl EmulatedMachine for Machine {
-    type Options = Options;
-
-    fn machines() -> &'static Registry<Options, Emulator> {
-        &MACHINES
-    }
-
-    fn start(options: Options) -> Result<Running<Self>, Failure> {
-        let workers = options.execution.workers;
-        Running::start("gaudi", Self::new(options), workers, Self::work, Self::tick, Self::stop)
-    }
-
-    fn options(&self) -> &Options {
-        &self.options
-    }
-
-    fn open_node(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
-        let (card, control) = accel::node(path).ok_or(Errno::NOENT)?;
-        self.open(process, card, control)
-    }
-
-    fn close_file(&self, file: OwnedFd) {
-        self.close(file);
-    }
-
-    fn answer(
-        self: &Arc<Self>,
-        process: &dyn Process,
-        file: BorrowedFd<'_>,
-        request: u32,
-        argument: &mut [u8],
-    ) -> Result<(), Errno> {
-        self.request(process, file, request, argument)
-    }
-
-    fn map_memory(
-        self: &Arc<Self>,
-        file: BorrowedFd<'_>,
-        length: usize,
-        offset: u64,
-    ) -> Result<HostRange, Errno> {
-        self.map(file, length, offset)
-    }
-
-    fn attribute_text(&self, path: &Path) -> Result<String, Errno> {
-        self.attribute(path)
-    }
-
-    fn folder_names(&self, path: &Path) -> Result<Vec<String>, Errno> {
-        self.folder(path)
-    }
-
-    fn card_of(&self, file: BorrowedFd<'_>) -> Option<usize> {
-        self.file(file).ok().map(|file| file.card)
-    }
-
-    fn holder_of(&self, path: &Path) -> Option<String> {
-        let (card, _) = accel::node(path)?;
-        self.holder(&Own, card)
     }
 }

@@ -14,7 +14,7 @@ use crate::sync::Sync;
 use emulator_core::claim::Claims;
 use emulator_core::file::OpenFiles;
 use emulator_core::injection::Injections;
-use emulator_core::machine::Later;
+use emulator_core::machine::Timers;
 use emulator_core::{Errno, clock, machine};
 use hal_gaudi_abi::uapi::{TimeoutEvent, event};
 use std::sync::atomic::Ordering;
@@ -38,7 +38,7 @@ pub(crate) struct Cards {
     pub(crate) files: OpenFiles<OpenNode>,
     pub(crate) next_context: u64,
     /// Items that were executed and end later.
-    pub(crate) late: Later<Ended>,
+    pub(crate) late: Timers<Ended>,
 }
 
 /// A unit of work: a hardware queue, by card and number.
@@ -65,7 +65,7 @@ impl Machine {
             cards: (0..options.cards).map(card).collect(),
             files: OpenFiles::default(),
             next_context: 1,
-            late: Later::default(),
+            late: Timers::default(),
         };
         Self {
             hardware: hardware::of(options.generation),

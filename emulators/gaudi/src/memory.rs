@@ -7,7 +7,7 @@ use crate::card::{Context, DeviceMemory};
 use crate::file::device_memory;
 use crate::injection;
 use crate::machine::{Guard, Machine};
-use crate::space::{Hint, Pool, What};
+use crate::space::{Hint, MappingKind, Pool};
 use emulator_core::Errno;
 use emulator_core::PAGE;
 use emulator_core::Process;
@@ -131,7 +131,7 @@ impl Machine {
         }
         let force = request.flags & mem::FORCE_HINT != 0;
         let hint = Hint { address: request.hint_addr, force, align: 0 };
-        let what = What::Device(request.handle);
+        let what = MappingKind::Device(request.handle);
         let address = context.live.space.write().map(Pool::Device, memory.range.clone(), 0, hint, what);
         let address = address.ok_or(Errno::NOMEM)?;
         context.live.space.write().back(address, &memory.file);
@@ -163,7 +163,8 @@ impl Machine {
         }
         let align = if start % LARGE == 0 { LARGE } else { PAGE };
         let hint = Hint { address: request.hint_addr, force, align };
-        let address = context.live.space.write().map(Pool::Host, memory, start % PAGE, hint, What::Host);
+        let address =
+            context.live.space.write().map(Pool::Host, memory, start % PAGE, hint, MappingKind::Host);
         address.ok_or(Errno::NOMEM)
     }
 
@@ -177,18 +178,19 @@ impl Machine {
         }
         let mapping = {
             let mut space = owner.live.space.write();
-            let mine = |what| matches!(what, What::Device(_) | What::Host | What::Imported);
+            let mine =
+                |what| matches!(what, MappingKind::Device(_) | MappingKind::Host | MappingKind::Imported);
             if space.get(address).is_none_or(|mapping| !mine(mapping.what)) {
                 return Err(Errno::INVAL);
             }
             space.unmap(address).ok_or(Errno::INVAL)?
         };
-        if let What::Device(handle) = mapping.what
+        if let MappingKind::Device(handle) = mapping.what
             && let Some(memory) = owner.memory.get_mut(&handle)
         {
             memory.mapped -= 1;
         }
-        if mapping.what == What::Host {
+        if mapping.what == MappingKind::Host {
             // The program may free the memory as soon as this returns, so no worker may use it then. A program
             // that waits for its submissions first never waits here.
             let here = |state: &Guard<'_>| {

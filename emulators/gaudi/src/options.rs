@@ -62,7 +62,7 @@ pub struct Options {
     pub generation: Generation,
     /// How many bytes of device memory a program can have on each.
     pub dram: u64,
-    /// Whether the vendor's operation 99 is there, which makes another device's dma-buf addressable.
+    /// True if the vendor's operation 99 is there, which makes another device's dma-buf addressable.
     pub register: bool,
     /// Which request numbers the driver listens to.
     pub abi: Abi,
@@ -70,7 +70,7 @@ pub struct Options {
     pub hz: u32,
     /// How the machine executes.
     pub execution: Execution,
-    /// What goes wrong.
+    /// The faults to inject.
     pub injections: Vec<Injection>,
 }
 

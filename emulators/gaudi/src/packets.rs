@@ -6,12 +6,12 @@
 //! is a page fault, like any other access. Only each lookup of a mapping takes the lock.
 
 use crate::arbiter::ArbiterRequest;
-use crate::card::{Body, Live, Nested, Position};
+use crate::card::{ChunkCommand, Live, Nested, Position};
 use crate::engine::{CommandError, ItemEnd, Run};
 use crate::machine::Machine;
 use crate::programs::{DISPATCH, dispatch};
 use crate::space::Piece;
-use crate::sync::{self, Fence, Hold};
+use crate::sync::{self, Fence, WaitCondition};
 use emulator_core::backing;
 use emulator_core::share::Dispatch;
 use hal_backend::HostRange;
@@ -188,7 +188,7 @@ enum ItemStop {
     CommandError(CommandError),
     Aborted,
     Reset,
-    Held(Hold, Position),
+    Held(WaitCondition, Position),
 }
 
 impl From<CommandError> for ItemStop {
@@ -201,14 +201,14 @@ impl From<CommandError> for ItemStop {
 pub(crate) fn execute(machine: &Machine, run: &Run, worker: usize) -> ItemEnd {
     let engine = Engine { machine, run, worker };
     let done = match &run.item.body {
-        Body::Copied(bytes) => engine.all(Source::Copied(bytes)),
-        &Body::Address { address, length } => Source::at(&run.live, address, length)
+        ChunkCommand::Copied(bytes) => engine.all(Source::Copied(bytes)),
+        &ChunkCommand::Address { address, length } => Source::at(&run.live, address, length)
             .map_err(ItemStop::from)
             .and_then(|source| engine.all(source)),
-        &Body::Signal { object } => {
+        &ChunkCommand::Signal { object } => {
             machine.signal_object(run.card, &run.live, object).map_err(ItemStop::from)
         }
-        Body::Wait { .. } => Ok(()),
+        ChunkCommand::Wait { .. } => Ok(()),
     };
     match done {
         Ok(()) => ItemEnd::Done,
@@ -241,7 +241,7 @@ struct Level<'a> {
 enum Next {
     Packet,
     /// The packet ends when this fence is open, or the queue is granted the engine.
-    Held(Hold),
+    Held(WaitCondition),
     /// Other commands are executed first.
     Nested(Nested),
 }
@@ -317,7 +317,7 @@ impl Engine<'_> {
             opcode::FENCE => {
                 let config = low(word(packet, 0));
                 let fence = Fence::of_packet(self.machine.hardware, queue, config, upper);
-                return Ok(self.pass(Hold::Fence(fence)));
+                return Ok(self.pass(WaitCondition::Fence(fence)));
             }
             opcode::ARB_POINT => {
                 let config = low(word(packet, 0));
@@ -328,7 +328,11 @@ impl Engine<'_> {
                 let hardware = self.machine.hardware;
                 let most = if hardware.dram_virtual { 0xFF_FFFF } else { 0xFF };
                 let engine = sync::engine_of(hardware, queue);
-                return Ok(self.pass(Hold::Turn(ArbiterRequest { engine, queue, priority: config & most })));
+                return Ok(self.pass(WaitCondition::Turn(ArbiterRequest {
+                    engine,
+                    queue,
+                    priority: config & most,
+                })));
             }
             // The lower processor has no such packets.
             opcode::CP_DMA if upper => return Ok(Next::Nested(self.commands_elsewhere(packet))),
@@ -357,7 +361,7 @@ impl Engine<'_> {
     }
 
     /// Continues, if the packet's condition is satisfied.
-    fn pass(&self, hold: Hold) -> Next {
+    fn pass(&self, hold: WaitCondition) -> Next {
         if self.machine.pass(self.run.card, hold) { Next::Packet } else { Next::Held(hold) }
     }
 
@@ -557,7 +561,7 @@ fn plain(control: u32) -> Result<(), CommandError> {
     )))
 }
 
-/// Whether a packet is skipped because its predicate is false.
+/// True if a packet is skipped because its predicate is false.
 fn is_predicated(operation: u32) -> bool {
     matches!(
         operation,

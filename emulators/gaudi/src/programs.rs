@@ -2,7 +2,7 @@
 
 //! Host programs on an emulated card: the packet that calls one, which no hardware has.
 
-use emulator_core::HostPrograms;
+use emulator_core::ProgramHost;
 use hal_backend::{Code, Failure};
 use hal_gaudi_abi::programs::{CardPrograms, ProgramCall};
 use std::sync::Arc;
@@ -47,21 +47,16 @@ pub(crate) fn dispatch_length(bindings: usize, constants: usize) -> usize {
 }
 
 /// Host programs of a machine in this process, or in the one that supervises it.
-struct Programs(Arc<dyn HostPrograms>);
-
-/// The driver's view of the programs that `keeper` keeps.
-pub(crate) fn card_programs(keeper: Arc<dyn HostPrograms>) -> Arc<dyn CardPrograms> {
-    Arc::new(Programs(keeper))
-}
+pub(crate) struct Programs(pub(crate) Arc<dyn ProgramHost>);
 
 impl CardPrograms for Programs {
-    fn host(&self) -> &dyn HostPrograms {
+    fn host(&self) -> &dyn ProgramHost {
         &*self.0
     }
 
-    fn encode(&self, call: &ProgramCall<'_>, commands: &mut Vec<u8>) -> Result<(), Failure> {
+    fn encode(&self, call: &ProgramCall<'_>) -> Result<Vec<u8>, Failure> {
         let (bindings, constants) = (call.bindings.len(), call.constants.len());
-        let length = self.encoded_length(bindings, constants);
+        let length = dispatch_length(bindings, constants);
         let word = |number: usize| {
             u32::try_from(number).map_err(|_| {
                 let message =
@@ -69,13 +64,13 @@ impl CardPrograms for Programs {
                 Failure::new(Code::InvalidArgument, message)
             })
         };
-        let begin = commands.len();
         let head = [word(length)?, DISPATCH << 24];
         let (bindings, constants) = (word(bindings)?, word(constants)?);
         let [x, y, z] = call.workgroup_size;
         let [columns, rows, layers] = call.workgroup_count;
         let sizes = [call.function, call.local_memory, x, y, z, bindings, columns, rows, layers, constants];
         // The fields follow the order of `dispatch`.
+        let mut commands = Vec::with_capacity(length);
         commands.extend(head.iter().flat_map(|word| word.to_le_bytes()));
         commands.extend(call.program.to_le_bytes());
         commands.extend(sizes.iter().flat_map(|word| word.to_le_bytes()));
@@ -83,12 +78,8 @@ impl CardPrograms for Programs {
         let binding = |&(address, length): &(u64, u64)| [address, length];
         commands.extend(call.bindings.iter().flat_map(binding).flat_map(u64::to_le_bytes));
         commands.extend(call.constants.iter().flat_map(|constant| constant.to_le_bytes()));
-        commands.resize(begin + length, 0);
-        Ok(())
-    }
-
-    fn encoded_length(&self, bindings: usize, constants: usize) -> usize {
-        dispatch_length(bindings, constants)
+        commands.resize(length, 0);
+        Ok(commands)
     }
 }
 
@@ -99,7 +90,7 @@ mod tests {
 
     struct None;
 
-    impl HostPrograms for None {
+    impl ProgramHost for None {
         fn load(&self, _: Arc<dyn HostProgram>) -> u64 {
             0
         }
@@ -124,9 +115,7 @@ mod tests {
             bindings: &[(1 << 40, 20), (2 << 40, 21)],
         };
         let programs = Programs(Arc::new(None));
-        let mut commands = vec![7; 8];
-        programs.encode(&call, &mut commands).unwrap();
-        let packet = &commands[8..];
+        let packet = programs.encode(&call).unwrap();
         let word = |at: usize| u32::from_le_bytes(*packet[at..].first_chunk().unwrap());
         let long = |at: usize| u64::from_le_bytes(*packet[at..].first_chunk().unwrap());
         assert_eq!(

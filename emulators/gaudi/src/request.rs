@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Requests of open files: which of them the driver has, on which node, in which state.
+//! The kernel driver's entry points, and its requests: those that a node has in each state.
 
 use crate::card::Status;
 use crate::file::OpenNode;
 use crate::injection;
-use crate::machine::Machine;
-use emulator_core::{Errno, PAGE, Process, drm, identity};
-use hal_backend::HostRange;
+use crate::{Emulator, Machine, Options};
+use emulator_core::threads::Running;
+use emulator_core::{EmulatedMachine, Errno, OwnProcess, PAGE, Process, accel, drm, identity};
+use hal_backend::{Failure, HostRange};
 use hal_gaudi_abi::uapi::{Abi, Call};
-use std::os::fd::BorrowedFd;
+use hal_kernel::registry::Registry;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The number of the request after the driver's five: debugging.
@@ -69,8 +72,57 @@ impl Machine {
         self.lock().files.get(identity).copied()
     }
 
-    /// Answers a request.
-    pub(crate) fn request(
+    /// Switches the debugging of a card on and off. No debug data is modelled. rule(debug-mode)
+    fn debug(&self, number: usize, argument: &[u8]) -> Result<(), Errno> {
+        /// The offsets of the operation and of its switch.
+        const OPERATION: usize = 24;
+        const ENABLE: usize = 32;
+        /// The operation that switches; the ones before it read debug data.
+        const SET_MODE: u32 = 7;
+        let word = |at: usize| -> Result<u32, Errno> { drm::take(argument.get(at..).unwrap_or_default()) };
+        let (operation, enable) = (word(OPERATION)?, word(ENABLE)? != 0);
+        let mut state = self.lock();
+        let card = &mut state.cards[number];
+        card.ready()?;
+        match operation {
+            0..SET_MODE if !card.debugging => Err(Errno::FAULT),
+            SET_MODE if card.debugging != enable => {
+                card.debugging = enable;
+                Ok(())
+            }
+            SET_MODE => Err(Errno::FAULT),
+            _ => Err(Errno::INVAL),
+        }
+    }
+}
+
+impl EmulatedMachine for Machine {
+    type Options = Options;
+
+    fn machines() -> &'static Registry<Options, Emulator> {
+        static MACHINES: Registry<Options, Emulator> = Registry::new();
+        &MACHINES
+    }
+
+    fn start(options: Options) -> Result<Running<Self>, Failure> {
+        let workers = options.execution.workers;
+        Running::start("gaudi", Self::new(options), workers, Self::work, Self::tick, Self::stop)
+    }
+
+    fn options(&self) -> &Options {
+        &self.options
+    }
+
+    fn open_node(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
+        let (card, control) = accel::node(path).ok_or(Errno::NOENT)?;
+        self.open(process, card, control)
+    }
+
+    fn close_file(&self, file: OwnedFd) {
+        self.close(file);
+    }
+
+    fn answer(
         self: &Arc<Self>,
         process: &dyn Process,
         file: BorrowedFd<'_>,
@@ -101,31 +153,7 @@ impl Machine {
         })
     }
 
-    /// Switches the debugging of a card on and off. No debug data is modelled. rule(debug-mode)
-    fn debug(&self, number: usize, argument: &[u8]) -> Result<(), Errno> {
-        /// The offsets of the operation and of its switch.
-        const OPERATION: usize = 24;
-        const ENABLE: usize = 32;
-        /// The operation that switches; the ones before it read debug data.
-        const SET_MODE: u32 = 7;
-        let word = |at: usize| -> Result<u32, Errno> { drm::take(argument.get(at..).unwrap_or_default()) };
-        let (operation, enable) = (word(OPERATION)?, word(ENABLE)? != 0);
-        let mut state = self.lock();
-        let card = &mut state.cards[number];
-        card.ready()?;
-        match operation {
-            0..SET_MODE if !card.debugging => Err(Errno::FAULT),
-            SET_MODE if card.debugging != enable => {
-                card.debugging = enable;
-                Ok(())
-            }
-            SET_MODE => Err(Errno::FAULT),
-            _ => Err(Errno::INVAL),
-        }
-    }
-
-    /// Maps the object at an offset.
-    pub(crate) fn map(
+    fn map_memory(
         self: &Arc<Self>,
         file: BorrowedFd<'_>,
         length: usize,
@@ -142,5 +170,22 @@ impl Machine {
         let length = length.checked_next_multiple_of(4096).ok_or(Errno::NOMEM)?;
         let copy = rustix::io::fcntl_dupfd_cloexec(file, 3)?;
         self.see(number, copy, length, offset)
+    }
+
+    fn attribute_text(&self, path: &Path) -> Result<String, Errno> {
+        self.attribute(path)
+    }
+
+    fn folder_names(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        self.folder(path)
+    }
+
+    fn card_of(&self, file: BorrowedFd<'_>) -> Option<usize> {
+        self.file(file).ok().map(|file| file.card)
+    }
+
+    fn holder_of(&self, path: &Path) -> Option<String> {
+        let (card, _) = accel::node(path)?;
+        self.holder(&OwnProcess, card)
     }
 }

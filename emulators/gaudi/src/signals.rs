@@ -9,9 +9,9 @@
 //! A program may *reserve* signals: its own packets make them, in a submission that names the reservation, and
 //! a wait can be for any one of them.
 
-use crate::card::{Body, Context, Reservation, Role, SyncValue};
+use crate::card::{ChunkCommand, Context, Reservation, Role, SyncValue};
 use crate::machine::{Guard, Machine};
-use crate::submit::{SubmissionRefusal, SubmissionRequest, Why, nothing, submission};
+use crate::submit::{RefusalReason, SubmissionRefusal, SubmissionRequest, nothing, submission};
 use crate::sync::{self, Stream, TURN};
 use emulator_core::Errno;
 use emulator_core::Process;
@@ -100,7 +100,7 @@ impl Machine {
             cs.role = Role::Signal(SyncValue { queue, which: turn.which, value: turn.value });
             cs.needs.push((queue, turn.which));
         }
-        self.enqueue(state, number, sequence, vec![(queue, Body::Signal { object })]);
+        self.enqueue(state, number, sequence, vec![(queue, ChunkCommand::Signal { object })]);
         Ok(CsOut {
             seq: sequence,
             sob_base_addr_offset: self.offset(queue, turn.now),
@@ -172,7 +172,12 @@ impl Machine {
             cs.reservation = reservation.map(|(id, _)| id);
         }
         let object = self.hardware.sync_object(point.queue) + u32::try_from(point.which).unwrap_or(0);
-        self.enqueue(state, number, sequence, vec![(queue, Body::Wait { object, value: point.value })]);
+        self.enqueue(
+            state,
+            number,
+            sequence,
+            vec![(queue, ChunkCommand::Wait { object, value: point.value })],
+        );
         Ok(CsOut { seq: sequence, ..CsOut::default() })
     }
 
@@ -232,7 +237,10 @@ impl Machine {
 
     fn context_room(&self, state: &Guard<'_>, number: usize, queue: u32) -> Result<(), SubmissionRefusal> {
         let context = state.cards[number].context.as_ref();
-        self.room(context.ok_or(SubmissionRefusal(Errno::NODEV, Why::Other))?, std::iter::once(queue))
+        self.room(
+            context.ok_or(SubmissionRefusal(Errno::NODEV, RefusalReason::Other))?,
+            std::iter::once(queue),
+        )
     }
 
     /// Releases the sync objects and the reservation of a submission that has ended.
@@ -283,7 +291,7 @@ fn turn(
     } else {
         let other = 1 - which;
         if needed(stream, other) != 1 {
-            return Err(SubmissionRefusal(Errno::INVAL, Why::Other));
+            return Err(SubmissionRefusal(Errno::INVAL, RefusalReason::Other));
         }
         // The last signal drops the object's own use; reserved ones do not have it.
         stream.next = if reserves { count + 1 } else { count };

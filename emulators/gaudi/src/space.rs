@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// The kind of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum MappingKind {
     /// Memory that every context has.
     Fixed,
     /// Device memory with this handle.
@@ -33,7 +33,7 @@ pub(crate) struct Mapping {
     /// The exact first address, by which the mapping is ended.
     pub(crate) address: u64,
     pub(crate) memory: HostRange,
-    pub(crate) what: What,
+    pub(crate) what: MappingKind,
     /// The file of all this memory, if it is known.
     file: Option<Arc<OwnedFd>>,
 }
@@ -128,7 +128,7 @@ impl Space {
         self.areas.get_mut(pool as usize).and_then(Option::as_mut)
     }
 
-    /// Whether nothing is mapped in whole pages from here.
+    /// True if nothing is mapped in whole pages from here.
     fn is_free(&self, start: u64, length: u64) -> bool {
         let end = start.saturating_add(length);
         self.mappings.range(..end).next_back().is_none_or(|(_, last)| last.end() <= start)
@@ -183,7 +183,7 @@ impl Space {
         memory: HostRange,
         skip: u64,
         hint: Hint,
-        what: What,
+        what: MappingKind,
     ) -> Option<u64> {
         let unit = if pool == Pool::Device { self.page } else { PAGE };
         let length = (skip + memory.length()).max(1).checked_next_multiple_of(unit)?;
@@ -207,13 +207,14 @@ impl Space {
     pub(crate) fn ranges(&self, address: u64) -> Vec<(u64, u64)> {
         let host =
             self.areas.get(1).and_then(Option::as_ref).is_some_and(|area| area.bounds.contains(&address));
-        let of_kind = |what| if host { what == What::Host } else { matches!(what, What::Device(_)) };
+        let of_kind =
+            |what| if host { what == MappingKind::Host } else { matches!(what, MappingKind::Device(_)) };
         let mappings = self.mappings.values().filter(|mapping| of_kind(mapping.what));
         mappings.map(|mapping| (mapping.address, mapping.memory.length())).collect()
     }
 
     /// Maps memory at an address that is known to be free.
-    pub(crate) fn place(&mut self, address: u64, memory: HostRange, what: What) {
+    pub(crate) fn place(&mut self, address: u64, memory: HostRange, what: MappingKind) {
         self.mappings.insert(address / PAGE * PAGE, Mapping { address, memory, what, file: None });
     }
 
@@ -237,7 +238,7 @@ impl Space {
 
     /// How many mappings a program has made.
     pub(crate) fn mapped(&self) -> usize {
-        self.mappings.values().filter(|mapping| mapping.what != What::Fixed).count()
+        self.mappings.values().filter(|mapping| mapping.what != MappingKind::Fixed).count()
     }
 
     /// Passes the memory behind a range of addresses to `each`, piece by piece, if all of it is mapped.
@@ -255,7 +256,7 @@ impl Space {
             let memory = mapping.memory.slice(offset, here).ok_or(at)?;
             pieces.push(Piece {
                 memory,
-                host: matches!(mapping.what, What::Host | What::Buffer | What::Imported),
+                host: matches!(mapping.what, MappingKind::Host | MappingKind::Buffer | MappingKind::Imported),
                 file: mapping.file.clone().map(|file| (file, offset)),
             });
             at = at.wrapping_add(here);
@@ -269,14 +270,14 @@ impl Space {
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) memory: HostRange,
-    /// Whether it is in the host's half of the address space.
+    /// True if it is in the host's half of the address space.
     pub(crate) host: bool,
     /// Its file, and the offset there.
     pub(crate) file: Option<(Arc<OwnedFd>, u64)>,
 }
 
 impl Piece {
-    /// Whether part of it was never written, so that it is zero and takes no space.
+    /// True if part of it was never written, so that it is zero and takes no space.
     pub(crate) fn is_hole(&self, at: u64, length: u64) -> bool {
         let Some((file, offset)) = &self.file else { return false };
         let start = offset + at;
@@ -317,8 +318,8 @@ mod tests {
     #[test]
     fn access_may_go_on_in_the_next_mapping() {
         let mut space = space();
-        let first = space.map(Pool::Host, memory(4096), 0, Hint::default(), What::Host).unwrap();
-        let second = space.map(Pool::Host, memory(4096), 0, Hint::default(), What::Host).unwrap();
+        let first = space.map(Pool::Host, memory(4096), 0, Hint::default(), MappingKind::Host).unwrap();
+        let second = space.map(Pool::Host, memory(4096), 0, Hint::default(), MappingKind::Host).unwrap();
         assert_eq!(second, first + 4096);
         let lengths =
             |pieces: Vec<Piece>| pieces.iter().map(|piece| piece.memory.length()).collect::<Vec<_>>();
@@ -331,7 +332,7 @@ mod tests {
     #[test]
     fn only_the_exact_address_ends_a_mapping() {
         let mut space = space();
-        let address = space.map(Pool::Host, memory(5000), 12, Hint::default(), What::Host).unwrap();
+        let address = space.map(Pool::Host, memory(5000), 12, Hint::default(), MappingKind::Host).unwrap();
         assert_eq!(address % 4096, 12);
         assert!(space.unmap(address - 12).is_none() && space.unmap(address + 4096).is_none());
         assert!(space.unmap(address).is_some() && space.unmap(address).is_none());
@@ -342,7 +343,7 @@ mod tests {
     fn wanted_addresses_are_had_if_they_are_free() {
         let mut space = space();
         let mut want = |address, force, align| {
-            space.map(Pool::Host, memory(8192), 0, Hint { address, force, align }, What::Host)
+            space.map(Pool::Host, memory(8192), 0, Hint { address, force, align }, MappingKind::Host)
         };
         assert_eq!(want(0x100_4000, true, 0), Some(0x100_4000));
         assert_eq!(
@@ -366,7 +367,7 @@ mod tests {
     #[test]
     fn reserved_addresses_are_given_to_who_asks_only() {
         let mut space = space();
-        let mut next = || space.map(Pool::Host, memory(4096), 0, Hint::default(), What::Host);
+        let mut next = || space.map(Pool::Host, memory(4096), 0, Hint::default(), MappingKind::Host);
         let all: Vec<u64> = std::iter::from_fn(&mut next).collect();
         assert_eq!(all.len(), 15);
         assert!(!all.contains(&0x100_B000));
@@ -381,7 +382,7 @@ mod tests {
                 memory(0x3_0000),
                 0,
                 Hint { address, force: address != 0, align: 0 },
-                What::Device(1),
+                MappingKind::Device(1),
             )
         };
         assert_eq!((map(0), map(0)), (Some(0x10_0000), Some(0x13_0000)));
@@ -399,7 +400,7 @@ mod tests {
                 if end && !live.is_empty() {
                     let (address, _) = live.swap_remove(usize::try_from(length).unwrap() % live.len());
                     prop_assert!(space.unmap(address).is_some());
-                } else if let Some(address) = space.map(Pool::Host, memory(length), skip, Hint::default(), What::Host) {
+                } else if let Some(address) = space.map(Pool::Host, memory(length), skip, Hint::default(), MappingKind::Host) {
                     prop_assert!((0x100_0000..0x101_0000).contains(&address));
                     let apart = |&(other, size): &(u64, u64)| address + length <= other || other + size <= address;
                     prop_assert!(live.iter().all(apart));

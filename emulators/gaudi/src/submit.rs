@@ -8,7 +8,9 @@
 //! With `EAGAIN` the argument is returned as it was, so that it can be submitted again; with any other error it
 //! holds the error and no sequence number. rule(cs-answer)
 
-use crate::card::{Body, Card, CommandSubmission, Context, Drops, Item, Position, Role, Stage};
+use crate::card::{
+    Card, ChunkCommand, CommandSubmission, Context, Item, Position, RefusalCounts, Role, Stage,
+};
 use crate::hardware::QueueKind;
 use crate::injection;
 use crate::machine::{Guard, Machine};
@@ -51,7 +53,7 @@ pub(crate) struct SubmissionRequest {
 
 /// Why a submission was refused, for the statistics.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Why {
+pub(crate) enum RefusalReason {
     Parsing,
     Full,
     InFlight,
@@ -62,23 +64,23 @@ pub(crate) enum Why {
 
 /// A refusal.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SubmissionRefusal(pub(crate) Errno, pub(crate) Why);
+pub(crate) struct SubmissionRefusal(pub(crate) Errno, pub(crate) RefusalReason);
 
 impl SubmissionRefusal {
     pub(crate) fn invalid() -> Self {
-        Self(Errno::INVAL, Why::Validation)
+        Self(Errno::INVAL, RefusalReason::Validation)
     }
 
     /// Counts it, and returns the error. rule(cs-counters)
     fn counted(self, state: &mut Guard<'_>, number: usize) -> Errno {
         let Self(error, why) = self;
         let card = &mut state.cards[number];
-        let count = |drops: &mut Drops| match why {
-            Why::Parsing => drops.parsing += 1,
-            Why::Full => drops.full += 1,
-            Why::InFlight => drops.in_flight += 1,
-            Why::Validation => drops.validation += 1,
-            Why::Other => {}
+        let count = |drops: &mut RefusalCounts| match why {
+            RefusalReason::Parsing => drops.parsing += 1,
+            RefusalReason::Full => drops.full += 1,
+            RefusalReason::InFlight => drops.in_flight += 1,
+            RefusalReason::Validation => drops.validation += 1,
+            RefusalReason::Other => {}
         };
         count(&mut card.drops);
         if let Some(context) = &mut card.context {
@@ -223,13 +225,14 @@ impl Machine {
         chunks: &[Chunk],
         wanted: &SubmissionRequest,
         stage: Option<Stage>,
-    ) -> Result<Vec<(u32, Body)>, SubmissionRefusal> {
-        let no_card = SubmissionRefusal(Errno::NODEV, Why::Other);
+    ) -> Result<Vec<(u32, ChunkCommand)>, SubmissionRefusal> {
+        let no_card = SubmissionRefusal(Errno::NODEV, RefusalReason::Other);
         let card = &mut state.cards[number];
         let context = card.context.as_mut().ok_or(no_card)?;
         let bodies = chunks.iter().map(|chunk| self.check(context, chunk));
         let bodies = bodies.collect::<Result<Vec<_>, SubmissionRefusal>>()?;
-        let internal = |&(queue, _): &(u32, Body)| self.hardware.queue(queue) == Some(QueueKind::Internal);
+        let internal =
+            |&(queue, _): &(u32, ChunkCommand)| self.hardware.queue(queue) == Some(QueueKind::Internal);
         // Of submissions that end together, only the last must report its end. rule(cs-internal)
         if bodies.iter().all(internal) && stage.is_none_or(|stage| stage.last) {
             return Err(SubmissionRefusal::invalid());
@@ -238,8 +241,10 @@ impl Machine {
         let first = stage.is_some_and(|stage| stage.first == sequence);
         if first && wanted.flags & cs::ENCAP_SIGNALS != 0 {
             let id = u32::try_from(wanted.first & 0xFFFF_FFFF).unwrap_or(0);
-            let reservation =
-                context.reservations.get_mut(&id).ok_or(SubmissionRefusal(Errno::INVAL, Why::Other))?;
+            let reservation = context
+                .reservations
+                .get_mut(&id)
+                .ok_or(SubmissionRefusal(Errno::INVAL, RefusalReason::Other))?;
             reservation.sequence = Some(sequence);
             if let Some(cs) = context.submissions.get_mut(&sequence) {
                 cs.reservation = Some(id);
@@ -254,7 +259,7 @@ impl Machine {
                 .values()
                 .any(|cs| of_same(cs) && cs.stage.is_some_and(|stage| stage.last));
             if !begun || ended {
-                return Err(SubmissionRefusal(Errno::INVAL, Why::Other));
+                return Err(SubmissionRefusal(Errno::INVAL, RefusalReason::Other));
             }
         }
         Ok(bodies)
@@ -276,7 +281,7 @@ impl Machine {
         let place = sequence.checked_sub(self.hardware.window);
         let other = place.and_then(|sequence| context.submissions.get(&sequence));
         if other.is_some_and(|cs| !cs.done && !cs.waits_failed) {
-            return Err(SubmissionRefusal(Errno::AGAIN, Why::InFlight).counted(state, number));
+            return Err(SubmissionRefusal(Errno::AGAIN, RefusalReason::InFlight).counted(state, number));
         }
         context.next_sequence += 1;
         let submission = CommandSubmission {
@@ -315,7 +320,7 @@ impl Machine {
         why.counted(state, number)
     }
 
-    /// Whether the queues have room for the chunks.
+    /// Checks that the queues have room for the chunks.
     pub(crate) fn room(
         &self,
         context: &Context,
@@ -329,20 +334,20 @@ impl Machine {
             let depth = self.hardware.depth(number);
             let taken = context.queues.get(&number).map_or(0, |queue| queue.taken);
             if count > depth && self.hardware.queue(number) == Some(QueueKind::Internal) {
-                return Err(SubmissionRefusal(Errno::NOMEM, Why::Full));
+                return Err(SubmissionRefusal(Errno::NOMEM, RefusalReason::Full));
             }
             if taken + count > depth {
-                return Err(SubmissionRefusal(Errno::AGAIN, Why::Full));
+                return Err(SubmissionRefusal(Errno::AGAIN, RefusalReason::Full));
             }
         }
         Ok(())
     }
 
     /// Checks a chunk of work, and copies its commands if the driver does.
-    fn check(&self, context: &Context, chunk: &Chunk) -> Result<(u32, Body), SubmissionRefusal> {
+    fn check(&self, context: &Context, chunk: &Chunk) -> Result<(u32, ChunkCommand), SubmissionRefusal> {
         let queue = chunk.queue_index;
         let user = chunk.cs_chunk_flags & chunk::USER_ALLOC_CB != 0;
-        let parsing = |error| SubmissionRefusal(error, Why::Parsing);
+        let parsing = |error| SubmissionRefusal(error, RefusalReason::Parsing);
         let body = match (self.hardware.queue(queue).ok_or(SubmissionRefusal::invalid())?, user) {
             // The flag has no effect on queues that take only one kind of buffer. rule(cs-user-buffer)
             (QueueKind::External, _) => {
@@ -357,7 +362,7 @@ impl Machine {
                     return Err(SubmissionRefusal::invalid());
                 }
                 parser::check(&bytes).map_err(parsing)?;
-                Body::Copied(Arc::from(bytes))
+                ChunkCommand::Copied(Arc::from(bytes))
             }
             (QueueKind::Internal, _) | (QueueKind::Hardware, true) => {
                 let (address, length) = (chunk.cb_handle, chunk.cb_size);
@@ -367,7 +372,7 @@ impl Machine {
                 if !self.hardware.may_hold_commands(address, u64::from(length), self.options.dram) {
                     return Err(parsing(Errno::FAULT));
                 }
-                Body::Address { address, length }
+                ChunkCommand::Address { address, length }
             }
             (QueueKind::Driver, _) | (QueueKind::Hardware, false) => return Err(SubmissionRefusal::invalid()),
         };
@@ -380,7 +385,7 @@ impl Machine {
         state: &mut Guard<'_>,
         number: usize,
         sequence: u64,
-        bodies: Vec<(u32, Body)>,
+        bodies: Vec<(u32, ChunkCommand)>,
     ) {
         let Card { context: Some(context), counts, .. } = &mut state.cards[number] else { return };
         counts.submissions += 1;
@@ -456,7 +461,9 @@ impl Machine {
             let chunks = bytes.chunks_exact(size_of::<Chunk>());
             chunks.map(|bytes| Chunk::read_from_bytes(bytes).map_err(|_| Errno::FAULT)).collect()
         };
-        read().map_err(|error| SubmissionRefusal(error, Why::Validation).counted(&mut self.lock(), number))
+        read().map_err(|error| {
+            SubmissionRefusal(error, RefusalReason::Validation).counted(&mut self.lock(), number)
+        })
     }
 }
 

@@ -4,8 +4,9 @@
 
 use crate::card::Status;
 use crate::machine::Cards;
-use crate::{Machine, Options, options, programs};
-use emulator_core::{Errno, HostPrograms, PAGE, Process, SupervisedMachine, accel, identity, view};
+use crate::programs::Programs;
+use crate::{Machine, Options, options};
+use emulator_core::{Errno, PAGE, Process, ProgramHost, SupervisedMachine, accel, identity, view};
 use hal_backend::{Failure, Parameter, Parameters};
 use hal_gaudi_abi::programs::CardPrograms;
 use hal_gaudi_abi::uapi::handle;
@@ -29,11 +30,11 @@ impl SupervisedMachine for Machine {
         options.cards
     }
 
-    fn card_programs(keeper: Arc<dyn HostPrograms>) -> Arc<dyn CardPrograms> {
-        programs::card_programs(keeper)
+    fn card_programs(keeper: Arc<dyn ProgramHost>) -> Arc<dyn CardPrograms> {
+        Arc::new(Programs(keeper))
     }
 
-    fn programs(&self) -> &dyn HostPrograms {
+    fn programs(&self) -> &dyn ProgramHost {
         &self.core
     }
 

@@ -113,7 +113,7 @@ impl Fence {
 
 /// The condition of a queue's packet, and the step behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hold {
+pub(crate) enum WaitCondition {
     Fence(Fence),
     Turn(ArbiterRequest),
 }
@@ -144,7 +144,7 @@ pub(crate) struct Stream {
     pub(crate) current: usize,
     /// How many submissions and reservations use each, plus one for an object that is not used up.
     pub(crate) needed: [u32; 2],
-    /// Whether that one is dropped when the object becomes current again.
+    /// True if that one is dropped when the object becomes current again.
     pub(crate) stale: [bool; 2],
 }
 
@@ -174,7 +174,7 @@ pub(crate) struct Sync {
 
 /// A word that is written to another address than a sync manager's or a fence's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Outside {
+pub(crate) struct PlainWrite {
     pub(crate) address: u64,
     pub(crate) value: u32,
 }
@@ -239,19 +239,23 @@ impl Sync {
         }
     }
 
-    /// Whether a condition is satisfied.
-    pub(crate) fn is_open(&self, hold: Hold) -> bool {
+    /// True if a condition is satisfied.
+    pub(crate) fn is_open(&self, hold: WaitCondition) -> bool {
         match hold {
-            Hold::Fence(fence) => self.fences.get(&fence.place).copied().unwrap_or(0) >= fence.target,
-            Hold::Turn(turn) => self.arbiters.get(&turn.engine).is_none_or(|arbiter| arbiter.is_open(turn)),
+            WaitCondition::Fence(fence) => {
+                self.fences.get(&fence.place).copied().unwrap_or(0) >= fence.target
+            }
+            WaitCondition::Turn(turn) => {
+                self.arbiters.get(&turn.engine).is_none_or(|arbiter| arbiter.is_open(turn))
+            }
         }
     }
 
     /// Passes a satisfied condition, and decrements its fence.
-    pub(crate) fn pass(&mut self, hold: Hold) -> bool {
+    pub(crate) fn pass(&mut self, hold: WaitCondition) -> bool {
         let fence = match hold {
-            Hold::Fence(fence) => fence,
-            Hold::Turn(turn) => {
+            WaitCondition::Fence(fence) => fence,
+            WaitCondition::Turn(turn) => {
                 return self.arbiters.get_mut(&turn.engine).is_none_or(|arbiter| arbiter.take(turn));
             }
         };
@@ -290,7 +294,7 @@ impl Sync {
     }
 
     /// Adds one to an object of the driver's, as the packet of a signal does.
-    pub(crate) fn signal(&mut self, hardware: &Hardware, number: u32) -> Vec<Outside> {
+    pub(crate) fn signal(&mut self, hardware: &Hardware, number: u32) -> Vec<PlainWrite> {
         let layout = layout(hardware);
         let [first, ..] = layout.managers;
         self.write(hardware, layout.registers + first + u64::from(number) * 4, ADD | 1).unwrap_or_default()
@@ -298,7 +302,7 @@ impl Sync {
 
     /// Writes a word to the address of a register, and returns the writes that this triggers outside of here.
     /// Nothing, if there is no such register at the address.
-    pub(crate) fn write(&mut self, hardware: &Hardware, address: u64, value: u32) -> Option<Vec<Outside>> {
+    pub(crate) fn write(&mut self, hardware: &Hardware, address: u64, value: u32) -> Option<Vec<PlainWrite>> {
         let mut outside = Vec::new();
         if !self.store(hardware, address, value) {
             return None;
@@ -314,7 +318,7 @@ impl Sync {
                 let [low, high] = writes.address.map(u64::from);
                 let address = high << 32 | low;
                 if !self.store(hardware, address, writes.payload) {
-                    outside.push(Outside { address, value: writes.payload });
+                    outside.push(PlainWrite { address, value: writes.payload });
                 }
             }
         }
@@ -362,7 +366,7 @@ impl Sync {
         }
     }
 
-    /// Whether a monitor is one of the three that belong to a long one before it.
+    /// True if a monitor is one of the three that belong to a long one before it.
     fn is_part(&self, manager: usize, number: u32) -> bool {
         (1..PARTS)
             .filter_map(|before| self.monitors.get(&(manager, number.checked_sub(before)?)))
@@ -429,7 +433,7 @@ pub(crate) fn object_offset(hardware: &Hardware, number: u32) -> u32 {
     u32::try_from(first).unwrap_or(0) + number * 4
 }
 
-/// Whether an address is one of a register.
+/// True if an address is one of a register.
 pub(crate) fn is_register(hardware: &Hardware, address: u64) -> bool {
     let size = if hardware.dram_virtual { 0x800_0000 } else { 0x400_0000 };
     let first = layout(hardware).registers;
@@ -520,7 +524,7 @@ mod tests {
 
         // The second fence of the first stream of the second tensor engine of the third part.
         let address = 0x1000_007F_F800_0000_u64 + 0x441_A000 + 0x290 + 2 * 0x14;
-        let fence = Hold::Fence(Fence::of_packet(hardware, 96 + 4, 2 << 30 | 1 << 16 | 1, true));
+        let fence = WaitCondition::Fence(Fence::of_packet(hardware, 96 + 4, 2 << 30 | 1 << 16 | 1, true));
         let mut set = |offset: u64, value: u32| {
             assert_eq!(sync.write(hardware, SOB + offset, value), Some(vec![]));
         };
@@ -558,7 +562,7 @@ mod tests {
         sync.write(hardware, SOB + 0xE000 + 300 * 4, arm);
         for _ in 0..2 {
             let written = sync.write(hardware, SOB + 800 * 4, ADD | 1).unwrap();
-            assert_eq!(written, [Outside { address: 0xFFF0_77FF_FFFF_0000, value: 50 }]);
+            assert_eq!(written, [PlainWrite { address: 0xFFF0_77FF_FFFF_0000, value: 50 }]);
             assert_eq!(sync.object(800), 0);
         }
     }

@@ -24,7 +24,7 @@ static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// The known state of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum KnownState {
     Busy,
     /// It has ended: the outcome, and the time if it is reported.
     Ended {
@@ -76,7 +76,7 @@ impl Machine {
             let same = context(&state, number).is_ok_and(|context| context.id == id);
             let found = if same { self.know(&mut state, number, request.seq) } else { Err(Errno::IO) };
             let known = found.inspect_err(|_| give(argument, &WaitOut::default()))?;
-            if known != Known::Busy {
+            if known != KnownState::Busy {
                 return finish(argument, known);
             }
             if !self.pause(&mut state, number, until, &mut slept)? {
@@ -137,10 +137,10 @@ impl Machine {
             let (mut map, mut first, mut is_reported) = (0, u64::MAX, true);
             for (place, &sequence) in sequences.iter().enumerate() {
                 match self.know(state, number, sequence)? {
-                    Known::Busy => continue,
-                    Known::Ended { error: Some(error), .. } => return Err(error),
-                    Known::Ended { error: None, timestamp } => first = first.min(timestamp.unwrap_or(0)),
-                    Known::Gone => is_reported = false,
+                    KnownState::Busy => continue,
+                    KnownState::Ended { error: Some(error), .. } => return Err(error),
+                    KnownState::Ended { error: None, timestamp } => first = first.min(timestamp.unwrap_or(0)),
+                    KnownState::Gone => is_reported = false,
                 }
                 map |= 1 << place;
             }
@@ -183,7 +183,7 @@ impl Machine {
     }
 
     /// The known state of a submission.
-    fn know(&self, state: &mut Guard<'_>, number: usize, sequence: u64) -> Result<Known, Errno> {
+    fn know(&self, state: &mut Guard<'_>, number: usize, sequence: u64) -> Result<KnownState, Errno> {
         let card = &mut state.cards[number];
         let remembered = card.injections.value(injection::GONE);
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
@@ -195,20 +195,25 @@ impl Machine {
     }
 }
 
-fn known(context: &mut Context, sequence: u64, window: u64) -> Known {
+fn known(context: &mut Context, sequence: u64, window: u64) -> KnownState {
     match context.submissions.get(&sequence) {
-        Some(cs) if !cs.done && cs.waits_failed => Known::Ended { error: Some(Errno::IO), timestamp: None },
-        Some(cs) if !cs.done => Known::Busy,
-        Some(cs) if !context.is_gone(sequence, window) => {
-            Known::Ended { error: cs.error, timestamp: cs.timestamp.then_some(cs.ended).filter(|&at| at > 0) }
+        Some(cs) if !cs.done && cs.waits_failed => {
+            KnownState::Ended { error: Some(Errno::IO), timestamp: None }
         }
+        Some(cs) if !cs.done => KnownState::Busy,
+        Some(cs) if !context.is_gone(sequence, window) => KnownState::Ended {
+            error: cs.error,
+            timestamp: cs.timestamp.then_some(cs.ended).filter(|&at| at > 0),
+        },
         // A late wait removes the outcome: the next one finds none. rule(outcome-store)
         _ => match context.outcomes.iter().rposition(|(kept, _)| *kept == sequence) {
-            Some(at) => context.outcomes.remove(at).map_or(Known::Gone, |(_, outcome)| Known::Ended {
-                error: outcome.error,
-                timestamp: Some(outcome.ended).filter(|&at| at > 0),
-            }),
-            None => Known::Gone,
+            Some(at) => {
+                context.outcomes.remove(at).map_or(KnownState::Gone, |(_, outcome)| KnownState::Ended {
+                    error: outcome.error,
+                    timestamp: Some(outcome.ended).filter(|&at| at > 0),
+                })
+            }
+            None => KnownState::Gone,
         },
     }
 }
@@ -217,7 +222,7 @@ fn context<'a>(state: &'a Guard<'_>, number: usize) -> Result<&'a Context, Errno
     state.cards[number].context.as_ref().ok_or(Errno::NODEV)
 }
 
-/// Whether waits on a card are possible.
+/// Checks that waits on a card are possible.
 fn waits(state: &mut Guard<'_>, number: usize) -> Result<(), Errno> {
     let card = &state.cards[number];
     match card.status {
@@ -237,10 +242,10 @@ fn ticks(microseconds: u64, tick: Duration, now: Duration) -> Option<Duration> {
 }
 
 /// The status of a wait that has an answer.
-fn finish(argument: &mut [u8], known: Known) -> Result<(), Errno> {
+fn finish(argument: &mut [u8], known: KnownState) -> Result<(), Errno> {
     let (error, timestamp, gone) = match known {
-        Known::Ended { error, timestamp } => (error, timestamp, false),
-        Known::Gone | Known::Busy => (None, None, true),
+        KnownState::Ended { error, timestamp } => (error, timestamp, false),
+        KnownState::Gone | KnownState::Busy => (None, None, true),
     };
     if let Some(error) = error {
         let status = if error == Errno::TIMEDOUT { wait::TIMED_OUT } else { wait::ABORTED };

@@ -17,9 +17,8 @@
 mod common;
 
 use common::{Card, bytes, card, executing, host, open, options, try_open};
-use emulator_core::process::{Own, Process};
-use emulator_core::supervised::Supervised;
-use emulator_core::{Errno, System};
+use emulator_core::process::{OwnProcess, Process};
+use emulator_core::{EmulatedMachine, Errno, System};
 use emulator_gaudi::{Emulator, Options};
 use hal_backend::HostRange;
 use hal_gaudi_abi::generation::Generation;
@@ -125,23 +124,23 @@ struct Other(u32);
 
 impl Process for Other {
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
-        Own.read(address, bytes)
+        OwnProcess.read(address, bytes)
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
-        Own.write(address, bytes)
+        OwnProcess.write(address, bytes)
     }
 
     fn pin(&self, address: u64, length: u64) -> Result<HostRange, Errno> {
-        Own.pin(address, length)
+        OwnProcess.pin(address, length)
     }
 
     fn descriptor(&self, number: i32) -> Result<OwnedFd, Errno> {
-        Own.descriptor(number)
+        OwnProcess.descriptor(number)
     }
 
     fn install(&self, file: OwnedFd) -> Result<i32, Errno> {
-        Own.install(file)
+        OwnProcess.install(file)
     }
 
     fn id(&self) -> u32 {
@@ -160,7 +159,7 @@ fn reset_kills_the_process_that_opened_the_card() {
     let _alone = ALONE.lock();
     let machine = Emulator::new(options(SECOND)).unwrap();
     let mut opener = Command::new("sleep").arg("600").spawn().unwrap();
-    let file = machine.open_for(&Other(opener.id()), Path::new("/dev/accel/accel0")).unwrap();
+    let file = machine.open_node(&Other(opener.id()), Path::new("/dev/accel/accel0")).unwrap();
     machine.report_error(0);
     let status = opener.wait().unwrap();
     assert_eq!(status.signal(), Some(9));

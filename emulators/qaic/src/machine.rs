@@ -17,7 +17,7 @@ use crate::kernel::user::{User, UserFile};
 use crate::options::Options;
 use emulator_core::file::OpenFiles;
 use emulator_core::injection::Injections;
-use emulator_core::machine::Later;
+use emulator_core::machine::Timers;
 use emulator_core::{Errno, machine};
 use hal_qaic_abi::sysfs::ChannelState;
 use hal_qaic_abi::uapi::CHANNELS;
@@ -142,7 +142,7 @@ pub(crate) struct Card {
     /// The channel whose sub-system restarts (`ssr_dbc`).
     pub(crate) restarting: Option<u32>,
     pub(crate) uevents: Uevents,
-    /// Whether channels have a state that the file system shows (`qaic_sysfs.c`, since 6.19).
+    /// True if channels have a state that the file system shows (`qaic_sysfs.c`, since 6.19).
     pub(crate) has_states: bool,
     // The device's half.
     pub(crate) server: Server,
@@ -195,7 +195,7 @@ impl Card {
 pub(crate) struct Cards {
     pub(crate) cards: machine::CardList<Card>,
     pub(crate) files: OpenFiles<UserFile>,
-    pub(crate) later: Later<ClockEvent>,
+    pub(crate) later: Timers<ClockEvent>,
 }
 
 /// Events of the clock.
@@ -237,7 +237,7 @@ impl Machine {
         let cards = Cards {
             cards: std::iter::repeat_with(|| Card::new(&options)).take(options.cards).collect(),
             files: OpenFiles::default(),
-            later: Later::default(),
+            later: Timers::default(),
         };
         Self { core: machine::MachineCore::new(options.execution.clone(), options.cards, cards), options }
     }

@@ -87,7 +87,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
 /// The parameters of the kernel module, with its defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Module {
-    /// Whether channels are polled instead of interrupting.
+    /// True if channels are polled instead of interrupting.
     pub datapath_polling: bool,
     /// How often they are polled, in microseconds.
     pub datapath_poll_interval_us: u32,
@@ -175,19 +175,19 @@ pub struct Options {
     pub segment: Option<u64>,
     /// How the kernel counts an object's memory.
     pub counter: MemoryCounter,
-    /// Whether the device wants checksums on its control channel.
+    /// True if the device wants checksums on its control channel.
     pub crc: bool,
-    /// Whether the kernel restarts a sub-system that crashes: Linux 6.19 and later. Before that the whole card
+    /// True if the kernel restarts a sub-system that crashes: Linux 6.19 and later. Before that the whole card
     /// goes with it.
     pub restarts: bool,
-    /// Whether the kernel keeps the interrupt line of a busy channel disabled. It always does; without that one
+    /// True if the kernel keeps the interrupt line of a busy channel disabled. It always does; without that one
     /// sees what it is good for.
     pub mitigation: bool,
     /// The parameters of the kernel module.
     pub module: Module,
     /// How the machine executes.
     pub execution: Execution,
-    /// What goes wrong.
+    /// The faults to inject.
     pub injections: Vec<Injection>,
 }
 

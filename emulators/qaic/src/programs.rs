@@ -34,7 +34,7 @@
 //! The outcome, one segment too, is the last output buffer, behind all others by a fence, and releases the
 //! unit.
 
-use emulator_core::HostPrograms;
+use emulator_core::ProgramHost;
 use hal_backend::container::ParseError;
 use hal_backend::{Code, Failure};
 use hal_qaic_abi::container::metadata::{Direction, Doorbell, Request, Space};
@@ -410,15 +410,15 @@ impl CallOutcome {
 }
 
 /// Host programs of a machine in this process, or in the one that supervises it.
-struct Programs(Arc<dyn HostPrograms>);
+struct Programs(Arc<dyn ProgramHost>);
 
 /// The driver's view of the programs that `keeper` keeps.
-pub fn card_programs(keeper: Arc<dyn HostPrograms>) -> Arc<dyn CardPrograms> {
+pub fn card_programs(keeper: Arc<dyn ProgramHost>) -> Arc<dyn CardPrograms> {
     Arc::new(Programs(keeper))
 }
 
 impl CardPrograms for Programs {
-    fn host(&self) -> &dyn HostPrograms {
+    fn host(&self) -> &dyn ProgramHost {
         &*self.0
     }
 
@@ -538,7 +538,7 @@ mod tests {
     #[test]
     fn outcome_that_was_not_written_is_a_loss_of_data() {
         struct None;
-        impl HostPrograms for None {
+        impl ProgramHost for None {
             fn load(&self, _: Arc<dyn HostProgram>) -> u64 {
                 0
             }

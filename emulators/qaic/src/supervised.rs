@@ -4,7 +4,7 @@
 
 use crate::kernel::user::UserFile;
 use crate::{Machine, Options, options, programs};
-use emulator_core::{Errno, HostPrograms, PAGE, Process, SupervisedMachine, accel, identity, view};
+use emulator_core::{Errno, PAGE, Process, ProgramHost, SupervisedMachine, accel, identity, view};
 use hal_backend::{Failure, Parameter, Parameters};
 use hal_qaic_abi::programs::CardPrograms;
 use std::fmt::Write;
@@ -27,11 +27,11 @@ impl SupervisedMachine for Machine {
         options.cards
     }
 
-    fn card_programs(keeper: Arc<dyn HostPrograms>) -> Arc<dyn CardPrograms> {
+    fn card_programs(keeper: Arc<dyn ProgramHost>) -> Arc<dyn CardPrograms> {
         programs::card_programs(keeper)
     }
 
-    fn programs(&self) -> &dyn HostPrograms {
+    fn programs(&self) -> &dyn ProgramHost {
         &self.core
     }
 

@@ -16,12 +16,11 @@
 mod common;
 
 use common::{Buffers, Program, card, image, open, options, passthrough};
-use emulator_core::supervised::Supervised;
-use emulator_core::{Errno, Process, System};
+use emulator_core::{EmulatedMachine, Errno, Process, System};
 use emulator_qaic::Emulator;
 use emulator_qaic::programs::Call as Dispatched;
 use hal_backend::{HostCall, HostRange};
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 use hal_qaic_abi::container::{Bases, Network, Plan};
 use hal_qaic_abi::nnc::command::{
     self, ActivateRequest, ActivateResponse, LoadElfRequest, LoadElfResponse, activation,
@@ -128,7 +127,7 @@ impl Client {
         mut argument: T,
     ) -> (Result<(), Errno>, T) {
         let file = self.file.as_ref().unwrap().as_fd();
-        let result = self.emulator.request_for(&self.remote, file, call.request(), argument.as_mut_bytes());
+        let result = self.emulator.answer(&self.remote, file, call.request(), argument.as_mut_bytes());
         (result, argument)
     }
 

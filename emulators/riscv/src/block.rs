@@ -64,9 +64,9 @@ pub(crate) enum Jump {
 /// A store is executed by itself, because of its side effects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lookup {
-    /// Whether the address is computed.
+    /// True if the address is computed.
     adds: bool,
-    /// Whether it is for a load.
+    /// True if it is for a load.
     loads: bool,
 }
 
@@ -212,13 +212,13 @@ impl Map {
         }
     }
 
-    /// Whether code was decoded near some of these addresses.
+    /// True if code was decoded near some of these addresses.
     pub(crate) fn overlaps(&self, address: u32, length: u32) -> bool {
         let last = address.saturating_add(length.saturating_sub(1));
         (address >> 8..=last >> 8).any(|granule| self.has(granule << 8))
     }
 
-    /// Whether code was decoded near an address.
+    /// True if code was decoded near an address.
     #[inline(always)]
     pub(crate) fn has(&self, address: u32) -> bool {
         let (word, bit) = Self::place(address);

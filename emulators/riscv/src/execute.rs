@@ -33,7 +33,7 @@ pub(crate) enum Flow {
     Break,
 }
 
-/// Whether an address is a multiple of the access.
+/// Checks that an address is a multiple of the access.
 #[inline(always)]
 fn aligned(address: u32, width: Width) -> StepResult<u32> {
     if address & (width.bytes() - 1) == 0 {

@@ -151,7 +151,7 @@ pub fn multiply(x: u32, y: u32) -> u32 {
     multiply_add(x, y, (x ^ y) & SIGN)
 }
 
-/// Whether this is no number.
+/// True for a NaN.
 #[inline]
 pub fn is_nan(x: u32) -> bool {
     x & !SIGN > INFINITY
@@ -163,19 +163,19 @@ fn order(x: u32) -> i32 {
     if x & SIGN == 0 { magnitude } else { -magnitude }
 }
 
-/// Whether both are numbers and equal.
+/// True if both are numbers and equal.
 #[inline]
 pub fn equal(x: u32, y: u32) -> bool {
     !is_nan(x) && !is_nan(y) && order(x) == order(y)
 }
 
-/// Whether both are numbers and the first is less.
+/// True if both are numbers and the first is less.
 #[inline]
 pub fn less(x: u32, y: u32) -> bool {
     !is_nan(x) && !is_nan(y) && order(x) < order(y)
 }
 
-/// Whether both are numbers and the first is not greater.
+/// True if both are numbers and the first is not greater.
 #[inline]
 pub fn less_or_equal(x: u32, y: u32) -> bool {
     !is_nan(x) && !is_nan(y) && order(x) <= order(y)

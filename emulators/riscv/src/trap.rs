@@ -65,7 +65,7 @@ pub enum Cause {
     ControlRegister {
         /// Its number.
         number: u16,
-        /// Whether it was to be written.
+        /// True if it was to be written.
         written: bool,
     },
 }

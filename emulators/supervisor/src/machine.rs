@@ -3,7 +3,7 @@
 //! The machine of a URI.
 
 use crate::tree::Numbers;
-use emulator_core::supervised::Supervised;
+use emulator_core::Emulator;
 use emulator_gaudi as gaudi;
 use emulator_qaic as qaic;
 use hal_backend::{Code, Failure, Parameters};
@@ -11,14 +11,20 @@ use hal_gaudi_abi::uapi::Abi;
 use std::sync::Arc;
 
 /// A machine, the name of its kernel driver, and how that driver numbers nodes.
-pub(crate) struct SupervisedCards {
-    pub(crate) cards: Arc<dyn Supervised>,
+pub(crate) struct SupervisedCards<M> {
+    pub(crate) machine: Arc<Emulator<M>>,
     pub(crate) driver: &'static str,
     pub(crate) numbers: Numbers,
 }
 
+/// The machines that this program can show.
+pub(crate) enum AnyCards {
+    Gaudi(SupervisedCards<gaudi::Machine>),
+    Qaic(SupervisedCards<qaic::Machine>),
+}
+
 /// The machine of a URI such as `gaudi://emulated?cards=2`.
-pub(crate) fn open(uri: &str) -> Result<SupervisedCards, Failure> {
+pub(crate) fn open(uri: &str) -> Result<AnyCards, Failure> {
     let unknown = || {
         let message = format!(
             "{uri} names no emulated machine; there are gaudi://emulated and qaic://emulated, with \
@@ -33,7 +39,7 @@ pub(crate) fn open(uri: &str) -> Result<SupervisedCards, Failure> {
     }
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let mut parameters = Parameters::new(name, pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))));
-    let machine = match name {
+    match name {
         "gaudi" => {
             let options = gaudi::Options::read(&mut parameters)?;
             parameters.finish()?;
@@ -41,20 +47,17 @@ pub(crate) fn open(uri: &str) -> Result<SupervisedCards, Failure> {
                 Abi::Drm => Numbers::Accelerators,
                 Abi::Old => Numbers::Own,
             };
-            SupervisedCards { cards: gaudi::Emulator::new(options)?, driver: "habanalabs", numbers }
+            let machine = gaudi::Emulator::new(options)?;
+            Ok(AnyCards::Gaudi(SupervisedCards { machine, driver: "habanalabs", numbers }))
         }
         "qaic" => {
             let options = qaic::Options::read(&mut parameters)?;
             parameters.finish()?;
-            SupervisedCards {
-                cards: qaic::Emulator::new(options)?,
-                driver: "qaic",
-                numbers: Numbers::Accelerators,
-            }
+            let machine = qaic::Emulator::new(options)?;
+            Ok(AnyCards::Qaic(SupervisedCards { machine, driver: "qaic", numbers: Numbers::Accelerators }))
         }
-        _ => return Err(unknown()),
-    };
-    Ok(machine)
+        _ => Err(unknown()),
+    }
 }
 
 #[cfg(test)]

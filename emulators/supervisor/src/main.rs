@@ -5,7 +5,7 @@
 //! The program is any program of this system, in any language, linked in any way, without privileges, and so
 //! are its children. It finds `/dev/accel` and `/sys/class/accel`, opens nodes, makes requests, maps memory,
 //! waits, forks, and passes descriptors to other processes. A seccomp filter on the program stops each of these
-//! calls, and an [emulator](emulator_core::supervised) in this process answers it. The system itself handles
+//! calls, and an [emulator](emulator_core::SupervisedMachine) in this process answers it. The system itself handles
 //! all the rest (closing, duplicating, passing and polling descriptors, the memory behind a mapping, the life
 //! of a dma-buf): the program's descriptors are real ones of memory files, which the emulator shares.
 //!
@@ -36,7 +36,9 @@ mod serve;
 mod target;
 mod tree;
 
+use emulator_core::SupervisedMachine;
 use launch::{OURS, Refused};
+use machine::{AnyCards, SupervisedCards};
 use serve::Supervisor;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -109,24 +111,37 @@ const LATE: Duration = Duration::from_secs(5);
 
 /// Runs a program with the cards of a machine. Returns its status.
 fn run(uri: &str, report: bool, program: &OsString, arguments: &[OsString]) -> Result<u8, Refused> {
+    match machine::open(uri) {
+        Ok(AnyCards::Gaudi(cards)) => supervise(&cards, report, program, arguments),
+        Ok(AnyCards::Qaic(cards)) => supervise(&cards, report, program, arguments),
+        Err(failure) => Err(Refused { status: OURS, message: failure.to_string() }),
+    }
+}
+
+fn supervise<M: SupervisedMachine>(
+    cards: &SupervisedCards<M>,
+    report: bool,
+    program: &OsString,
+    arguments: &[OsString],
+) -> Result<u8, Refused> {
     let ours = |message: String| Refused { status: OURS, message };
-    let machine = machine::open(uri).map_err(|failure| ours(failure.to_string()))?;
+    let SupervisedCards { machine, driver, numbers } = cards;
     let folder = Folder::new("with-cards")
         .map_err(|error| ours(format!("there is no folder for what programs list: {error}")))?;
-    let tree = Tree::new(machine.cards.clone(), machine.driver, machine.numbers, &folder);
+    let tree = Tree::new(machine.clone(), driver, *numbers, &folder);
     let running = launch::launch(program, arguments)?;
     raise_limit();
-    let supervisor = Supervisor::new(running.listener, machine.cards.clone(), tree);
+    let supervisor = Supervisor::new(running.listener, machine.clone(), tree);
     supervisor.start().map_err(|error| ours(format!("there is no thread to answer with: {error}")))?;
     let status = launch::wait_for_all(running.process);
     if report {
         // No process is left that could use the cards, but threads may still answer a request of one that was
         // killed.
         let end = Instant::now() + LATE;
-        while machine.cards.reap() && Instant::now() < end {
+        while machine.release_closed_files() && Instant::now() < end {
             std::thread::sleep(LATE / 500);
         }
-        eprint!("{}", machine.cards.report());
+        eprint!("{}", machine.summary());
     }
     Ok(status)
 }

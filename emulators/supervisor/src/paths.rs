@@ -6,7 +6,7 @@ use crate::seccomp::Notice;
 use crate::serve::{Answer, Supervisor, half};
 use crate::target::{Plain, TargetProcess};
 use crate::tree::TreeEntry;
-use emulator_core::{Errno, Process};
+use emulator_core::{Errno, Process, SupervisedMachine};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -42,7 +42,7 @@ enum Question {
 struct PathRequest {
     folder: i32,
     path: Option<u64>,
-    /// Whether an empty path means the descriptor.
+    /// True if an empty path means the descriptor.
     may_be_empty: bool,
     question: Question,
 }
@@ -91,7 +91,7 @@ fn request(target: &TargetProcess<'_>, notice: &Notice) -> Result<PathRequest, E
     })
 }
 
-impl Supervisor {
+impl<M: SupervisedMachine> Supervisor<M> {
     /// Answers a call that takes a path.
     pub(crate) fn path(&self, target: &TargetProcess<'_>, notice: &Notice) -> Result<Answer, Errno> {
         // The system reports the error in flags that cannot be read.
@@ -161,7 +161,7 @@ impl Supervisor {
         }
         // Another thread may have closed it since.
         let Ok(file) = target.descriptor(request.folder) else { return Ok(Answer::Pass) };
-        let Some(path) = self.machine.node(file.as_fd()) else { return Ok(Answer::Pass) };
+        let Some(path) = self.machine.node_of(file.as_fd()) else { return Ok(Answer::Pass) };
         drop(file);
         // A card that was pulled out has no node any more, but a process that has it open still sees its
         // identity.
@@ -193,7 +193,7 @@ impl Supervisor {
         }
         // Opened only as a name: this does not use the device.
         let file = rustix::fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        self.machine.node(file.as_fd())
+        self.machine.node_of(file.as_fd())
     }
 
     fn open(

@@ -116,7 +116,7 @@ impl Listener {
         }
     }
 
-    /// Whether a notice still waits for its answer. While it does, its number names its thread.
+    /// True if a notice still waits for its answer. While it does, its number names its thread.
     pub(crate) fn is_valid(&self, notice: &Notice) -> bool {
         let mut id = notice.id;
         // SAFETY: the request takes a notice's number.

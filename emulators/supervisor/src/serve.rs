@@ -20,8 +20,7 @@ use crate::seccomp::{Listener, Notice};
 use crate::target::TargetProcess;
 use crate::tree::Tree;
 use emulator_core::remote::Service;
-use emulator_core::supervised::Supervised;
-use emulator_core::{Errno, Process, interrupt};
+use emulator_core::{Emulator, Errno, Process, SupervisedMachine, interrupt};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -64,7 +63,7 @@ pub(crate) const fn half(argument: u64) -> u32 {
 #[derive(Default)]
 struct Requests {
     pending: Vec<Pending>,
-    parked: bool,
+    watcher_sleeps: bool,
 }
 
 /// A request in progress.
@@ -75,22 +74,22 @@ struct Pending {
 }
 
 /// Answers the calls of processes with a machine's cards.
-pub(crate) struct Supervisor {
+pub(crate) struct Supervisor<M> {
     pub(crate) listener: Listener,
-    pub(crate) machine: Arc<dyn Supervised>,
-    pub(crate) tree: Tree,
+    pub(crate) machine: Arc<Emulator<M>>,
+    pub(crate) tree: Tree<M>,
     pub(crate) programs: Arc<Service>,
     /// How many threads wait for notices.
     waiting: AtomicUsize,
     requests: Mutex<Requests>,
     begun: Condvar,
-    /// Whether a file may be open.
+    /// True if a file may be open.
     open: Mutex<bool>,
     opened: Condvar,
 }
 
-impl Supervisor {
-    pub(crate) fn new(listener: Listener, machine: Arc<dyn Supervised>, tree: Tree) -> Arc<Self> {
+impl<M: SupervisedMachine> Supervisor<M> {
+    pub(crate) fn new(listener: Listener, machine: Arc<Emulator<M>>, tree: Tree<M>) -> Arc<Self> {
         Arc::new(Self {
             programs: Service::new(machine.clone()),
             listener,
@@ -173,7 +172,7 @@ impl Supervisor {
             // The system reports the error in the descriptor.
             Err(_) => return Ok(Answer::Pass),
         };
-        if self.machine.node(file.as_fd()).is_none() {
+        if self.machine.node_of(file.as_fd()).is_none() {
             return Ok(Answer::Pass);
         }
         let mut argument = vec![0; ((request >> 16) & 0x3FFF) as usize];
@@ -183,9 +182,8 @@ impl Supervisor {
         let before = argument.clone();
         let flag = Arc::new(AtomicBool::new(false));
         self.begin(notice, &flag);
-        let result = interrupt::on_behalf(flag, || {
-            self.machine.request_for(target, file.as_fd(), request, &mut argument)
-        });
+        let result =
+            interrupt::on_behalf(flag, || self.machine.answer(target, file.as_fd(), request, &mut argument));
         self.requests.lock().pending.retain(|pending| pending.notice.id != notice.id);
         // The output is copied also with an error.
         if request & OUT != 0 && argument != before {
@@ -203,7 +201,7 @@ impl Supervisor {
         }
         // The system reports the error in the descriptor.
         let Ok(file) = target.descriptor(half(number).cast_signed()) else { return Ok(Answer::Pass) };
-        if self.machine.node(file.as_fd()).is_none() {
+        if self.machine.node_of(file.as_fd()).is_none() {
             return Ok(Answer::Pass);
         }
         self.machine.may_map(target, file.as_fd(), length, offset).map(|()| Answer::Pass)
@@ -211,7 +209,7 @@ impl Supervisor {
 
     /// Opens a node for a process.
     pub(crate) fn open_node(&self, target: &TargetProcess<'_>, path: &Path) -> Result<OwnedFd, Errno> {
-        let file = self.machine.open_for(target, path)?;
+        let file = self.machine.open_node(target, path)?;
         let mut open = self.open.lock();
         *open = true;
         self.opened.notify_one();
@@ -220,7 +218,7 @@ impl Supervisor {
 
     fn begin(&self, notice: &Notice, flag: &Arc<AtomicBool>) {
         let mut requests = self.requests.lock();
-        if std::mem::take(&mut requests.parked) {
+        if std::mem::take(&mut requests.watcher_sleeps) {
             self.begun.notify_one();
         }
         requests.pending.push(Pending { notice: *notice, since: Instant::now(), flag: flag.clone() });
@@ -231,7 +229,7 @@ impl Supervisor {
         let mut requests = self.requests.lock();
         loop {
             while requests.pending.is_empty() {
-                requests.parked = true;
+                requests.watcher_sleeps = true;
                 self.begun.wait(&mut requests);
             }
             MutexGuard::unlocked(&mut requests, || std::thread::sleep(LOOK));
@@ -243,7 +241,7 @@ impl Supervisor {
                 }
             }
             if interrupted {
-                MutexGuard::unlocked(&mut requests, || self.machine.nudge());
+                MutexGuard::unlocked(&mut requests, || self.machine.wake_requests());
             }
         }
     }
@@ -258,7 +256,7 @@ impl Supervisor {
             self.opened.wait_for(&mut open, REAP);
             // An open meanwhile sets it again.
             *open = false;
-            let still = MutexGuard::unlocked(&mut open, || self.machine.reap());
+            let still = MutexGuard::unlocked(&mut open, || self.machine.release_closed_files());
             *open |= still;
         }
     }

@@ -38,7 +38,7 @@ impl<'a> TargetProcess<'a> {
         Self { listener, notice }
     }
 
-    /// Whether the number still belongs to the thread.
+    /// Checks that the number still belongs to the thread.
     fn still(&self) -> Result<(), Errno> {
         if self.listener.is_valid(self.notice) { Ok(()) } else { Err(Errno::SRCH) }
     }
@@ -93,7 +93,7 @@ impl<'a> TargetProcess<'a> {
         Err(Errno::NAMETOOLONG)
     }
 
-    /// Whether a signal waits that would end the thread's sleep in a kernel, or the thread is gone.
+    /// True if a signal waits that would end the thread's sleep in a kernel, or the thread is gone.
     pub(crate) fn is_interrupted(&self) -> bool {
         let Ok(status) = self.text("status") else { return true };
         let mask = |name: &str| {

@@ -6,8 +6,7 @@
 //! because a program reads them by itself: they are in a folder of this process, updated whenever one is
 //! opened, and paths relative to one of them refer to the folder that it stands for.
 
-use emulator_core::supervised::Supervised;
-use emulator_core::{Errno, accel, remote};
+use emulator_core::{Emulator, Errno, SupervisedMachine, System, accel, remote};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -114,8 +113,8 @@ impl Drop for Folder {
 }
 
 /// The tree.
-pub(crate) struct Tree {
-    machine: Arc<dyn Supervised>,
+pub(crate) struct Tree<M> {
+    machine: Arc<Emulator<M>>,
     numbers: Numbers,
     /// The folder that holds the folders.
     root: PathBuf,
@@ -125,15 +124,15 @@ pub(crate) struct Tree {
     parameters: PathBuf,
 }
 
-impl Tree {
+impl<M: SupervisedMachine> Tree<M> {
     /// A tree of a machine, with this driver's name, and a folder for its folders.
-    pub(crate) fn new(machine: Arc<dyn Supervised>, driver: &str, numbers: Numbers, folder: &Folder) -> Self {
+    pub(crate) fn new(machine: Arc<Emulator<M>>, driver: &str, numbers: Numbers, folder: &Folder) -> Self {
         let module = Path::new("/sys/module").join(driver);
         let parameters = module.join("parameters");
         Self { machine, numbers, root: folder.0.clone(), module, parameters }
     }
 
-    /// Whether a path begins in a folder of this tree, and leads out of it again.
+    /// True if a path begins in a folder of this tree, and leads out of it again.
     pub(crate) fn leads_out(&self, path: &Path) -> bool {
         let back = path.components().position(|part| part == Component::ParentDir);
         back.is_some_and(|back| {
@@ -295,9 +294,9 @@ fn plain(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use emulator_gaudi::{Emulator, Options};
+    use emulator_gaudi::{Machine, Options};
 
-    fn tree(name: &str) -> (Tree, Folder) {
+    fn tree(name: &str) -> (Tree<Machine>, Folder) {
         let machine = Emulator::new(Options::default()).unwrap();
         let folder = Folder::new(name).unwrap();
         (Tree::new(machine, "habanalabs", Numbers::Accelerators, &folder), folder)

@@ -39,6 +39,14 @@
 //! | `flip:N` | the last bit of the N-th read of more than four bytes is wrong |
 //! | `unplug:N` | the card is pulled out at the N-th request: `ENODEV` from there on |
 //!
+//! # A simulator's library
+//!
+//! The chip of `tenstorrent://ttsim` is in a simulator's library, which the variable `LIBTTSIM` names. Such a library
+//! ends its process where a rule is broken. So another program loads it, `tenstorrent-ttsim` of this crate: it is found
+//! beside the program that opens the device, where programs are looked for, or where `HAL_TTSIM_SERVER` says. When it
+//! ends, the device is lost, and the library's last words are the reason. Its tiles execute when the host looks for
+//! their end, on one thread, and nothing is counted.
+//!
 //! # Files
 //!
 //! | file | what is there |
@@ -73,103 +81,5 @@ pub use machine::{Counts, Machine};
 pub use options::{Library, Options};
 pub use server::serve;
 
-use emulator_core::threads::Running;
-use emulator_core::{DeviceRange, EmulatedMachine, Errno, Process};
-use hal_backend::{Failure, HostRange};
-use hal_kernel::registry::Registry;
-use hal_tenstorrent_abi::paths;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::Path;
-use std::sync::Arc;
-
 /// A machine with emulated cards. Its threads end when the last reference is dropped.
 pub type Emulator = emulator_core::Emulator<Machine>;
-
-/// Every machine of this process.
-static MACHINES: Registry<Options, Emulator> = Registry::new();
-
-impl EmulatedMachine for Machine {
-    type Options = Options;
-
-    fn machines() -> &'static Registry<Options, Emulator> {
-        &MACHINES
-    }
-
-    fn start(options: Options) -> Result<Running<Self>, Failure> {
-        let workers = options.execution.workers;
-        Running::start("tenstorrent", Self::new(options)?, workers, Self::work, Self::tick, Self::end)
-    }
-
-    fn options(&self) -> &Options {
-        &self.options
-    }
-
-    /// Fails with `EAGAIN` where the kernel would wait for a program that has the card for itself.
-    fn open_node(&self, _: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
-        self.open(paths::node(path).ok_or(Errno::NOENT)?, false)
-    }
-
-    fn open_node_exclusive(&self, path: &Path) -> Result<OwnedFd, Errno> {
-        self.open(paths::node(path).ok_or(Errno::NOENT)?, true)
-    }
-
-    fn close_file(&self, file: OwnedFd) {
-        drop(file);
-        self.release_closed();
-    }
-
-    fn answer(
-        self: &Arc<Self>,
-        _: &dyn Process,
-        file: BorrowedFd<'_>,
-        request: u32,
-        argument: &mut [u8],
-    ) -> Result<(), Errno> {
-        self.request(file, request, argument)
-    }
-
-    /// Nothing of this driver is plain memory.
-    fn map_memory(self: &Arc<Self>, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
-        Err(Errno::INVAL)
-    }
-
-    fn map_window(
-        self: &Arc<Self>,
-        file: BorrowedFd<'_>,
-        length: usize,
-        offset: u64,
-    ) -> Result<Arc<dyn DeviceRange>, Errno> {
-        window::map(self, file, length, offset)
-    }
-
-    fn attribute_text(&self, path: &Path) -> Result<String, Errno> {
-        let (card, file) = paths::file(path).ok_or(Errno::NOENT)?;
-        self.attribute(card, file)
-    }
-
-    fn folder_names(&self, path: &Path) -> Result<Vec<String>, Errno> {
-        let prefix = match path.to_str() {
-            Some(paths::CLASS) => paths::PREFIX,
-            Some(paths::NODES) => "",
-            _ => return Err(Errno::NOENT),
-        };
-        Ok(self.present().iter().map(|number| format!("{prefix}{number}")).collect())
-    }
-
-    /// A card is opened for one program alone, by its path: descriptors of it are not adopted.
-    fn card_of(&self, _: BorrowedFd<'_>) -> Option<usize> {
-        None
-    }
-
-    fn holder_of(&self, path: &Path) -> Option<String> {
-        self.is_open(paths::node(path)?).then(|| format!("process {}", std::process::id()))
-    }
-
-    fn failure_cause(&self) -> Option<String> {
-        self.ended()
-    }
-
-    fn stop_cause(&self, node: &Path) -> Option<String> {
-        self.stopped_core(paths::node(node)?)
-    }
-}

@@ -82,7 +82,7 @@ pub(crate) struct Card {
     complaint: Option<String>,
     /// How often it was reset (`reset_gen`); files from before are dead.
     pub(crate) resets: u64,
-    /// Whether it was pulled out (`detached`).
+    /// True if it was pulled out (`detached`).
     pub(crate) detached: bool,
 }
 
@@ -212,7 +212,7 @@ impl Machine {
         Ok(state.files.insert(opened, ()))
     }
 
-    /// Whether a card is open.
+    /// True if a card is open.
     pub(crate) fn is_open(&self, number: usize) -> bool {
         self.lock().open.values().any(|file| file.card == number)
     }

@@ -53,7 +53,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
 /// A library with a simulator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Library {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// Which board it is asked for, if it is one that can be: of ours, as `TENSTORRENT_SIM` says it.
     pub board: String,
@@ -64,9 +64,9 @@ pub struct Library {
 pub struct Options {
     /// How many cards there are.
     pub cards: usize,
-    /// What each of them is.
+    /// The board of each of them.
     pub board: Board,
-    /// What simulates them, if not this process.
+    /// The library that simulates them, if not this process.
     pub library: Option<Library>,
     /// Which module drives them.
     pub module: Version,
@@ -74,7 +74,7 @@ pub struct Options {
     pub execution: Execution,
     /// The file that is told what was done, when the machine ends.
     pub report: Option<PathBuf>,
-    /// What goes wrong.
+    /// The faults to inject.
     pub injections: Vec<Injection>,
 }
 

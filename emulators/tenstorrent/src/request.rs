@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Requests of open files, as the kernel's driver answers them.
+//! The kernel driver's entry points, and its requests.
 //!
 //! Request numbers hold no sizes: the driver copies its own structures, and a shorter argument fails with
 //! `EFAULT`.
 
-use crate::injection;
 use crate::machine::{Card, Machine, OpenFile, OwnedWindow};
+use crate::{Emulator, Options, injection, window};
 use emulator_chip::{BarAddress, Family};
 use emulator_core::file::Identity;
-use emulator_core::{Errno, identity};
+use emulator_core::threads::Running;
+use emulator_core::{DeviceRange, EmulatedMachine, Errno, Process, identity};
+use hal_backend::{Failure, HostRange};
+use hal_kernel::registry::Registry;
 use hal_tenstorrent_abi::uapi::{self, Request};
 use hal_tenstorrent_abi::{Version, paths};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `TENSTORRENT_MAX_INBOUND_TLBS`.
@@ -60,10 +65,41 @@ fn length<T>(input: usize) -> u32 {
     u32::try_from(size_of::<T>() - input).unwrap_or(u32::MAX)
 }
 
-impl Machine {
-    /// Answers a request (`tt_cdev_ioctl`).
-    pub(crate) fn request(
-        &self,
+impl EmulatedMachine for Machine {
+    type Options = Options;
+
+    fn machines() -> &'static Registry<Options, Emulator> {
+        static MACHINES: Registry<Options, Emulator> = Registry::new();
+        &MACHINES
+    }
+
+    fn start(options: Options) -> Result<Running<Self>, Failure> {
+        let workers = options.execution.workers;
+        Running::start("tenstorrent", Self::new(options)?, workers, Self::work, Self::tick, Self::end)
+    }
+
+    fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Fails with `EAGAIN` where the kernel would wait for a program that has the card for itself.
+    fn open_node(&self, _: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
+        self.open(paths::node(path).ok_or(Errno::NOENT)?, false)
+    }
+
+    fn open_node_exclusive(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        self.open(paths::node(path).ok_or(Errno::NOENT)?, true)
+    }
+
+    fn close_file(&self, file: OwnedFd) {
+        drop(file);
+        self.release_closed();
+    }
+
+    /// `tt_cdev_ioctl`.
+    fn answer(
+        self: &Arc<Self>,
+        _: &dyn Process,
         file: BorrowedFd<'_>,
         request: u32,
         argument: &mut [u8],
@@ -85,6 +121,51 @@ impl Machine {
         state.open.insert(identity, open);
         self.launch(&mut state, number);
         result
+    }
+
+    /// Nothing of this driver is plain memory.
+    fn map_memory(self: &Arc<Self>, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
+        Err(Errno::INVAL)
+    }
+
+    fn map_window(
+        self: &Arc<Self>,
+        file: BorrowedFd<'_>,
+        length: usize,
+        offset: u64,
+    ) -> Result<Arc<dyn DeviceRange>, Errno> {
+        window::map(self, file, length, offset)
+    }
+
+    fn attribute_text(&self, path: &Path) -> Result<String, Errno> {
+        let (card, file) = paths::file(path).ok_or(Errno::NOENT)?;
+        self.attribute(card, file)
+    }
+
+    fn folder_names(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        let prefix = match path.to_str() {
+            Some(paths::CLASS) => paths::PREFIX,
+            Some(paths::NODES) => "",
+            _ => return Err(Errno::NOENT),
+        };
+        Ok(self.present().iter().map(|number| format!("{prefix}{number}")).collect())
+    }
+
+    /// A card is opened for one program alone, by its path: descriptors of it are not adopted.
+    fn card_of(&self, _: BorrowedFd<'_>) -> Option<usize> {
+        None
+    }
+
+    fn holder_of(&self, path: &Path) -> Option<String> {
+        self.is_open(paths::node(path)?).then(|| format!("process {}", std::process::id()))
+    }
+
+    fn failure_cause(&self) -> Option<String> {
+        self.ended()
+    }
+
+    fn stop_cause(&self, node: &Path) -> Option<String> {
+        self.stopped_core(paths::node(node)?)
     }
 }
 

@@ -75,7 +75,7 @@ impl Silicon {
         self.in_process().map(Chip::take_started).unwrap_or_default()
     }
 
-    /// Whether any tile has started.
+    /// True if any tile has started.
     pub(crate) fn has_started(&self) -> bool {
         self.in_process().is_some_and(Chip::has_started)
     }

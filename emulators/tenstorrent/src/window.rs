@@ -26,7 +26,7 @@ struct WindowRange {
     /// The address of the window.
     start: BarAddress,
     length: u64,
-    /// Whether reads are counted for an injection.
+    /// True if reads are counted for an injection.
     flips: bool,
     /// Keeps the file open, as a mapping does; dropped before closed files are released.
     file: Option<OwnedFd>,
@@ -87,7 +87,7 @@ impl WindowRange {
         end.map(|_| BarAddress { offset: self.start.offset + offset, ..self.start }).ok_or(Errno::FAULT)
     }
 
-    /// Whether an access was done. `ENODEV` if the chip has ended.
+    /// True if an access was done. `ENODEV` if the chip has ended.
     fn report(&self, result: Result<(), String>) -> Result<bool, Errno> {
         if let Err(violation) = &result {
             self.machine.complain(self.card, violation);
@@ -95,7 +95,7 @@ impl WindowRange {
         if self.board.chip.ended().is_some() { Err(Errno::NODEV) } else { Ok(result.is_ok()) }
     }
 
-    /// Whether this read is one to corrupt.
+    /// True if this read is one to corrupt.
     fn is_flipped(&self, length: usize) -> bool {
         self.flips && length > 4 && self.machine.lock().cards[self.card].injections.strikes(injection::FLIP)
     }

@@ -33,7 +33,7 @@ fn with<T>(work: impl FnOnce(&mut Simulator) -> T) -> T {
     }
 }
 
-/// Whether a broken rule ends the process, as in the vendor's library.
+/// True if a broken rule ends the process, as in the vendor's library.
 fn ends() -> bool {
     std::env::var_os("TENSTORRENT_SIM_VIOLATIONS").is_some_and(|value| value == "exit")
 }

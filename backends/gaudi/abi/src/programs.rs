@@ -5,7 +5,7 @@
 //! No hardware understands such commands. Their bytes are the emulator's own, and the driver passes them on.
 
 use hal_backend::Failure;
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 
 /// A call of a host program.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,11 +31,9 @@ pub struct ProgramCall<'a> {
 /// An emulated card that runs host programs.
 pub trait CardPrograms: Send + Sync {
     /// The keeper of the programs.
-    fn host(&self) -> &dyn HostPrograms;
+    fn host(&self) -> &dyn ProgramHost;
 
-    /// Appends the commands that make a compute queue run a call. Nothing is appended on failure.
-    fn encode(&self, call: &ProgramCall<'_>, commands: &mut Vec<u8>) -> Result<(), Failure>;
-
-    /// How many bytes [`encode`](Self::encode) appends for so many bindings and constants.
-    fn encoded_length(&self, bindings: usize, constants: usize) -> usize;
+    /// The commands that make a compute queue run a call. Their length depends on the numbers of bindings and constants
+    /// alone.
+    fn encode(&self, call: &ProgramCall<'_>) -> Result<Vec<u8>, Failure>;
 }

@@ -84,7 +84,7 @@ hal_kernel::layouts! {
         return_size: u32 = 8,
         /// The question, one of [`info`].
         op: u32 = 12,
-        /// What some questions take; a union of one-word members.
+        /// The argument of some questions; a union of one-word members.
         dcore_id: u32 = 16,
         /// Must be zero.
         pad: u32 = 20,
@@ -452,7 +452,7 @@ pub mod wait {
     pub const INTERRUPT: u32 = 0x2;
     pub const INTERRUPT_KERNEL_CQ: u32 = 0x10;
     pub const REGISTER_INTERRUPT: u32 = 0x20;
-    /// Where the number of an interrupt begins.
+    /// The lowest bit of an interrupt's number.
     pub const INTERRUPT_SHIFT: u32 = 20;
     pub const ANY_CQ_INTERRUPT: u32 = 0xFFF;
     pub const ANY_DECODER_INTERRUPT: u32 = 0xFFE;
@@ -547,7 +547,7 @@ mod tests {
                 assert_eq!((offset, size), (known_offset, known_size), "{kernel}.{full}");
                 compared += 1;
             } else {
-                // What the headers leave without a name, and the vendor's own operation, which they do not have.
+                // Fields that the headers leave unnamed, and the vendor's own operation, which they do not have.
                 let unnamed = field.starts_with("reserved") || field == "pad";
                 assert!(unnamed || prefix == "reg_dmabuf_fd.", "{kernel}.{full} is not in the table");
             }

@@ -107,7 +107,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Whether a patch is of something that there is.
+    /// Checks that a patch's index is in range.
     fn index(&self, kind: PatchKind) -> Result<(), ParseError> {
         let (what, index, count) = match kind {
             PatchKind::BindingAddress { binding, .. }

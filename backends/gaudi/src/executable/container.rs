@@ -2,9 +2,9 @@
 
 //! The parts of an executable (HGX1). An experimental format of this project; no vendor tool writes or reads it.
 //!
-//! All of it is owned and public: a compiler or a test puts one together field by field. What [`Container::read`]
-//! returns has been checked; what was put together by hand has not, and [`Entry::encode`] then answers with a failure
-//! where it cannot do what a patch says, but does not look at the packets.
+//! All of it is owned and public: a compiler or a test puts one together field by field. [`Container::read`] returns
+//! checked parts. Parts that were put together by hand are unchecked: [`Entry::encode`] fails where it cannot apply a
+//! patch, but does not look at the packets.
 
 use super::failure;
 use super::{check, schema};
@@ -150,7 +150,7 @@ impl Axis {
 }
 
 impl Container {
-    /// The container's bytes. Nothing is checked: [`read`](Container::read) is who knows the card.
+    /// The container's bytes. Nothing is checked: [`read`](Container::read), which knows the card, checks.
     ///
     /// # Panics
     ///

@@ -90,11 +90,12 @@
 //! # Where things are
 //!
 //! `container` has the types, `schema` turns them into bytes and back, `walk` and `check` decide what is refused, and
-//! `call` fills in templates.
+//! `call` fills in templates. `loaded` is an executable on a card.
 
 mod call;
 mod check;
 mod container;
+mod loaded;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -102,6 +103,8 @@ mod walk;
 
 pub use call::Call;
 pub use container::{Axis, Container, DataSegment, Entry, Patch, PatchKind, Step};
+pub use loaded::Executable;
+pub(crate) use loaded::{ContainerCode, DeviceCode, ProgramCode};
 
 /// IREE's name of this format.
 pub const FORMAT: &str = "gaudi-hgx1";

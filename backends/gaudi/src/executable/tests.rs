@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is read, what is refused and why, and what is filled in.
+//! Containers that are read, those that are refused and why, and the patches of calls.
 
 mod calls;
 mod properties;

@@ -24,8 +24,8 @@ impl Key {
 
 struct CachedImport<T> {
     key: Key,
-    /// All that was said of the buffer, who serves it included: another process's handle for the same memory is
-    /// another one's word, and is not to lead this one's bytes elsewhere.
+    /// The whole handle, with its exporter: another process's handle for the same memory is not trusted for this one's
+    /// bytes.
     handle: Handle,
     value: Arc<T>,
 }

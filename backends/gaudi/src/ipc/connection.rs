@@ -8,7 +8,7 @@
 
 use super::export::is_here;
 use super::handle::Handle;
-use super::proof::{Side, Talk, random};
+use super::proof::{ConnectionId, Side, random};
 use super::service::{
     ANSWER, NOTICE, REPLY, address, is_of_this_user, message, most_text, peer_of, split_reply, words,
 };
@@ -23,11 +23,11 @@ use rustix::net::{
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// A connection whose other end is known, and on which nothing was brought yet.
+/// A connection whose other end has proved itself, before any memory was passed over it.
 pub(super) struct Call<'a> {
     handle: &'a Handle,
     socket: OwnedFd,
-    talk: Talk,
+    id: ConnectionId,
     patience: Duration,
 }
 
@@ -51,7 +51,7 @@ const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The result of polling a connection without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum PollResult {
     /// Nothing so far.
     Nothing,
     /// A request is under way, and takes what arrives.
@@ -80,11 +80,11 @@ impl Connection {
         // Also how long connecting may take, if the exporter accepts no connection.
         set_socket_timeout(&socket, Timeout::Send, Some(patience)).map_err(gone)?;
         connect(&socket, &address(&handle.service)?).map_err(gone)?;
-        let talk = meet(&socket, handle, Instant::now() + patience)?;
-        Ok(Call { handle, socket, talk, patience })
+        let id = meet(&socket, handle, Instant::now() + patience)?;
+        Ok(Call { handle, socket, id, patience })
     }
 
-    /// Whether anything can be asked.
+    /// True while a request can be sent.
     pub(super) fn is_open(&self) -> bool {
         self.state.lock().socket.is_some()
     }
@@ -107,12 +107,12 @@ impl Connection {
     }
 
     /// Takes a notice of the other side, if there is one. Never waits for long.
-    pub(super) fn listen(&self) -> Heard {
-        let Some(mut state) = self.state.try_lock() else { return Heard::Busy };
-        let Some(socket) = &state.socket else { return Heard::Over };
+    pub(super) fn listen(&self) -> PollResult {
+        let Some(mut state) = self.state.try_lock() else { return PollResult::Busy };
+        let Some(socket) = &state.socket else { return PollResult::Over };
         let (first, flags) = (&mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         match recv(socket, &mut first[..], flags) {
-            Err(Errno::AGAIN | Errno::INTR) => return Heard::Nothing,
+            Err(Errno::AGAIN | Errno::INTR) => return PollResult::Nothing,
             Ok((1.., _)) => {
                 let said = self.reply(socket, LAST_MESSAGE_TIMEOUT);
                 self.conclude(&mut state, &said);
@@ -120,7 +120,7 @@ impl Connection {
             _ => {}
         }
         hang_up(&mut state);
-        Heard::Over
+        PollResult::Over
     }
 
     fn gone(&self) -> Failure {
@@ -128,7 +128,7 @@ impl Connection {
         Failure::new(Code::Unavailable, message)
     }
 
-    /// Whether that was the last message.
+    /// True if that was the last message.
     fn conclude(&self, state: &mut ConnectionState, said: &Result<Option<(u32, String)>, Failure>) -> bool {
         let Ok(Some((code, why))) = said else { return false };
         if code & NOTICE == 0 {
@@ -217,9 +217,9 @@ fn hang_up(state: &mut ConnectionState) {
 impl Call<'_> {
     /// Offers shared memory, or none, and is accepted.
     pub(super) fn enter(self, memory: Option<(BorrowedFd<'_>, u64)>) -> Result<Connection, Failure> {
-        let Self { handle, socket, talk, patience } = self;
+        let Self { handle, socket, id, patience } = self;
         let length = memory.map_or(0, |(_, length)| length);
-        let shown = message(&[handle.secret.proof(Side::Importer, talk, length), length]);
+        let shown = message(&[handle.secret.proof(Side::Importer, id, length), length]);
         match memory {
             Some((file, _)) => send_with(socket.as_fd(), &shown, file)?,
             None => send_all(socket.as_fd(), &shown)?,
@@ -236,7 +236,7 @@ impl Call<'_> {
 }
 
 /// Makes sure that the listener under a handle's name is its exporter, before anything of use is sent to it.
-fn meet(connection: &OwnedFd, handle: &Handle, deadline: Instant) -> Result<Talk, Failure> {
+fn meet(connection: &OwnedFd, handle: &Handle, deadline: Instant) -> Result<ConnectionId, Failure> {
     let Handle { buffer, process, .. } = *handle;
     let other = |who: String| {
         let message =
@@ -251,8 +251,8 @@ fn meet(connection: &OwnedFd, handle: &Handle, deadline: Instant) -> Result<Talk
     if is_here(handle.namespace) && pid != process {
         return Err(other(format!("process {pid}")));
     }
-    let mut talk = Talk { buffer, importer: random()?, exporter: 0 };
-    send_all(connection.as_fd(), &message(&[buffer, talk.importer]))?;
+    let mut id = ConnectionId { buffer, importer: random()?, exporter: 0 };
+    send_all(connection.as_fd(), &message(&[buffer, id.importer]))?;
     let mut answer = [0; ANSWER];
     let answered = receive_until(connection.as_fd(), &mut answer, Some(deadline)).map_err(|failure| {
         let message = format!(
@@ -266,9 +266,9 @@ fn meet(connection: &OwnedFd, handle: &Handle, deadline: Instant) -> Result<Talk
         return Err(Failure::new(Code::Unavailable, message));
     }
     let proof;
-    [talk.exporter, proof] = words(&answer);
-    if proof != handle.secret.proof(Side::Exporter, talk, 0) {
+    [id.exporter, proof] = words(&answer);
+    if proof != handle.secret.proof(Side::Exporter, id, 0) {
         return Err(other("one that does not know its secret".to_owned()));
     }
-    Ok(talk)
+    Ok(id)
 }

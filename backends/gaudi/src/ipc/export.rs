@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
-/// What a dma-buf is a number of.
+/// A dma-buf is a number of these.
 pub(super) const PAGE: u64 = 4096;
 
 /// The buffers that this process has exported so far.
@@ -70,8 +70,8 @@ impl Exported {
     }
 }
 
-/// Device memory that others can use: a dma-buf, and what it is. Dropping it closes the descriptor; others keep
-/// theirs. So does the loss of the card, since a dma-buf keeps the card's file open.
+/// Device memory that others can use: a dma-buf and its handle. Dropping it closes the descriptor; others keep theirs.
+/// So does the loss of the card, since a dma-buf keeps the card's file open.
 pub struct Export {
     handle: Handle,
     buffer: Arc<Buffer>,
@@ -90,9 +90,9 @@ impl Export {
         &self.handle
     }
 
-    /// A new descriptor of the memory, to give to others. One that is open when the card is lost keeps the card from
-    /// being reset, and the kernel kills this process for it; a process that has [imported](Ipc::import) it is
-    /// notified, and lets go.
+    /// A new descriptor of the memory, to give to others. A descriptor that is open when the card is lost keeps the
+    /// card from being reset, and the kernel kills this process for it; a process that has [imported](Ipc::import) it
+    /// is notified, and closes its own.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl Drop for Export {
     }
 }
 
-/// What the kernel is to export memory by: where memory is mapped, a mapping and an offset from its beginning; else the
+/// The kernel's names for memory to export: a mapping and an offset from its beginning if memory is mapped, else the
 /// memory's address.
 pub(super) fn exported_place(card: &Card, memory: &Memory, offset: u64) -> (u64, u64) {
     let (region, start) = memory.region();
@@ -132,8 +132,8 @@ pub(super) fn exported_place(card: &Card, memory: &Memory, offset: u64) -> (u64,
     }
 }
 
-/// A dma-buf of whole pages of some device memory, and what the kernel was asked to export: a place, and an offset
-/// from it. Where places are mappings, `inside` allows it to begin behind the mapping's beginning.
+/// A dma-buf of whole pages of some device memory, and the kernel's name for them: a place, and an offset from it. If
+/// places are mappings, `inside` allows it to begin behind the mapping's beginning.
 fn dma_buf(
     card: &Card,
     memory: &Memory,
@@ -170,8 +170,7 @@ fn dma_buf(
     if begin > 0 && card.abi() == Abi::Old {
         let message = format!(
             "the memory begins {begin} bytes into its allocation, and drivers before Linux 6.7 may export other \
-             memory than \
-             that: share whole allocations"
+             memory than that: share whole allocations"
         );
         return Err(Failure::new(Code::FailedPrecondition, message));
     }
@@ -186,7 +185,7 @@ fn namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |status| status.st_ino)
 }
 
-/// Whether process ids of a namespace mean here what they mean there.
+/// True if process ids of a namespace mean the same in this process.
 pub(super) fn is_here(other: u64) -> bool {
     other != 0 && other == namespace()
 }

@@ -52,7 +52,7 @@ pub struct Handle {
     pub buffer: u64,
     /// The exported address, on the exporter's card.
     pub base: u64,
-    /// Where the buffer begins from there.
+    /// The offset of the buffer from there.
     pub offset: u64,
     /// How many bytes it has.
     pub length: u64,

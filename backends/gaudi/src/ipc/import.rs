@@ -4,7 +4,7 @@
 
 use super::Ipc;
 use super::bounce::BouncedBuffer;
-use super::connection::{Connection, Heard};
+use super::connection::{Connection, PollResult};
 use super::export::{PAGE, exported_here, exported_place};
 use super::handle::Handle;
 use super::loss_monitor;
@@ -43,14 +43,14 @@ pub(super) enum Mapping {
         /// The mapping, or why there is none any more: the memory's card is lost. A transfer keeps it for as long as
         /// it runs.
         memory: Mutex<Result<Arc<Memory>, Failure>>,
-        /// Where another process says so, if it could be reached.
+        /// The connection by which another process reports its end, if it could be reached.
         connection: Option<Connection>,
     },
     Bounced(BouncedBuffer),
 }
 
 impl Mapping {
-    /// Whether the other side is there, as far as is known.
+    /// False if the other side is known to be gone.
     fn is_usable(&self) -> bool {
         match self {
             Mapping::Mapped { memory, .. } => memory.lock().is_ok(),
@@ -74,8 +74,8 @@ impl Mapping {
     }
 
     /// Hears what the exporter says of its own accord. Of one that has just hung up the memory is still there.
-    pub(super) fn listen(&self) -> Heard {
-        let Some(connection) = self.connection() else { return Heard::Over };
+    pub(super) fn listen(&self) -> PollResult {
+        let Some(connection) = self.connection() else { return PollResult::Over };
         let heard = connection.listen();
         if let (Mapping::Mapped { memory, .. }, Some(lost)) = (self, connection.lost()) {
             end(memory, lost);

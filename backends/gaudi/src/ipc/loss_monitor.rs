@@ -4,7 +4,7 @@
 //! soon after the loss of the exporter's card, also while no bytes are moved. A mapping holds the lost card, and the
 //! kernel kills the exporter for that.
 
-use super::connection::Heard;
+use super::connection::PollResult;
 use super::import::Mapping;
 use crate::kmd::EventFd;
 use hal_backend::{Code, Failure};
@@ -87,8 +87,8 @@ fn poll_connections(eventfd: &EventFd) {
             // A mapping that was dropped has hung up.
             let Some(mapping) = monitored.mapping.upgrade() else { return false };
             let heard = mapping.listen();
-            busy |= heard == Heard::Busy;
-            heard != Heard::Over
+            busy |= heard == PollResult::Busy;
+            heard != PollResult::Over
         });
         if busy {
             std::thread::sleep(PAUSE);

@@ -25,7 +25,7 @@ impl fmt::Debug for Peer<'_> {
 }
 
 impl<'a> Peer<'a> {
-    /// What comes over a socket is for this card.
+    /// Handles that come over a socket are imported on the card of `ipc`.
     pub fn new(socket: OwnedFd, ipc: &'a Ipc) -> Self {
         Self { socket, ipc, exporters: Mutex::default() }
     }

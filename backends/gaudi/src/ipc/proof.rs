@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! How two processes show each other that both have a handle, without saying what is in it.
+//! The proof by which two processes show each other that both have a handle, without sending its secret.
 //!
-//! Each handle has a secret of its buffer. Either side names a number that was never used before, and the other one
-//! answers with a keyed hash of both numbers: that takes the secret, and an answer that was overheard is of no use
-//! later.
+//! Each handle has its buffer's secret. Each side sends a number that was never used before, and the other one answers
+//! with a keyed hash of both numbers. The hash takes the secret, and a recorded answer is useless later.
 
 use super::socket::failed;
 use hal_backend::Failure;
@@ -22,7 +21,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Whose proof it is. One side's is not taken for the other's.
+/// The side that proves itself. One side's proof is not taken for the other's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Exporter = 1,
@@ -31,7 +30,7 @@ pub(super) enum Side {
 
 /// The identity of one connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Talk {
+pub(super) struct ConnectionId {
     /// The buffer.
     pub(super) buffer: u64,
     /// The importer's number for this connection.
@@ -54,12 +53,12 @@ impl Secret {
         self.0
     }
 
-    /// What shows that `side` has the secret; `length` is what it goes on to say.
-    pub(super) fn proof(self, side: Side, talk: Talk, length: u64) -> u64 {
+    /// The proof that `side` has the secret, bound to `length`, the length of the message that follows.
+    pub(super) fn proof(self, side: Side, id: ConnectionId, length: u64) -> u64 {
         let [first, second] = self.0;
         #[expect(deprecated, reason = "the standard library's only SipHash-2-4 that takes a key")]
         let mut hash = std::hash::SipHasher::new_with_keys(first, second);
-        for word in [side as u64, talk.buffer, talk.importer, talk.exporter, length] {
+        for word in [side as u64, id.buffer, id.importer, id.exporter, length] {
             hash.write(&word.to_le_bytes());
         }
         hash.finish()
@@ -81,21 +80,21 @@ pub(super) fn random() -> Result<u64, Failure> {
 mod tests {
     use super::*;
 
-    const TALK: Talk = Talk { buffer: 1, importer: 2, exporter: 3 };
+    const ID: ConnectionId = ConnectionId { buffer: 1, importer: 2, exporter: 3 };
 
     #[test]
     fn proof_depends_on_everything_that_was_said() {
         let secret = Secret::from_words([7, 8]);
-        let good = secret.proof(Side::Exporter, TALK, 0);
-        assert_eq!(good, secret.proof(Side::Exporter, TALK, 0));
+        let good = secret.proof(Side::Exporter, ID, 0);
+        assert_eq!(good, secret.proof(Side::Exporter, ID, 0));
         let others = [
-            Secret::from_words([7, 9]).proof(Side::Exporter, TALK, 0),
-            Secret::from_words([8, 7]).proof(Side::Exporter, TALK, 0),
-            secret.proof(Side::Importer, TALK, 0),
-            secret.proof(Side::Exporter, Talk { buffer: 9, ..TALK }, 0),
-            secret.proof(Side::Exporter, Talk { importer: 3, exporter: 2, ..TALK }, 0),
-            secret.proof(Side::Exporter, Talk { exporter: 9, ..TALK }, 0),
-            secret.proof(Side::Exporter, TALK, 1),
+            Secret::from_words([7, 9]).proof(Side::Exporter, ID, 0),
+            Secret::from_words([8, 7]).proof(Side::Exporter, ID, 0),
+            secret.proof(Side::Importer, ID, 0),
+            secret.proof(Side::Exporter, ConnectionId { buffer: 9, ..ID }, 0),
+            secret.proof(Side::Exporter, ConnectionId { importer: 3, exporter: 2, ..ID }, 0),
+            secret.proof(Side::Exporter, ConnectionId { exporter: 9, ..ID }, 0),
+            secret.proof(Side::Exporter, ID, 1),
         ];
         assert!(others.iter().all(|&other| other != good));
     }

@@ -23,15 +23,15 @@
 //! # Access
 //!
 //! A process of the same user, root's among them and no other, that [proves](super::proof) that it has the buffer's
-//! secret. Until then it costs a thread and a few bytes, for [`GREETING`] at most, and there are no more than
-//! [`STRANGERS`] such: the oldest goes when another one comes. An importer checks likewise whom it has found: a name
+//! secret. Until then it costs a thread and a few bytes, for [`HANDSHAKE`] at most, and there are no more than
+//! [`UNPROVED`] such: the oldest goes when another one comes. An importer checks likewise whom it has found: a name
 //! of a process that is gone can be taken by any process.
 //!
 //! A connection is for one buffer. When that is no longer exported the connection ends, and the pinned memory goes.
 
 use super::bounce::STAGE;
 use super::export::Exported;
-use super::proof::{Secret, Side, Talk, random};
+use super::proof::{ConnectionId, Secret, Side, random};
 use super::socket::{failed, limit_wait, receive_until, receive_with, send_all};
 use crate::dma::Dma;
 use crate::generation::Lane;
@@ -55,16 +55,16 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// How long a connection may take to prove that it has the secret.
-pub(super) const GREETING: Duration = Duration::from_secs(5);
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// How long the other side may take to read a reply.
 const READING: Duration = Duration::from_secs(30);
 
 /// How many connections there may be that have proved nothing yet.
-const STRANGERS: usize = 16;
+const UNPROVED: usize = 16;
 
 /// How many there may be that have. Each has up to [`STAGE`] bytes of host memory pinned.
-const GUESTS: usize = 256;
+const IMPORTERS: usize = 256;
 
 /// The first message of an importer.
 const CALL: usize = 16;
@@ -90,7 +90,7 @@ pub(super) const REPLY: usize = 8;
 const TEXT: usize = 4096;
 
 /// A buffer that is served.
-struct Offer {
+struct OfferedBuffer {
     exported: Weak<Exported>,
     secret: Secret,
 }
@@ -107,7 +107,7 @@ struct Session {
 struct ServiceState {
     /// The name of this process's socket, if it listens.
     name: Option<String>,
-    offers: HashMap<u64, Offer>,
+    offers: HashMap<u64, OfferedBuffer>,
     /// By a number that grows.
     sessions: BTreeMap<u64, Session>,
     last: u64,
@@ -159,7 +159,7 @@ pub(super) fn offer(buffer: u64, secret: Secret, exported: &Arc<Exported>) -> Re
         Some(name) => name.clone(),
         None => state.name.insert(start()?).clone(),
     };
-    state.offers.insert(buffer, Offer { exported: Arc::downgrade(exported), secret });
+    state.offers.insert(buffer, OfferedBuffer { exported: Arc::downgrade(exported), secret });
     Ok(name)
 }
 
@@ -209,7 +209,7 @@ pub(super) fn peer_of(connection: &OwnedFd) -> Result<UCred, Failure> {
     socket_peercred(connection).map_err(|errno| failed("the other side is unknown", errno))
 }
 
-/// Whether a peer may be talked to. Root is a user like any other: its memory is not for other users.
+/// True if a peer belongs to this user. Root is a user like any other: its memory is not for other users.
 pub(super) fn is_of_this_user(peer: &UCred) -> bool {
     peer.uid == rustix::process::geteuid()
 }
@@ -225,7 +225,7 @@ fn start() -> Result<String, Failure> {
     thread(move || {
         loop {
             match accept_with(&listener, SocketFlags::CLOEXEC) {
-                Ok(connection) => SERVICE.welcome(connection),
+                Ok(connection) => SERVICE.accept_session(connection),
                 // The client is gone again.
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::AGAIN) => {}
                 // This process is out of something for now; a client that connects waits.
@@ -252,7 +252,7 @@ fn thread(body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
 impl Service {
     /// Gives a connection a thread, if it is of this user's. The reason of its end is sent to neither side: the
     /// client reports what it wanted.
-    fn welcome(&'static self, connection: OwnedFd) {
+    fn accept_session(&'static self, connection: OwnedFd) {
         if !peer_of(&connection).is_ok_and(|peer| is_of_this_user(&peer)) {
             return;
         }
@@ -270,11 +270,11 @@ impl Service {
     /// Takes a connection in, and makes room among those that have proved nothing. Says under which number.
     fn admit(&self, connection: Arc<OwnedFd>) -> Option<u64> {
         let mut state = self.state.lock();
-        let deadline = Instant::now() + GREETING;
+        let deadline = Instant::now() + HANDSHAKE;
         loop {
-            let mut strangers = state.sessions.values().filter(|session| session.buffer.is_none());
-            let oldest = strangers.next();
-            if oldest.is_none() || strangers.count() + 1 < STRANGERS {
+            let mut unproved = state.sessions.values().filter(|session| session.buffer.is_none());
+            let oldest = unproved.next();
+            if oldest.is_none() || unproved.count() + 1 < UNPROVED {
                 break;
             }
             oldest.map(hang_up);
@@ -303,22 +303,23 @@ impl Service {
         let Some((connection, sending)) = found else { return Ok(()) };
         set_socket_timeout(&connection, Timeout::Send, Some(READING))
             .map_err(|errno| failed("a socket cannot be given a limit", errno))?;
-        let Some((buffer, length, file)) = self.greet(&connection)? else { return Ok(()) };
-        let accepted = self.seat(number, buffer).and_then(|exported| Guest::new(exported, file, length));
+        let Some((buffer, length, file)) = self.handshake(&connection)? else { return Ok(()) };
+        let accepted =
+            self.admit_importer(number, buffer).and_then(|exported| Importer::new(exported, file, length));
         reply(&connection, &sending, accepted.as_ref().map(|_| ()))?;
-        let mut guest = accepted?;
+        let mut importer = accepted?;
         limit_wait(connection.as_fd(), None)?;
         let mut request = [0; REQUEST];
         while receive_with(connection.as_fd(), &mut request)?.is_some() {
-            reply(&connection, &sending, guest.answer(&request).as_ref().copied())?;
+            reply(&connection, &sending, importer.answer(&request).as_ref().copied())?;
         }
         Ok(())
     }
 
-    /// Shows the other side who this is and has it do likewise: for which buffer, how much shared memory it brings,
-    /// and that. Nothing if there is nothing for this client.
-    fn greet(&self, connection: &Arc<OwnedFd>) -> Result<Option<(u64, u64, Option<OwnedFd>)>, Failure> {
-        let deadline = Some(Instant::now() + GREETING);
+    /// The handshake: both sides prove that they have the secret, and the client names the buffer and the length of its
+    /// shared memory. `None` if there is nothing for this client.
+    fn handshake(&self, connection: &Arc<OwnedFd>) -> Result<Option<(u64, u64, Option<OwnedFd>)>, Failure> {
+        let deadline = Some(Instant::now() + HANDSHAKE);
         let mut call = [0; CALL];
         if receive_until(connection.as_fd(), &mut call, deadline)?.is_none() {
             return Ok(None);
@@ -327,24 +328,24 @@ impl Service {
         let Some(secret) = self.state.lock().offers.get(&buffer).map(|offer| offer.secret) else {
             return Ok(None);
         };
-        let talk = Talk { buffer, importer, exporter: random()? };
-        let answer = message(&[talk.exporter, secret.proof(Side::Exporter, talk, 0)]);
+        let id = ConnectionId { buffer, importer, exporter: random()? };
+        let answer = message(&[id.exporter, secret.proof(Side::Exporter, id, 0)]);
         send_all(connection.as_fd(), &answer)?;
         let mut shown = [0; PROOF];
         let Some(file) = receive_until(connection.as_fd(), &mut shown, deadline)? else {
             return Ok(None);
         };
         let [proof, length] = words(&shown);
-        let is_known = proof == secret.proof(Side::Importer, talk, length);
+        let is_known = proof == secret.proof(Side::Importer, id, length);
         Ok(is_known.then_some((buffer, length, file)))
     }
 
-    /// Makes a stranger a guest.
-    fn seat(&self, number: u64, buffer: u64) -> Result<Weak<Exported>, Failure> {
+    /// Lets a connection use a buffer, once the other side has proved that it may.
+    fn admit_importer(&self, number: u64, buffer: u64) -> Result<Weak<Exported>, Failure> {
         let mut state = self.state.lock();
-        let guests = state.sessions.values().filter(|session| session.buffer.is_some()).count();
-        if guests >= GUESTS {
-            let message = format!("it serves {guests} imports already; drop some");
+        let importers = state.sessions.values().filter(|session| session.buffer.is_some()).count();
+        if importers >= IMPORTERS {
+            let message = format!("it serves {importers} imports already; drop some");
             return Err(Failure::new(Code::ResourceExhausted, message));
         }
         let exported = state.offers.get(&buffer).map(|offer| offer.exported.clone());
@@ -383,16 +384,16 @@ fn words_of(code: u32, text: &str) -> Vec<u8> {
     reply
 }
 
-/// Who may use a buffer, and the host memory that it brought for that. Nothing, if it only wants to be told of the
-/// buffer's end.
-struct Guest {
+/// A peer that may use a buffer, with the host memory that it brought for that. No memory if it only wants to be told
+/// of the buffer's end.
+struct Importer {
     exported: Weak<Exported>,
     shared: Option<HostRange>,
     /// The memory as the exporter's card sees it, from the first request on.
     pinned: Option<Memory>,
 }
 
-impl Guest {
+impl Importer {
     fn new(exported: Weak<Exported>, file: Option<OwnedFd>, length: u64) -> Result<Self, Failure> {
         let file = match (file, length) {
             (Some(file), _) => file,

@@ -8,9 +8,9 @@ use std::time::Duration;
 /// The settings of sharing. [The module](super) says what each is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether memory is shared at all.
+    /// False if memory is not shared at all.
     pub dmabuf: bool,
-    /// Whether a part of an allocation can be exported.
+    /// True if a part of an allocation can be exported.
     pub mapped: bool,
     /// How many imports are kept.
     pub cache: usize,

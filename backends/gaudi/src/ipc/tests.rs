@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Who is let in where bytes go through the host, and what becomes of the others.
+//! The service that copies bytes through the host: whom it lets in, and what becomes of the others.
 //!
 //! The exporter is this process. Its other side is played by hand, message by message, or is the importer with a
 //! handle that leads it elsewhere.
@@ -10,8 +10,8 @@ mod any_bytes;
 use super::bounce::STAGE;
 use super::export::Export;
 use super::handle::Handle;
-use super::proof::{Side, Talk};
-use super::service::{ANSWER, FAREWELL, GREETING, NOTICE, REPLY, address, message, split_reply, words};
+use super::proof::{ConnectionId, Side};
+use super::service::{ANSWER, FAREWELL, HANDSHAKE, NOTICE, REPLY, address, message, split_reply, words};
 use super::socket::{receive_until, send_all, send_with};
 use crate::GaudiDevice;
 use hal_backend::Driver;
@@ -59,7 +59,7 @@ impl Setup {
         self.two.ipc().import(handle, self.export.buffer().unwrap())
     }
 
-    /// What the importer finds in the buffer.
+    /// The bytes that the importer reads from the buffer.
     fn read(&self, import: &super::Import) -> Result<Vec<u8>, hal_backend::Failure> {
         let target = self.two.ipc().allocate(LENGTH).unwrap();
         import.read(0, target.address(), LENGTH)?;
@@ -103,19 +103,19 @@ fn soon() -> Option<Instant> {
     Some(Instant::now() + Duration::from_secs(20))
 }
 
-/// Whether the other side hangs up without another word.
+/// True if the other side hangs up without another word.
 fn is_hung_up(socket: &OwnedFd) -> bool {
     matches!(receive_until(socket.as_fd(), &mut [0], soon()), Ok(None))
 }
 
 /// The exporter's answer to a call.
-fn answer(socket: &OwnedFd, buffer: u64, importer: u64) -> Option<(Talk, u64)> {
+fn answer(socket: &OwnedFd, buffer: u64, importer: u64) -> Option<(ConnectionId, u64)> {
     // A client that has hung up already need not be answered.
     send_all(socket.as_fd(), &message(&[buffer, importer])).ok()?;
     let mut answer = [0; ANSWER];
     receive_until(socket.as_fd(), &mut answer, soon()).unwrap()?;
     let [exporter, proof] = words(&answer);
-    Some((Talk { buffer, importer, exporter }, proof))
+    Some((ConnectionId { buffer, importer, exporter }, proof))
 }
 
 fn memory(length: u64, sealed: bool) -> OwnedFd {
@@ -148,9 +148,9 @@ fn greet_as_exporter(connection: &OwnedFd, handle: &Handle) {
     let mut call = [0; 16];
     receive_until(connection.as_fd(), &mut call, soon()).unwrap().unwrap();
     let [buffer, importer] = words(&call);
-    let talk = Talk { buffer, importer, exporter: 5 };
-    let proof = handle.secret.proof(Side::Exporter, talk, 0);
-    send_all(connection.as_fd(), &message(&[talk.exporter, proof])).unwrap();
+    let id = ConnectionId { buffer, importer, exporter: 5 };
+    let proof = handle.secret.proof(Side::Exporter, id, 0);
+    send_all(connection.as_fd(), &message(&[id.exporter, proof])).unwrap();
     receive_until(connection.as_fd(), &mut call, soon()).unwrap().unwrap().unwrap();
     send_all(connection.as_fd(), &[0; REPLY]).unwrap();
 }
@@ -183,9 +183,9 @@ fn shared_memory_that_could_go_away_is_refused() {
     ];
     for (said, length, sealed, code) in attempts {
         let socket = call(handle);
-        let (talk, proof) = answer(&socket, handle.buffer, 7).unwrap();
-        assert_eq!(proof, handle.secret.proof(Side::Exporter, talk, 0));
-        let proof = handle.secret.proof(Side::Importer, talk, said);
+        let (id, proof) = answer(&socket, handle.buffer, 7).unwrap();
+        assert_eq!(proof, handle.secret.proof(Side::Exporter, id, 0));
+        let proof = handle.secret.proof(Side::Importer, id, said);
         send_with(socket.as_fd(), &message(&[proof, said]), memory(length, sealed).as_fd()).unwrap();
         let mut reply = [0; REPLY];
         receive_until(socket.as_fd(), &mut reply, soon()).unwrap().unwrap();
@@ -235,8 +235,8 @@ fn session_beyond_the_limit_is_refused_with_the_limit() {
     let handle = setup.export.handle();
     let enter = || {
         let socket = call(handle);
-        let (talk, _) = answer(&socket, handle.buffer, 1).unwrap();
-        let proof = handle.secret.proof(Side::Importer, talk, 4096);
+        let (id, _) = answer(&socket, handle.buffer, 1).unwrap();
+        let proof = handle.secret.proof(Side::Importer, id, 4096);
         send_with(socket.as_fd(), &message(&[proof, 4096]), memory(4096, true).as_fd()).unwrap();
         let mut reply = [0; REPLY];
         receive_until(socket.as_fd(), &mut reply, soon()).unwrap().unwrap();
@@ -302,7 +302,7 @@ fn exporter_that_stops_answering_is_given_up() {
     assert_eq!(late.code(), Code::DeadlineExceeded, "{late}");
     assert!(late.message().contains("peer_timeout"), "{late}");
     thread.join().unwrap();
-    // What comes now could be the answer to what was asked before.
+    // A later message could be the answer to the earlier request.
     assert_eq!(setup.read(&import).unwrap_err().code(), Code::Unavailable);
 }
 
@@ -343,7 +343,7 @@ fn end_of_an_export_takes_its_pinned_memory_along() {
     }
     assert_eq!(setup.pinned(), before);
     assert_eq!(setup.read(&import).unwrap_err().code(), Code::Unavailable);
-    // What is kept of it is of no use any more, and is not given out.
+    // The cached import is of no use any more, and is not returned.
     let gone = setup.two.ipc().import(&handle, descriptor).unwrap_err();
     assert_eq!(gone.code(), Code::Unavailable, "{gone}");
     assert!(setup.import(setup.export.handle()).is_ok(), "the newer export of the same memory");
@@ -352,8 +352,8 @@ fn end_of_an_export_takes_its_pinned_memory_along() {
 /// Enters as a client that waits for the buffer's end, and wants no bytes.
 fn listener(handle: &Handle) -> OwnedFd {
     let socket = call(handle);
-    let (talk, _) = answer(&socket, handle.buffer, 1).unwrap();
-    send_all(socket.as_fd(), &message(&[handle.secret.proof(Side::Importer, talk, 0), 0])).unwrap();
+    let (id, _) = answer(&socket, handle.buffer, 1).unwrap();
+    send_all(socket.as_fd(), &message(&[handle.secret.proof(Side::Importer, id, 0), 0])).unwrap();
     let mut reply = [0; REPLY];
     receive_until(socket.as_fd(), &mut reply, soon()).unwrap().unwrap();
     assert_eq!(split_reply(&reply).0, 0);
@@ -385,8 +385,8 @@ fn listener_that_brings_no_memory_gets_no_bytes() {
     // A message that says that there is memory has to bring it.
     let handle = setup.export.handle();
     let socket = call(handle);
-    let (talk, _) = answer(&socket, handle.buffer, 1).unwrap();
-    let shown = message(&[handle.secret.proof(Side::Importer, talk, 4096), 4096]);
+    let (id, _) = answer(&socket, handle.buffer, 1).unwrap();
+    let shown = message(&[handle.secret.proof(Side::Importer, id, 4096), 4096]);
     send_all(socket.as_fd(), &shown).unwrap();
     assert_eq!(said(&socket).0, Code::InvalidArgument as u32);
 }
@@ -396,7 +396,7 @@ fn listener_that_brings_no_memory_gets_no_bytes() {
 fn silent_session_is_still_served() {
     let setup = Setup::new("quiet");
     let socket = listener(setup.export.handle());
-    std::thread::sleep(GREETING + Duration::from_millis(500));
+    std::thread::sleep(HANDSHAKE + Duration::from_millis(500));
     send_all(socket.as_fd(), &message(&[0, 1, 0])).unwrap();
     assert_eq!(said(&socket).0, Code::OutOfRange as u32);
 }
@@ -415,7 +415,7 @@ fn loss_is_reported_to_all_without_waiting_for_silent_importers() {
         for socket in
             deaf.iter().zip(&asking).filter(|(_, asks)| !asks.revents().is_empty()).map(|(socket, _)| socket)
         {
-            // What it takes of it: the rest is of no interest.
+            // The exporter may take only part of it.
             let _ = rustix::net::send(socket, &request, SendFlags::DONTWAIT);
         }
     }

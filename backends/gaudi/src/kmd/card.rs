@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! An open card: how it is opened, asked and closed. Its calls for memory and for queues are in modules of their own.
+//! An open card: opening, questions, closing. Its calls for memory and for queues are in modules of their own.
 //!
 //! This is a thin layer: a call here is one request to the kernel, and its caller decides what to do about a busy or
 //! lost card. The layer's one state is whether the file is open. The kernel kills a process that holds a card through
@@ -186,7 +186,9 @@ impl Card {
                     Err(errno) => Err(Unidentified::Unanswered(errno).failure(&self.name, DRIVER)),
                 }
             }
-            Err(Unidentified::Unanswered(errno)) => Err(self.failure("its driver's name", errno)),
+            Err(Unidentified::Unanswered(Errno::NODEV)) => {
+                Err(self.failure("its driver's name", Errno::NODEV))
+            }
             Err(other) => Err(other.failure(&self.name, DRIVER)),
         }
     }
@@ -219,7 +221,7 @@ impl Card {
         self.holders.add(holder);
     }
 
-    /// Whether its file is open.
+    /// True if its file is open.
     pub fn is_open(&self) -> bool {
         self.file.read().is_some()
     }

@@ -4,7 +4,6 @@
 
 use super::System;
 use super::error::{DRIVER, OPEN_ERRORS};
-use crate::EMULATED;
 use crate::generation::{Generation, VENDOR};
 use hal_backend::Failure;
 use hal_kernel::cards::{Attributes, CardClass, Description, ListedCard};
@@ -17,7 +16,6 @@ pub const CARDS: CardClass = CardClass {
     prefix: "accel",
     node: "/dev/accel/accel",
     default: "HAL_GAUDI_DEFAULT",
-    emulated: &[EMULATED],
     exclusive: false,
     open_errors: OPEN_ERRORS,
 };
@@ -62,10 +60,9 @@ fn generation_of_type(name: &str) -> Option<Generation> {
 mod tests {
     use super::*;
     use emulator_gaudi::{Emulator, Options};
-    use hal_backend::HostRange;
     use hal_gaudi_abi::uapi::Abi;
     use hal_kernel::Errno;
-    use std::os::fd::{BorrowedFd, OwnedFd};
+    use std::os::fd::OwnedFd;
     use std::path::Path;
 
     /// A system that has files, and nothing else.
@@ -74,18 +71,6 @@ mod tests {
     impl System for Files {
         fn open(&self, _: &Path) -> Result<OwnedFd, Errno> {
             Err(Errno::NOENT)
-        }
-
-        fn close(&self, file: OwnedFd) {
-            drop(file);
-        }
-
-        fn ioctl(&self, _: BorrowedFd<'_>, _: u32, _: &mut [u8]) -> Result<(), Errno> {
-            Err(Errno::NOTTY)
-        }
-
-        fn map(&self, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
-            Err(Errno::INVAL)
         }
 
         fn read(&self, path: &Path) -> Result<String, Errno> {
@@ -99,10 +84,6 @@ mod tests {
                 names.filter_map(|rest| Some(rest.iter().next()?.to_str()?.to_owned())).collect();
             names.dedup();
             if names.is_empty() { Err(Errno::NOENT) } else { Ok(names) }
-        }
-
-        fn holder(&self, _: &Path) -> Option<String> {
-            None
         }
     }
 

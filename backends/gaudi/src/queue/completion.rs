@@ -5,9 +5,9 @@
 //! No descriptor becomes readable when a submission ends, and on Gaudi 2 no request waits for the first of several. So
 //! one thread waits for the oldest job of one queue after the other, and polls the oldest jobs of all queues after
 //! each wait. The kernel wakes the thread when that job ends, or at the next tick of its clock, 1 to 10 ms apart: no
-//! wait is shorter. With nothing in flight, the thread sleeps.
+//! wait is shorter. With nothing in queued, the thread sleeps.
 
-use super::{Awaited, Flight, Queue, Queues, QueuesState};
+use super::{AwaitedEpoch, Queue, QueuedJob, Queues, QueuesState};
 use crate::kmd::{Progress, clock};
 use hal_backend::{Failure, QueueId};
 use parking_lot::MutexGuard;
@@ -21,13 +21,13 @@ const TICK: Duration = Duration::from_micros(1);
 const NO_ROOM: Duration = Duration::from_millis(1);
 
 /// An outcome to report to the engine.
-struct Report {
+struct JobReport {
     id: QueueId,
     epoch: u64,
     outcome: Result<(), Failure>,
 }
 
-impl Flight {
+impl QueuedJob {
     /// Notifies its observer, which may do anything. The caller holds no lock.
     fn notify(&self, outcome: Result<(), &Failure>) {
         let Some(observer) = &self.observer else { return };
@@ -40,7 +40,7 @@ impl Flight {
 }
 
 impl Queues {
-    /// Waits for the loss of the card, also while nothing is in flight, and has the completion thread close the card:
+    /// Waits for the loss of the card, also while nothing is in queued, and has the completion thread close the card:
     /// the kernel kills a process that keeps one open through a reset.
     pub(crate) fn watch_for_reset(&self) {
         let Some(cause) = self.planner.card.wait_for_loss(&self.shutdown) else { return };
@@ -49,7 +49,7 @@ impl Queues {
         self.work.notify_all();
     }
 
-    /// The completion thread. Returns once it is stopped and nothing is in flight.
+    /// The completion thread. Returns once it is stopped and nothing is in queued.
     pub(crate) fn serve(&self) {
         let mut turn = 0_usize;
         loop {
@@ -65,8 +65,8 @@ impl Queues {
                 self.notify(reports);
                 continue;
             }
-            let mut heads = heads(&state);
-            if heads.is_empty() {
+            let mut oldest_jobs = oldest_jobs(&state);
+            if oldest_jobs.is_empty() {
                 if state.queues.iter().any(Queue::is_behind) {
                     // Submissions of other users of the card take the room, and their ends are not reported.
                     self.work.wait_for(&mut state, NO_ROOM);
@@ -78,10 +78,10 @@ impl Queues {
                 continue;
             }
             drop(state);
-            let count = heads.len();
-            heads.rotate_left(turn % count);
+            let count = oldest_jobs.len();
+            oldest_jobs.rotate_left(turn % count);
             turn = turn.wrapping_add(1);
-            self.poll_heads(&heads);
+            self.poll_oldest(&oldest_jobs);
         }
     }
 
@@ -99,34 +99,34 @@ impl Queues {
     }
 
     /// Waits for the first jobs of the queues, then polls each.
-    fn poll_heads(&self, heads: &[Head]) {
-        let sequences: SmallVec<[u64; 8]> = heads.iter().map(|head| head.sequence).collect();
+    fn poll_oldest(&self, oldest_jobs: &[OldestJob]) {
+        let sequences: SmallVec<[u64; 8]> = oldest_jobs.iter().map(|oldest| oldest.sequence).collect();
         // The result is not used: each job is polled below.
         let _ = self.submitter.wait_any(&sequences, TICK);
-        for head in heads {
-            let progress = self.submitter.poll(head.sequence, Duration::ZERO);
+        for oldest in oldest_jobs {
+            let progress = self.submitter.poll(oldest.sequence, Duration::ZERO);
             if progress == Progress::Busy {
                 continue;
             }
             let mut state = self.state.lock();
-            if let Some(failure) = self.submitter.failure(head.hardware, head.sequence, &progress) {
+            if let Some(failure) = self.submitter.failure(oldest.hardware, oldest.sequence, &progress) {
                 state.lost.get_or_insert(failure);
                 return;
             }
-            self.finish_head(&mut state, head, &progress);
+            self.finish_oldest(&mut state, oldest, &progress);
         }
     }
 
     /// Finishes the first job of a queue, whose last submission has ended well. The others have ended too, and each is
     /// polled: the kernel keeps an error with the submission that it happened to.
-    fn finish_head(&self, state: &mut QueuesState, head: &Head, progress: &Progress) {
-        let queue = state.queue_mut(head.queue);
+    fn finish_oldest(&self, state: &mut QueuesState, oldest: &OldestJob, progress: &Progress) {
+        let queue = state.queue_mut(oldest.queue);
         #[expect(clippy::expect_used, reason = "this thread alone takes jobs out of their queues")]
-        let flight = queue.flights.front_mut().expect("a job on the card is in its queue");
+        let queued = queue.jobs.front_mut().expect("a job on the card is in its queue");
         let mut ends: SmallVec<[Option<u64>; 4]> = SmallVec::new();
         let mut lost = None;
-        for submission in &flight.submissions {
-            let own = submission.sequence() == head.sequence;
+        for submission in &queued.submissions {
+            let own = submission.sequence() == oldest.sequence;
             let progress = if own {
                 progress.clone()
             } else {
@@ -136,29 +136,30 @@ impl Queues {
                 lost.or_else(|| self.submitter.failure(submission.queue(), submission.sequence(), &progress));
             ends.push(if let Progress::Done { at, .. } = progress { at } else { None });
         }
-        flight.submissions.clear();
+        queued.submissions.clear();
         // The card began this job when it had ended the one before.
-        flight.begin = flight.begin.max(queue.ended);
-        let mut begin = flight.begin;
-        for (command, index) in flight.marks.drain(..) {
+        queued.begin = queued.begin.max(queue.ended);
+        let mut begin = queued.begin;
+        for (command, index) in queued.marks.drain(..) {
             let end = ends.get(index).copied().flatten().unwrap_or_else(clock).max(begin);
-            flight.times.push((command, begin, end));
+            queued.times.push((command, begin, end));
             begin = end;
         }
         queue.ended = ends.last().copied().flatten().unwrap_or_else(clock);
-        flight.end = Some(queue.ended);
+        queued.end = Some(queue.ended);
         if let Some(failure) = lost {
             state.lost.get_or_insert(failure);
         }
     }
 
-    fn notify(&self, reports: Vec<(Report, Flight)>) {
+    fn notify(&self, reports: Vec<(JobReport, QueuedJob)>) {
         let mut reports = reports.into_iter().peekable();
-        while let Some((report, flight)) = reports.next() {
-            flight.notify(report.outcome.as_ref().map(drop));
+        while let Some((report, queued)) = reports.next() {
+            queued.notify(report.outcome.as_ref().map(drop));
             // The job's memory is free before its completion is reported.
-            drop(flight);
-            let is_implied = |(next, _): &(Report, Flight)| next.id == report.id && next.outcome.is_ok();
+            drop(queued);
+            let is_implied =
+                |(next, _): &(JobReport, QueuedJob)| next.id == report.id && next.outcome.is_ok();
             if report.outcome.is_ok() && reports.peek().is_some_and(is_implied) {
                 continue;
             }
@@ -166,59 +167,58 @@ impl Queues {
         }
     }
 
-    /// Closes the card if it is lost, reports the loss, then drops the jobs in flight.
+    /// Closes the card if it is lost, reports the loss, then drops the jobs in queued.
     fn lose(&self, state: &mut MutexGuard<'_, QueuesState>) -> bool {
         let Some(failure) = state.lost.clone() else { return false };
-        let flights: Vec<Flight> =
-            state.queues.iter_mut().flat_map(|queue| queue.flights.drain(..)).collect();
+        let jobs: Vec<QueuedJob> = state.queues.iter_mut().flat_map(|queue| queue.jobs.drain(..)).collect();
         MutexGuard::unlocked(state, || {
             // The kernel kills a process that keeps a card open through a reset.
             self.submitter.close();
             self.planner.card.lose(&failure);
             self.reporter.lose(failure);
-            drop(flights);
+            drop(jobs);
         });
         true
     }
 }
 
 /// The oldest job of a queue, if it is on the card.
-struct Head {
+struct OldestJob {
     queue: usize,
     hardware: u32,
     sequence: u64,
 }
 
-fn heads(state: &QueuesState) -> SmallVec<[Head; 4]> {
-    let head = |(queue, jobs): (usize, &Queue)| {
-        let last = jobs.flights.front()?.submissions.last()?;
-        Some(Head { queue, hardware: last.queue(), sequence: last.sequence() })
+fn oldest_jobs(state: &QueuesState) -> SmallVec<[OldestJob; 4]> {
+    let oldest = |(queue, jobs): (usize, &Queue)| {
+        let last = jobs.jobs.front()?.submissions.last()?;
+        Some(OldestJob { queue, hardware: last.queue(), sequence: last.sequence() })
     };
-    state.queues.iter().enumerate().filter_map(head).collect()
+    state.queues.iter().enumerate().filter_map(oldest).collect()
 }
 
 /// Takes the first job of a queue out of it, if it is over.
-fn take_over(state: &mut QueuesState, number: usize) -> Option<Flight> {
-    let flight = state.queue(number).flights.front()?;
-    let reached = |wait: &Awaited| state.queue(wait.queue).completed >= wait.epoch;
-    let is_over = flight.submitted && flight.submissions.is_empty() && flight.needs.iter().all(reached);
-    if is_over { state.queue_mut(number).flights.pop_front() } else { None }
+fn take_over(state: &mut QueuesState, number: usize) -> Option<QueuedJob> {
+    let queued = state.queue(number).jobs.front()?;
+    let reached = |wait: &AwaitedEpoch| state.queue(wait.queue).completed >= wait.epoch;
+    let is_over = queued.submitted && queued.submissions.is_empty() && queued.needs.iter().all(reached);
+    if is_over { state.queue_mut(number).jobs.pop_front() } else { None }
 }
 
 /// Takes the jobs that are over out of their queues.
-fn retire(state: &mut QueuesState) -> Vec<(Report, Flight)> {
+fn retire(state: &mut QueuesState) -> Vec<(JobReport, QueuedJob)> {
     let mut reports = Vec::new();
     let mut again = true;
     while again {
         again = false;
         for number in 0..state.queues.len() {
-            while let Some(mut flight) = take_over(state, number) {
+            while let Some(mut queued) = take_over(state, number) {
                 let queue = state.queue_mut(number);
-                queue.completed = flight.epoch;
+                queue.completed = queued.epoch;
                 again = true;
-                let outcome = flight.failure.take().map_or(Ok(()), Err);
-                flight.end.get_or_insert_with(clock);
-                reports.push((Report { id: flight.id, epoch: flight.epoch, outcome }, flight));
+                let outcome = queued.failure.take().map_or(Ok(()), Err);
+                queued.end.get_or_insert_with(clock);
+                reports.push((JobReport { id: queued.id, epoch: queued.epoch, outcome }, queued));
             }
         }
     }

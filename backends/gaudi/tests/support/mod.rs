@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the tests of emulated cards share.
+//! Parts that the tests of emulated cards share.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -64,7 +64,7 @@ pub(crate) fn pattern(length: u64, seed: u64) -> HostRange {
     range
 }
 
-/// What is in host memory.
+/// The contents of host memory.
 pub(crate) fn bytes(range: &HostRange) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(range.length()).unwrap()];
     assert!(range.read(0, &mut bytes));

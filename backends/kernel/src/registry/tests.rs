@@ -102,7 +102,7 @@ fn one_thread_makes_it_and_other_keys_do_not_wait() {
     thread::scope(|scope| {
         let slow = scope.spawn(move || {
             registry.open(1, None, |place| {
-                // What needs no place is made once, too.
+                // A thing without a place is made once, too.
                 drop(place);
                 begun.send(()).unwrap();
                 may_go.recv().unwrap();

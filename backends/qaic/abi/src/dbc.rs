@@ -83,7 +83,7 @@ pub mod doorbell {
     pub const BITS_8: u8 = 2;
 }
 
-/// Where the registers of a channel begin in BAR 2.
+/// The offset of a channel's registers in BAR 2.
 pub fn registers(channel: u32) -> u64 {
     (128 << 10) + u64::from(channel) * (4 << 10)
 }

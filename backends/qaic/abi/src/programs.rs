@@ -6,7 +6,7 @@
 //! the driver passes them on.
 
 use hal_backend::Failure;
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 
 /// How many bytes an outcome has.
 pub const OUTCOME: usize = 256;
@@ -49,7 +49,7 @@ pub struct ProgramCall<'a> {
 /// An emulated card that runs host programs.
 pub trait CardPrograms: Send + Sync {
     /// The keeper of the programs.
-    fn host(&self) -> &dyn HostPrograms;
+    fn host(&self) -> &dyn ProgramHost;
 
     /// The network of a function that takes so many constants, for bindings of at most these sizes.
     fn network(

@@ -80,7 +80,7 @@ impl ChannelState {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Whether the sub-system is restarting: requests for the channel fail with `EPIPE`.
+    /// True while the sub-system restarts: requests for the channel fail with `EPIPE`.
     pub fn is_restarting(self) -> bool {
         !matches!(self, ChannelState::Idle | ChannelState::Assigned)
     }

@@ -31,7 +31,7 @@ pub enum Call {
     Manage,
     /// Takes a buffer object.
     CreateBo,
-    /// Where to map a buffer object.
+    /// The offset to map a buffer object at.
     MmapBo,
     /// Says which pieces of a buffer object go where.
     AttachSlice,
@@ -148,7 +148,7 @@ const _: () = {
 
 // The name in `qaic_accel.txt` follows the structure's own; it is empty for what is not in that table.
 hal_kernel::layouts! {
-    /// What each transaction of a message begins with.
+    /// The header of each transaction of a message.
     TransactionHeader = "qaic_manage_trans_hdr", 8 {
         /// One of [`nnc::transaction`](crate::nnc::transaction). The kernel's name is `type`.
         kind: u32 = 0,
@@ -217,7 +217,7 @@ hal_kernel::layouts! {
         pad: u32 = 12,
     }
 
-    /// Where to map a buffer object.
+    /// The offset to map a buffer object at.
     MmapBo = "qaic_mmap_bo", 16 {
         handle: u32 = 0,
         pad: u32 = 4,
@@ -255,7 +255,7 @@ hal_kernel::layouts! {
         offset: u64 = 64,
     }
 
-    /// What all pieces of a buffer object have in common.
+    /// The settings that all pieces of a buffer object share.
     AttachSliceHeader = "qaic_attach_slice_hdr", 24 {
         count: u32 = 0,
         dbc_id: u32 = 4,
@@ -269,7 +269,7 @@ hal_kernel::layouts! {
     /// Says which pieces of a buffer object go where.
     AttachSlice = "qaic_attach_slice", 32 {
         hdr: AttachSliceHeader = 0,
-        /// Where the [`SliceEntry`]s are.
+        /// The address of the [`SliceEntry`]s.
         data: u64 = 24,
     }
 
@@ -289,16 +289,16 @@ hal_kernel::layouts! {
         resize: u64 = 8,
     }
 
-    /// What to queue where.
+    /// How many objects to queue, on which channel.
     ExecuteHeader = "qaic_execute_hdr", 8 {
         count: u32 = 0,
         dbc_id: u32 = 4,
     }
 
-    /// What to queue, for both calls that do.
+    /// The objects to queue, for both calls that do.
     Execute = "qaic_execute", 16 {
         hdr: ExecuteHeader = 0,
-        /// Where the entries are.
+        /// The address of the entries.
         data: u64 = 8,
     }
 
@@ -321,7 +321,7 @@ hal_kernel::layouts! {
     /// Questions about executions.
     PerfStats = "qaic_perf_stats", 16 {
         hdr: PerfStatsHeader = 0,
-        /// Where the entries are: handles there, and answers.
+        /// The address of the entries, which have handles, and get answers.
         data: u64 = 8,
     }
 
@@ -378,7 +378,7 @@ pub const TRANSACTIONS_MAX: usize = MESSAGE_MAX / size_of::<TransactionHeader>()
 /// How many DMA bridge channels a device has.
 pub const CHANNELS: u32 = 16;
 
-/// What the size of a buffer object is rounded up to.
+/// The size of a buffer object is rounded up to this.
 pub const PAGE: u64 = 4096;
 /// Up to where slices of an object may reach, on kernels before 6.14 (6.13.9, 6.12.21 and 6.6.85 of older lines):
 /// they count an object's memory in a signed number of 32 bits, and find other memory beyond

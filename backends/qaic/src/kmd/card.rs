@@ -3,8 +3,8 @@
 //! An open device: buffer objects, their slices, execution, waits.
 //!
 //! This is a thin layer. A call here is one request of the kernel, repeated only where a signal interrupted it before
-//! it did anything. It keeps no account of what is queued: the kernel says of an object that was never queued that
-//! its wait is over, and of one whose transfer failed as well, so the caller that queues keeps that account.
+//! it did anything. The caller keeps account of queued objects: the kernel reports the end of a wait also for an object
+//! that was never queued, and for one whose transfer failed.
 
 use super::nodes::CARDS;
 use super::{Errno, Error, System};
@@ -129,7 +129,7 @@ impl Card {
         }
     }
 
-    /// Whether the device can be used. The request names a handle that does not exist, which only a device that can
+    /// True if the device can be used. The request names a handle that does not exist, which only a device that can
     /// be used answers.
     pub(super) fn is_online(&self) -> bool {
         let mut absent = MmapBo { handle: u32::MAX, ..MmapBo::default() };
@@ -157,7 +157,7 @@ impl Card {
         Ok(Object { handle, length, view })
     }
 
-    /// Says which pieces of an object go where on a channel. It must not have been said before.
+    /// Attaches slices to an object: which pieces go where on a channel. An object has slices only once.
     pub fn attach(
         &self,
         object: &Object,
@@ -191,8 +191,8 @@ impl Card {
         self.call(call, &mut Execute { hdr, data })
     }
 
-    /// Waits until an object is not queued any more. One that was never queued is not, and whether its transfer went
-    /// well is not said.
+    /// Waits until an object is not queued any more. Returns at once for one that was never queued, and does not report
+    /// whether the transfer succeeded.
     pub fn wait(&self, object: &Object, channel: u32, timeout: Duration) -> Result<(), Error> {
         let end = Instant::now().checked_add(timeout);
         loop {

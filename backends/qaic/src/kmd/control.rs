@@ -37,12 +37,12 @@ struct ControlRequest {
 pub(super) struct Reply {
     message: Message,
     length: usize,
-    /// Whether the kernel says that the device refused.
+    /// True if the kernel says that the device refused.
     pub(super) refused: bool,
 }
 
 impl Reply {
-    /// What it says.
+    /// Its answers.
     pub(super) fn answers(&mut self, what: &'static str) -> Result<Vec<Answer<'_>>, Error> {
         // A length beyond the message's own memory is none, and nothing is no answer.
         let bytes = self.message.memory().get(..self.length).unwrap_or_default();
@@ -55,7 +55,7 @@ impl Reply {
 pub struct Control {
     queue: Mutex<Sender<ControlRequest>>,
     timeout: Duration,
-    /// Whether the last message was not answered.
+    /// True if the last message was not answered.
     silent: AtomicBool,
 }
 
@@ -89,7 +89,7 @@ impl Control {
         self.timeout
     }
 
-    /// Whether the device has not answered the last message. What is asked next may take as long again.
+    /// True if the device has not answered the last message. The next one may take as long again.
     pub fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
     }
@@ -149,7 +149,7 @@ fn send(card: &Card, what: &'static str, mut message: Message) -> Result<Reply, 
             return Err(Error::Answer { what, why });
         }
         Err(Errno::NODEV) => return Err(Error::Gone),
-        // What it says of a message that it does not take, too; but these are made here, and of no other kind.
+        // Its error for a message that it does not take, too; but these are made here, and of no other kind.
         Err(Errno::INVAL) => {
             let why = "the kernel takes it for no answer to this message (errno 22); use firmware and driver of one \
                        release, or look at the kernel's log"

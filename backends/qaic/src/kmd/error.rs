@@ -27,7 +27,7 @@ pub enum Error {
     /// The device refused what it was asked.
     #[error("{what}: the device refuses: {status}")]
     Refused {
-        /// What it was asked.
+        /// The request.
         what: &'static str,
         /// Its answer.
         status: Status,
@@ -35,7 +35,7 @@ pub enum Error {
     /// The device has not answered.
     #[error("{what}: no answer within {waited:?}; the device may be hung: see the kernel's log, or reset it")]
     NoAnswer {
-        /// What it was asked.
+        /// The request.
         what: &'static str,
         /// How long it had.
         waited: Duration,
@@ -43,15 +43,15 @@ pub enum Error {
     /// An answer that is not what was sent.
     #[error("{what}: the answer has a wrong checksum; the link to the device may be bad")]
     Checksum {
-        /// What it was asked.
+        /// The request.
         what: &'static str,
     },
     /// An answer that makes no sense.
     #[error("{what}: the device's answer is not understood: {why}")]
     Answer {
-        /// What it was asked.
+        /// The request.
         what: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// The device speaks another version of the protocol.
@@ -62,9 +62,9 @@ pub enum Error {
     Version {
         /// Which half of the protocol.
         what: &'static str,
-        /// What the device speaks.
+        /// The device's version.
         device: Version,
-        /// What is spoken here.
+        /// The version of this backend.
         ours: Version,
     },
     /// A wait ended before what it waited for.
@@ -113,7 +113,7 @@ fn purpose(call: Call) -> &'static str {
     }
 }
 
-/// What a number of the kernel means, where a call gives it no meaning of its own.
+/// The meaning of an errno for which a call has no meaning of its own.
 fn advice(errno: Errno) -> &'static str {
     match errno {
         Errno::NOMEM => "the system has not enough memory",
@@ -149,7 +149,7 @@ fn refusal(status: Status) -> Code {
 }
 
 impl Error {
-    /// What a number of the kernel means for a call.
+    /// The meaning of an errno for a call.
     pub fn of(call: Call, errno: Errno) -> Self {
         let what = purpose(call);
         let on_channel = matches!(
@@ -169,7 +169,7 @@ impl Error {
         }
     }
 
-    /// Whether something may be free later that is not now.
+    /// True if a resource is missing that may be free later.
     pub fn is_exhaustion(&self) -> bool {
         match self {
             Error::Refused { status, .. } => status.is_exhaustion(),

@@ -27,18 +27,6 @@ impl System for Files {
         Err(Errno::NOENT)
     }
 
-    fn close(&self, file: OwnedFd) {
-        drop(file);
-    }
-
-    fn ioctl(&self, _: BorrowedFd<'_>, _: u32, _: &mut [u8]) -> Result<(), Errno> {
-        Err(Errno::NOTTY)
-    }
-
-    fn map(&self, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
-        Err(Errno::INVAL)
-    }
-
     fn read(&self, path: &Path) -> Result<String, Errno> {
         path.to_str().and_then(|path| self.0.get(path)).cloned().ok_or(Errno::NOENT)
     }
@@ -50,19 +38,15 @@ impl System for Files {
         names.dedup();
         if names.is_empty() { Err(Errno::NOENT) } else { Ok(names) }
     }
-
-    fn holder(&self, _: &Path) -> Option<String> {
-        None
-    }
 }
 
 pub(crate) type Script = dyn FnMut(Call, &mut [u8]) -> Result<(), Errno> + Send;
 
 /// A kernel with one device, whose answers are a function of the test's.
 pub(crate) struct Scripted {
-    /// What the driver calls itself; nothing for a file that is no driver's.
+    /// The driver's name; empty for a file that is no driver's.
     pub(crate) driver: &'static str,
-    /// What opening fails with, before it succeeds.
+    /// The errors of opens, before one succeeds.
     pub(crate) opening: Mutex<Vec<Errno>>,
     /// The settings of the module.
     pub(crate) files: Files,
@@ -126,9 +110,5 @@ impl System for Scripted {
 
     fn list(&self, path: &Path) -> Result<Vec<String>, Errno> {
         self.files.list(path)
-    }
-
-    fn holder(&self, _: &Path) -> Option<String> {
-        None
     }
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What commands call their DMA transfers, as the vendor's library does.
+/// The tags of commands' DMA transfers, as in the vendor's library.
 const NETWORK_TAG: u32 = 100;
 const CONSTANTS_TAG: u32 = 300;
 
@@ -44,7 +44,7 @@ pub struct Activation {
     id: u32,
     /// The channel to it.
     pub channel: u32,
-    /// Where it is.
+    /// Its addresses.
     pub bases: Bases,
 }
 
@@ -55,7 +55,7 @@ pub struct Device {
     control: Control,
     version: Version,
     commands: Result<Version, Error>,
-    /// Whether a sub-system that restarts is waited for no more.
+    /// True if nobody waits for a restarting sub-system any more.
     given_up: AtomicBool,
 }
 
@@ -71,8 +71,8 @@ impl Device {
     /// The device of an open file. Fails if it speaks another major version of either half of the protocol: of
     /// transactions, which are the kernel's business as well, or of commands, which the kernel only passes on.
     ///
-    /// A device that does not say which commands it knows, or says it in a way that is not understood, is taken, with a
-    /// [warning](Device::warnings): that it cannot be asked is no proof that it cannot be used.
+    /// A device that does not report the versions of its commands, or not in a known form, is accepted with a
+    /// [warning](Device::warnings): it may work all the same.
     pub fn new(card: Arc<Card>, control_timeout: Option<Duration>) -> Result<Self, Failure> {
         let control = Control::new(&card, control_timeout)?;
         let mut device = Self {
@@ -114,7 +114,7 @@ impl Device {
         self.version
     }
 
-    /// What is to be said of the versions that it speaks, if they are not ours.
+    /// Warnings about the versions that it speaks, if they are not ours.
     pub fn warnings(&self) -> Vec<String> {
         let name = self.card.name();
         let differs = |what: &str, ours: Version, device: Version| {
@@ -190,7 +190,7 @@ impl Device {
         }
     }
 
-    /// What the device is and has.
+    /// The device's identity and resources.
     pub fn information(&self) -> Result<Information, Error> {
         let answer: (StatusResponse, _) =
             self.command(&StatusRequest::default(), &[], &[], Vec::new(), |answer: &StatusResponse| {
@@ -224,8 +224,7 @@ impl Device {
             };
             let (transfer, memory) = transfer(CONSTANTS_TAG, bytes);
             if let Err(error) = self.command(&request, &[], &[transfer], memory, status) {
-                // Only a device that refuses may have given the room back itself. One that is silent is not asked
-                // again.
+                // A device that refuses may have freed the memory itself. A silent one is not asked again.
                 if !self.control.is_silent() {
                     let _ = self.unload_constants(id);
                 }

@@ -3,7 +3,6 @@
 //! The devices that a system lists, none of which is opened, and the settings of their driver.
 
 use super::{Errno, System};
-use crate::EMULATED;
 use hal_backend::Failure;
 use hal_kernel::card_file::{OpenError, Reason, Retry};
 use hal_kernel::cards::{Attributes, CardClass, Description, ListedCard};
@@ -21,7 +20,6 @@ pub const CARDS: CardClass = CardClass {
     prefix: "accel",
     node: "/dev/accel/accel",
     default: "HAL_QAIC_DEFAULT",
-    emulated: &[EMULATED],
     exclusive: false,
     open_errors: &[OpenError {
         errno: Errno::NODEV,

@@ -11,7 +11,7 @@
 //! calls lost, breaks its network: all runs in flight there go back to the submission thread, which stops the network
 //! before it reports them, since the device may still write to queued objects.
 
-use super::{Flight, Landed, Queues};
+use super::{EndedRun, Queues, RunInFlight};
 use crate::kmd::Error;
 use hal_kernel::clock;
 use std::collections::VecDeque;
@@ -27,12 +27,12 @@ const TURN: Duration = Duration::from_millis(1);
 
 /// A run in flight, as the thread has it.
 struct Watched {
-    flight: Flight,
+    flight: RunInFlight,
     /// Since when it is the oldest of its network.
     oldest_since: Option<Instant>,
     /// How many of the objects that are waited for are complete.
     complete: usize,
-    /// When the run before it has ended, as far as it was asked for.
+    /// When the run before it was seen to end.
     not_before: u64,
 }
 
@@ -103,7 +103,7 @@ impl Completions {
         }));
         if state.lost.is_some() {
             let gone = self.flights.drain(..).map(|watched| broken(watched, Error::Gone));
-            state.landed.extend(gone);
+            state.ended_runs.extend(gone);
             self.queues.notify(state);
         }
     }
@@ -153,7 +153,7 @@ impl Completions {
         )]
         let watched = self.flights.remove(place).expect("the run that was waited for is in flight");
         let not_before = watched.not_before;
-        let Flight { number, mut command_ref, mut launched } = watched.flight;
+        let RunInFlight { number, mut command_ref, mut launched } = watched.flight;
         let target = &launched.target;
         if let Some(observer) = command_ref.observer.take() {
             let object = target.blueprint.waited.last();
@@ -178,7 +178,7 @@ impl Completions {
         let queue = command_ref.queue;
         let mut state = self.queues.state.lock();
         self.queues.finish_run(&mut state, number, &command_ref, outcome);
-        state.landed.push(Landed { launched, broken: None });
+        state.ended_runs.push(EndedRun { launched, broken: None });
         self.queues.notify(state);
         self.queues.report(queue);
     }
@@ -199,7 +199,7 @@ impl Completions {
         let mut state = self.queues.state.lock();
         for watched in std::mem::take(&mut self.flights) {
             if watched.flight.launched.network == network {
-                state.landed.push(broken(watched, error.clone()));
+                state.ended_runs.push(broken(watched, error.clone()));
             } else {
                 self.flights.push_back(watched);
             }
@@ -211,9 +211,9 @@ impl Completions {
     }
 }
 
-fn broken(watched: Watched, error: Error) -> Landed {
-    let Flight { number, command_ref, launched } = watched.flight;
-    Landed { launched, broken: Some((error, number, command_ref)) }
+fn broken(watched: Watched, error: Error) -> EndedRun {
+    let RunInFlight { number, command_ref, launched } = watched.flight;
+    EndedRun { launched, broken: Some((error, number, command_ref)) }
 }
 
 fn nanos(time: Duration) -> u64 {

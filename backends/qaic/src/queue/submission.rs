@@ -9,13 +9,13 @@
 //! Only this thread starts and stops networks, so no two of these meet. It sends messages to the device's management
 //! processor then, and the other queues wait for that; runs in flight go on.
 
-use super::{Begun, CommandRef, Flight, Landed, QUEUES, Queues};
+use super::{CommandRef, EndedRun, QUEUES, Queues, RunInFlight, StartedJob};
 use crate::device::QaicDevice;
 use crate::executable::{Callee, Executable};
-use crate::hazard::{Access, Phase, Reach};
+use crate::hazard::{Access, AccessedRange, Phase};
 use crate::kmd::Error;
 use crate::launch::{Binding, RunError};
-use crate::networks::{Launched, Networks, Refusal, Settings};
+use crate::networks::{LaunchedRun, Networks, Refusal, Settings};
 use hal_backend::{Code, Command, Dispatch, Failure, HostPart, HostRange, Job, Place, Span, Workgroups};
 use hal_kernel::clock;
 use hal_qaic_abi::programs::ProgramCall;
@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 /// The first and the longest sleep while others' work fills a ring.
 const BACK_OFF: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
-/// A job whose commands begin.
-struct Current {
+/// A job of which some commands have not begun yet.
+struct StartingJob {
     job: Job<QaicDevice>,
     phase: Phase,
     /// The next command.
@@ -40,7 +40,7 @@ enum Progress {
     /// It is done.
     Done,
     /// It is in flight.
-    Begun,
+    InFlight,
     /// It waits for a run.
     Waiting,
     /// It waits for a ring that other work, or work that has just ended, is in.
@@ -64,17 +64,17 @@ pub(crate) struct Submissions {
     pub(super) queues: Arc<Queues>,
     pub(super) networks: Networks,
     settings: Settings,
-    current: [Option<Current>; QUEUES],
+    starting: [Option<StartingJob>; QUEUES],
     /// How many jobs of each queue have begun.
     jobs: [u64; QUEUES],
     /// How many runs have begun.
     runs: u64,
     in_flight: usize,
-    landed: Vec<Landed>,
+    ended_runs: Vec<EndedRun>,
     bindings: Vec<Binding>,
-    reaches: Vec<Reach>,
+    ranges: Vec<AccessedRange>,
     pause: Duration,
-    /// Whether the loss of the device was reported.
+    /// True once the loss of the device was reported.
     told_loss: bool,
 }
 
@@ -84,13 +84,13 @@ impl Submissions {
             queues: queues.clone(),
             networks,
             settings,
-            current: [const { None }; QUEUES],
+            starting: [const { None }; QUEUES],
             jobs: [0; QUEUES],
             runs: 0,
             in_flight: 0,
-            landed: Vec::new(),
+            ended_runs: Vec::new(),
             bindings: Vec::new(),
-            reaches: Vec::new(),
+            ranges: Vec::new(),
             pause: BACK_OFF.0,
             told_loss: false,
         }
@@ -118,7 +118,7 @@ impl Submissions {
 
     /// Goes round the queues once.
     pub(crate) fn step(&mut self) -> Next {
-        let news = self.take_landed();
+        let news = self.take_ended();
         if self.is_lost() {
             // A lost device takes no more submissions.
             return if self.told_loss { Next::End } else { Next::Sleep(news, None) };
@@ -134,7 +134,7 @@ impl Submissions {
                     }
                 }
                 Some(Progress::Waiting) => {}
-                Some(Progress::Done | Progress::Begun | Progress::Failed(_)) => {
+                Some(Progress::Done | Progress::InFlight | Progress::Failed(_)) => {
                     self.pause = BACK_OFF.0;
                     next = Next::Again;
                 }
@@ -142,20 +142,20 @@ impl Submissions {
         }
         let state = self.queues.state.lock();
         let is_done = state.stopping
-            && state.queues.iter().all(|queue| queue.waiting.is_empty() && queue.begun.is_empty());
+            && state.queues.iter().all(|queue| queue.waiting.is_empty() && queue.started.is_empty());
         if is_done { Next::End } else { next }
     }
 
     /// Takes back the buffers of runs that are over, and stops the networks of those that will not end.
-    fn take_landed(&mut self) -> u64 {
+    fn take_ended(&mut self) -> u64 {
         let mut state = self.queues.state.lock();
-        std::mem::swap(&mut state.landed, &mut self.landed);
+        std::mem::swap(&mut state.ended_runs, &mut self.ended_runs);
         let (news, retired) = (state.news, std::mem::take(&mut state.retired));
         drop(state);
-        for Landed { mut launched, broken } in self.landed.drain(..) {
+        for EndedRun { mut launched, broken } in self.ended_runs.drain(..) {
             self.in_flight -= 1;
             let Some((error, run, command_ref)) = broken else {
-                self.networks.give_back(launched.network, launched.slot);
+                self.networks.release_buffers(launched.network, launched.slot);
                 continue;
             };
             let error = self.networks.end(launched.network, &error);
@@ -169,7 +169,7 @@ impl Submissions {
         news
     }
 
-    /// Whether the device is gone. If so, it drops all jobs, and reports the loss once nothing is in flight.
+    /// True if the device is gone. If so, it drops all jobs, and reports the loss once nothing is in flight.
     fn is_lost(&mut self) -> bool {
         let state = self.queues.state.lock();
         let Some(failure) = state.lost.clone() else { return false };
@@ -181,7 +181,7 @@ impl Submissions {
         }
         self.told_loss = true;
         self.networks.clear();
-        self.current = [const { None }; QUEUES];
+        self.starting = [const { None }; QUEUES];
         self.queues.clear();
         self.queues.reports().lost(failure);
         true
@@ -189,40 +189,40 @@ impl Submissions {
 
     /// Begins a queue's next command; nothing, if it has none.
     fn advance(&mut self, queue: usize) -> Option<Progress> {
-        let mut current = match self.current(queue).take() {
-            Some(current) => current,
+        let mut starting = match self.starting(queue).take() {
+            Some(starting) => starting,
             None => self.next_job(queue)?,
         };
-        let step = if self.has_failed(queue, &current) { None } else { self.begin(queue, &mut current) };
+        let step = if self.has_failed(queue, &starting) { None } else { self.begin(queue, &mut starting) };
         let Some(step) = step else {
-            self.finish(queue, current);
+            self.finish(queue, starting);
             return Some(Progress::Done);
         };
         match step {
-            Progress::Done | Progress::Begun => {
-                current.next += 1;
-                current.full_since = None;
+            Progress::Done | Progress::InFlight => {
+                starting.next += 1;
+                starting.full_since = None;
             }
             Progress::Waiting => {}
             Progress::Full => {
-                let since = *current.full_since.get_or_insert_with(Instant::now);
+                let since = *starting.full_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= self.settings.timeout {
-                    self.fail(queue, &current, RunError::Device(Error::Full));
+                    self.fail(queue, &starting, RunError::Device(Error::Full));
                 }
             }
-            Progress::Failed(ref error) => self.fail(queue, &current, error.clone()),
+            Progress::Failed(ref error) => self.fail(queue, &starting, error.clone()),
         }
-        *self.current(queue) = Some(current);
+        *self.starting(queue) = Some(starting);
         Some(step)
     }
 
     /// The job of a queue whose commands are beginning.
-    fn current(&mut self, queue: usize) -> &mut Option<Current> {
+    fn starting(&mut self, queue: usize) -> &mut Option<StartingJob> {
         #[expect(clippy::indexing_slicing, reason = "there is one for each queue")]
-        &mut self.current[queue]
+        &mut self.starting[queue]
     }
 
-    fn next_job(&mut self, queue: usize) -> Option<Current> {
+    fn next_job(&mut self, queue: usize) -> Option<StartingJob> {
         #[expect(clippy::indexing_slicing, reason = "there is one for each queue")]
         let number = &mut self.jobs[queue];
         let mut state = self.queues.state.lock();
@@ -230,7 +230,7 @@ impl Submissions {
         let found = state.queue(queue);
         let job = found.waiting.pop_front()?;
         *number += 1;
-        found.begun.push_back(Begun {
+        found.started.push_back(StartedJob {
             number: *number,
             queue: job.queue,
             epoch: job.epoch,
@@ -240,21 +240,21 @@ impl Submissions {
             job: None,
             failure: aborted,
         });
-        Some(Current { job, phase: Phase { job: *number, barriers: 0 }, next: 0, full_since: None })
+        Some(StartingJob { job, phase: Phase { job: *number, barriers: 0 }, next: 0, full_since: None })
     }
 
-    /// Whether nothing more of a job is to begin.
-    fn has_failed(&self, queue: usize, current: &Current) -> bool {
+    /// True if nothing more of a job may begin.
+    fn has_failed(&self, queue: usize, starting: &StartingJob) -> bool {
         let mut state = self.queues.state.lock();
         let aborted = state.aborted.clone();
-        let begun = state.queue(queue).begun(current.phase.job);
-        if begun.failure.is_none() {
-            begun.failure = aborted;
+        let started = state.queue(queue).started(starting.phase.job);
+        if started.failure.is_none() {
+            started.failure = aborted;
         }
-        begun.failure.is_some()
+        started.failure.is_some()
     }
 
-    fn fail(&self, queue: usize, current: &Current, error: RunError) {
+    fn fail(&self, queue: usize, starting: &StartingJob, error: RunError) {
         let is_gone = matches!(error, RunError::Device(Error::Gone));
         let failure = self.queues.failure(error);
         let mut state = self.queues.state.lock();
@@ -262,34 +262,35 @@ impl Submissions {
             self.queues.lose(&mut state);
             state.news += 1;
         }
-        state.queue(queue).begun(current.phase.job).failure.get_or_insert(failure);
+        state.queue(queue).started(starting.phase.job).failure.get_or_insert(failure);
     }
 
     /// Marks a job as begun: no more commands of it begin.
-    fn finish(&self, queue: usize, current: Current) {
+    fn finish(&self, queue: usize, starting: StartingJob) {
         let mut state = self.queues.state.lock();
-        state.queue(queue).begun(current.phase.job).job = Some(current.job);
+        state.queue(queue).started(starting.phase.job).job = Some(starting.job);
         drop(state);
         self.queues.report(queue);
     }
 
     /// Begins the next command of a job; nothing, if all have begun.
-    fn begin(&mut self, queue: usize, current: &mut Current) -> Option<Progress> {
-        let Current { job, phase, next, .. } = current;
+    fn begin(&mut self, queue: usize, starting: &mut StartingJob) -> Option<Progress> {
+        let StartingJob { job, phase, next, .. } = starting;
         let command = job.commands.get(*next)?;
         let begin = clock();
         let result = match command {
             Command::Fill { target, pattern } => part(target).and_then(|target| {
-                let used = [Reach::new(target, Access::WRITE)];
+                let used = [AccessedRange::new(target, Access::WRITE)];
                 self.transfer(queue, *phase, &used, || target.fill(pattern.bytes()))
             }),
             Command::Copy { source, target } => part(source).and_then(|source| {
                 let target = part(target)?;
-                let used = [Reach::new(source, Access::READ), Reach::new(target, Access::WRITE)];
+                let used =
+                    [AccessedRange::new(source, Access::READ), AccessedRange::new(target, Access::WRITE)];
                 self.transfer(queue, *phase, &used, || target.copy_from(source))
             }),
             Command::Update { source, target } => part(target).and_then(|target| {
-                let used = [Reach::new(target, Access::WRITE)];
+                let used = [AccessedRange::new(target, Access::WRITE)];
                 self.transfer(queue, *phase, &used, || target.copy_from(source.whole()))
             }),
             Command::Dispatch(dispatch) => {
@@ -313,7 +314,7 @@ impl Submissions {
         &self,
         queue: usize,
         phase: Phase,
-        used: &[Reach],
+        used: &[AccessedRange],
         work: impl FnOnce() -> bool,
     ) -> Result<Progress, RunError> {
         if self.has_to_wait(queue, phase, used) {
@@ -322,11 +323,11 @@ impl Submissions {
         done(work()).map(|()| Progress::Done)
     }
 
-    /// Whether a command that uses this must not overtake a run.
-    fn has_to_wait(&self, queue: usize, phase: Phase, used: &[Reach]) -> bool {
+    /// True if a command that uses this must not overtake a run.
+    fn has_to_wait(&self, queue: usize, phase: Phase, used: &[AccessedRange]) -> bool {
         let mut state = self.queues.state.lock();
         let hazards = &state.queue(queue).hazards;
-        used.iter().any(|reach| hazards.hold(phase, reach))
+        used.iter().any(|range| hazards.hold(phase, range))
     }
 
     /// Queues a run of a network, unless it has to wait.
@@ -338,16 +339,16 @@ impl Submissions {
         let executable: &Executable = &dispatch.executable;
         executable.takes(dispatch.bindings.len()).map_err(RunError::Program)?;
         self.bindings.clear();
-        self.reaches.clear();
+        self.ranges.clear();
         for (number, span) in dispatch.bindings.iter().enumerate() {
             let binding = binding(span)?;
-            self.reaches.push(Reach::new(binding.view.whole(), executable.access(number)));
+            self.ranges.push(AccessedRange::new(binding.view.whole(), executable.access(number)));
             self.bindings.push(binding);
         }
         if let Workgroups::Indirect(place) = &dispatch.workgroups {
-            self.reaches.push(Reach::new(part(place)?, Access::READ));
+            self.ranges.push(AccessedRange::new(part(place)?, Access::READ));
         }
-        if self.has_to_wait(command_ref.queue, command_ref.phase, &self.reaches) {
+        if self.has_to_wait(command_ref.queue, command_ref.phase, &self.ranges) {
             return Ok(Progress::Waiting);
         }
         let workgroups = match &dispatch.workgroups {
@@ -369,7 +370,7 @@ impl Submissions {
         match self.networks.launch(&callee, &call, &mut self.bindings) {
             Ok(launched) => {
                 self.launched(command_ref, launched);
-                Ok(Progress::Begun)
+                Ok(Progress::InFlight)
             }
             Err(Refusal::Busy) => Ok(Progress::Waiting),
             Err(Refusal::Full) => Ok(Progress::Full),
@@ -378,16 +379,16 @@ impl Submissions {
     }
 
     /// A run is in flight.
-    fn launched(&mut self, command_ref: CommandRef, launched: Launched) {
+    fn launched(&mut self, command_ref: CommandRef, launched: LaunchedRun) {
         self.runs += 1;
         self.in_flight += 1;
         let mut state = self.queues.state.lock();
         let queue = state.queue(command_ref.queue);
-        for reach in self.reaches.drain(..) {
-            queue.hazards.add(self.runs, command_ref.phase, reach);
+        for range in self.ranges.drain(..) {
+            queue.hazards.add(self.runs, command_ref.phase, range);
         }
-        queue.begun(command_ref.phase.job).runs += 1;
-        state.launched.push(Flight { number: self.runs, command_ref, launched });
+        queue.started(command_ref.phase.job).runs += 1;
+        state.launched.push(RunInFlight { number: self.runs, command_ref, launched });
         drop(state);
         self.queues.completion.notify_one();
     }
@@ -407,7 +408,7 @@ fn view(span: &Span<QaicDevice>) -> Result<HostRange, RunError> {
         Place::Device(memory, offset) => memory.view().slice(*offset, span.length),
         Place::Host(range) => range.slice(0, span.length),
     };
-    found.ok_or_else(misfit)
+    found.ok_or_else(out_of_range)
 }
 
 /// The bytes of a span, for as long as it is borrowed.
@@ -416,7 +417,7 @@ fn part(span: &Span<QaicDevice>) -> Result<HostPart<'_>, RunError> {
         Place::Device(memory, offset) => memory.view().part(*offset, span.length),
         Place::Host(range) => range.part(0, span.length),
     };
-    found.ok_or_else(misfit)
+    found.ok_or_else(out_of_range)
 }
 
 /// The number of workgroups, which is read when the dispatch begins.
@@ -427,10 +428,10 @@ fn counts(place: HostPart<'_>) -> Result<[u32; 3], RunError> {
 }
 
 fn done(fitted: bool) -> Result<(), RunError> {
-    fitted.then_some(()).ok_or_else(misfit)
+    fitted.then_some(()).ok_or_else(out_of_range)
 }
 
-fn misfit() -> RunError {
+fn out_of_range() -> RunError {
     let message = "a command reaches past the memory that it works on";
     RunError::Program(Failure::new(Code::OutOfRange, message))
 }

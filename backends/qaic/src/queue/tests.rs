@@ -15,7 +15,7 @@ use hal_backend::{
     Command, Commands, Completion, DeviceSpec, Dispatch, Function, HostCall, HostProgram, HostRange,
     NativeWaits, Pattern, Place, Span, Workgroups,
 };
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 use hal_qaic_abi::container::metadata::{Direction, Request, Space};
 use hal_qaic_abi::container::{Container, Network, Segment, qpc};
 use hal_qaic_abi::programs::CardPrograms;
@@ -66,7 +66,7 @@ mod corners;
 mod emulated;
 mod limits;
 
-/// What was reported: epochs, and what became of them.
+/// The reports: epochs and their outcomes.
 #[derive(Default)]
 struct Told {
     ended: Mutex<Vec<(u64, Result<(), Failure>)>>,
@@ -155,7 +155,7 @@ impl Bench {
     fn on(
         fake: Arc<FakeCard>,
         system: Arc<dyn System>,
-        programs: Arc<dyn HostPrograms>,
+        programs: Arc<dyn ProgramHost>,
         settings: Settings,
     ) -> Self {
         let card = Card::open(system, Path::new("/dev/accel/accel0"), Duration::from_secs(10)).unwrap();
@@ -610,7 +610,7 @@ fn object_of_a_run_that_is_over_may_be_on_its_way_for_a_moment_longer() {
     bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
     let calls = bench.fake.calls();
     assert_eq!(calls, [Asked::Execute, Asked::Execute, Asked::Execute, Asked::Wait], "no wait between");
-    // What the kernel never accepts is an error soon.
+    // A submission that the kernel never accepts soon becomes an error.
     (0..1000).for_each(|_| bench.fake.fail(Asked::Execute, Errno::INVAL));
     let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
     assert_eq!(failure.code(), Code::InvalidArgument);
@@ -746,7 +746,7 @@ fn transfer_that_failed_is_noticed_where_the_network_says_how_it_ended() {
     let bindings = [span(&memory, 0, 4), span(&memory, 4, 4)];
     bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap();
     bench.fake.fail_transfers();
-    // What the last run left does not count for this one.
+    // The outcome that the last run left does not count for this one.
     let failure = bench.dispatch(&executable, 0, [4, 1, 1], &bindings).unwrap_err();
     assert_eq!(failure.code(), Code::DataLoss, "{failure}");
 }

@@ -34,7 +34,7 @@ pub struct DeviceInfo {
     pub subsystem_vendor: u16,
     /// The board.
     pub subsystem: u16,
-    /// Where it is: domain, bus, device, function.
+    /// Its address on the bus: domain, bus, device, function.
     pub location: (u16, u8, u8, u8),
     /// The largest buffer that the kernel allocates, as a power of two.
     pub max_dma_buffer_log2: u16,
@@ -54,9 +54,9 @@ pub struct Mapping {
 /// Memory of the host that the kernel allocated; freed when the file is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DmaBuffer {
-    /// Where the card finds it.
+    /// Its address for the card.
     pub address: u64,
-    /// Where the card's network finds it, if that was asked for.
+    /// Its address on the card's network, if that was asked for.
     pub noc_address: Option<u64>,
     /// The offset to map.
     pub offset: u64,
@@ -91,9 +91,9 @@ pub struct Pinning {
 /// A program's memory that the card can reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pinned {
-    /// Where the card finds it.
+    /// Its address for the card.
     pub address: u64,
-    /// Where the card's network finds it, if that was asked for.
+    /// Its address on the card's network, if that was asked for.
     pub noc_address: Option<u64>,
 }
 
@@ -179,11 +179,11 @@ pub struct NocCleanup {
     pub noc: u8,
     /// The address in the tile: a multiple of four.
     pub address: u64,
-    /// What is written.
+    /// The value to write.
     pub value: u32,
 }
 
-/// What a program needs powered; a card has what any of its programs needs.
+/// The parts that a program needs powered; a card powers what any of its programs needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Power {
     /// Of [`uapi::power`].

@@ -14,11 +14,11 @@ pub enum CallError {
     /// The kernel refused.
     #[error("tt-kmd refused {request:?} ({about}): {errno}{}", advice(*request, *errno))]
     Refused {
-        /// What was called.
+        /// The request.
         request: Request,
-        /// With what.
+        /// Its argument.
         about: String,
-        /// What it said.
+        /// Its answer.
         errno: Errno,
     },
     /// A module with another interface.
@@ -37,7 +37,7 @@ pub enum CallError {
         feature.name(), feature.since()
     )]
     TooOld {
-        /// What was asked for.
+        /// The feature of the request.
         feature: Feature,
         /// The module that is there.
         version: Version,
@@ -55,14 +55,14 @@ pub enum CallError {
     Argument {
         /// Which.
         what: &'static str,
-        /// What it is.
+        /// The value.
         found: String,
-        /// What it must be.
+        /// The value that is needed.
         needed: &'static str,
     },
 }
 
-/// What helps, where something is known to.
+/// Advice, if there is any.
 fn advice(request: Request, errno: Errno) -> &'static str {
     match (request, errno) {
         (_, Errno::NODEV) => {

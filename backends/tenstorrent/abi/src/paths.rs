@@ -13,8 +13,8 @@ pub const PREFIX: &str = "tenstorrent!";
 /// In a card's folder: what it is on its bus, as lines of keys and values.
 pub const DESCRIPTION: &str = "device/uevent";
 
-/// Where in a card's file windows are mapped from, uncached: at their offset in the first region, or behind that
-/// region's length at their offset in the third.
+/// The offset in a card's file at which windows are mapped uncached: at their offset in the first region, or behind
+/// that region's length at their offset in the third.
 pub const WINDOWS_UNCACHED: u64 = 6 << 36;
 /// The same, with writes combined.
 pub const WINDOWS_COMBINING: u64 = 7 << 36;

@@ -10,11 +10,11 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Request {
-    /// What card it is.
+    /// The identity of the card.
     GetDeviceInfo = 0,
     /// Not implemented by any module of this API.
     GetHarvesting = 1,
-    /// What can be mapped.
+    /// The regions that can be mapped.
     QueryMappings = 2,
     /// Memory of the host that the card can reach.
     AllocateDmaBuf = 3,
@@ -40,7 +40,7 @@ pub enum Request {
     ConfigureTlb = 13,
     /// A write that is done when the file is closed. Since 2.2.
     SetNocCleanup = 14,
-    /// What should be powered. Since 2.6.
+    /// The parts that should be powered. Since 2.6.
     SetPowerState = 15,
     /// A window as a dma-buf. Since 2.10.
     ExportTlbDmabuf = 16,
@@ -80,7 +80,7 @@ impl Request {
 }
 
 hal_kernel::layouts! {
-    /// What card it is.
+    /// The identity of the card.
     GetDeviceInfo = "get_device_info", 24 {
         /// How many bytes of the rest there is room for.
         in_output_size_bytes: u32 = 0,
@@ -96,7 +96,7 @@ hal_kernel::layouts! {
         reserved: u16 = 22,
     }
 
-    /// What can be mapped: as many [`Mapping`]s follow as are said to.
+    /// The regions that can be mapped: as many [`Mapping`]s follow as the number says.
     QueryMappings = "query_mappings", 8 {
         output_mapping_count: u32 = 0,
         reserved: u32 = 4,
@@ -194,7 +194,7 @@ hal_kernel::layouts! {
         id: u32 = 0,
     }
 
-    /// Where a window points.
+    /// The target of a window.
     NocTlbConfig = "noc_tlb_config", 32 {
         addr: u64 = 0,
         x_end: u16 = 8,
@@ -233,7 +233,7 @@ hal_kernel::layouts! {
         data: u64 = 24,
     }
 
-    /// What should be powered.
+    /// The parts that should be powered.
     PowerState = "power_state", 40 {
         argsz: u32 = 0,
         flags: u32 = 4,

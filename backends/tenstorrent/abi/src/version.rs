@@ -35,7 +35,7 @@ pub enum Feature {
     NocCleanup,
     /// Resets of the chip by the module, and files that are dead afterwards.
     ChipReset,
-    /// What should be powered.
+    /// The request for powered parts.
     PowerState,
     /// Waiting for a lock.
     BlockingLock,
@@ -71,7 +71,7 @@ impl Feature {
         }
     }
 
-    /// What it is called in messages.
+    /// Its name in messages.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Feature::NocCleanup => "a write when the file is closed",
@@ -85,7 +85,7 @@ impl Feature {
     }
 }
 
-/// What a module says of itself.
+/// A module's description of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverInfo {
     /// Which interface it has: 2 is the one that is known here.
@@ -95,7 +95,7 @@ pub struct DriverInfo {
 }
 
 impl DriverInfo {
-    /// Whether it can do this.
+    /// True if it has this feature.
     pub fn has(&self, feature: Feature) -> bool {
         self.version >= feature.since()
     }

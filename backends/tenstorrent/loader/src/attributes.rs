@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extensions(BTreeSet<String>);
 
-/// What has all of these is what has the first, and the other way around.
+/// All of these together mean the same as the first.
 const IMPLIED: [(&str, &[&str]); 7] = [
     ("m", &["zmmul"]),
     ("a", &["zaamo", "zalrsc"]),
@@ -52,7 +52,7 @@ impl Extensions {
     }
 }
 
-/// Whether this is a name as extensions have.
+/// True for a name of the form that extensions have.
 pub fn is_extension(name: &str) -> bool {
     let is_long = matches!(name.bytes().next(), Some(b's' | b'x' | b'z'));
     let is_plain = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
@@ -64,7 +64,7 @@ pub fn is_extension(name: &str) -> bool {
         }
 }
 
-/// What a file's attributes say that it is compiled for; nothing, where it has none.
+/// The extensions that a file is compiled for, by its attributes; `None` if it has none.
 pub fn extensions(file: &[u8]) -> Result<Option<Extensions>, ElfError> {
     let Some(attributes) = elf::attributes(file)? else { return Ok(None) };
     let Some(architecture) = architecture(attributes).map_err(ElfError::Outside)? else { return Ok(None) };
@@ -116,7 +116,7 @@ fn architecture(attributes: &[u8]) -> Result<Option<&str>, &'static str> {
     Ok(None)
 }
 
-/// What begins here, and says after so many bytes how long it is, and what is behind it.
+/// The part that begins here, whose length is after so many bytes, and the rest.
 fn sized(bytes: &[u8], at: usize) -> Result<(&[u8], &[u8]), &'static str> {
     let length = u32::try_from(at).ok().and_then(|at| u32_at(bytes, at)).ok_or(WHERE)?;
     // It has its own length at least, so that each step goes on.
@@ -233,7 +233,7 @@ mod tests {
             [head, &length.to_le_bytes()[..], tail].concat()
         };
         let file = sized(&[1], &entries);
-        // What is for some sections alone, and another vendor's, come first.
+        // Attributes of single sections, and another vendor's, come first.
         let sections = sized(&[2], b"\x01\x00\x05rv32i2p1_v1p0\x00");
         let vendor = sized(&[], &[b"riscv\0", &sections[..], &file[..]].concat());
         let other = sized(&[], b"gnu\0whatever");
@@ -245,7 +245,7 @@ mod tests {
         let whole = attributes("rv32i2p1_m2p0");
         assert_eq!(architecture(&whole), Ok(Some("rv32i2p1_m2p0")));
         for end in 0..whole.len() {
-            // Where the last vendor's part is missing altogether, nothing is said.
+            // Without the last vendor's part there is no architecture.
             let cut = architecture(&whole[..end]);
             assert!(cut == Err(WHERE) || cut == Ok(None), "{end}: {cut:?}");
         }

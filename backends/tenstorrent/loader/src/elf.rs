@@ -28,9 +28,9 @@ pub enum ElfError {
     OtherKind {
         /// Which field.
         what: &'static str,
-        /// What it says.
+        /// The value in the file.
         found: u32,
-        /// What it should say.
+        /// The expected value.
         expected: u32,
     },
     /// Flags for a variant of RISC-V that the cores are not.
@@ -70,15 +70,15 @@ pub enum ElfError {
     Relocation {
         /// Its type.
         kind: u32,
-        /// Where.
+        /// The address.
         at: u32,
     },
     /// A relocation that changes code, is outside, or points outside.
     #[error("its relocation at {at:#x}, to {to:#x}, is outside of its data or not aligned")]
     RelocationRange {
-        /// Where.
+        /// The address.
         at: u32,
-        /// What it points to.
+        /// Its target.
         to: u32,
     },
     /// A symbol that another object is to provide.
@@ -110,7 +110,7 @@ use ElfError::Outside;
 /// A piece of the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Where it begins, from the image's beginning.
+    /// Its offset from the image's beginning.
     pub(crate) address: u32,
     /// How long it is in memory.
     pub(crate) length: u32,
@@ -120,7 +120,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Where it ends; checked to fit when it was read.
+    /// Its end; checked to fit when it was read.
     pub(crate) fn end(&self) -> u32 {
         self.address.saturating_add(self.length)
     }
@@ -130,7 +130,7 @@ impl Segment {
     }
 }
 
-/// What a file says about its image.
+/// A file's description of its image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Elf {
     pub(crate) segments: Vec<Segment>,
@@ -320,7 +320,7 @@ impl Dynamic {
                 DT_SYMTAB => found.symbols = Some(value),
                 DT_RELA => found.relocations = Some(value),
                 DT_RELASZ => found.relocations_length = value,
-                // What they say follows from the rest: entries' sizes, and that symbols be bound at once.
+                // Their contents follow from the rest: entries' sizes, and that symbols be bound at once.
                 DT_RELACOUNT | DT_GNU_HASH => {}
                 DT_SYMENT if value == SYMBOL_LENGTH => {}
                 DT_RELAENT if value == RELOCATION_LENGTH => {}
@@ -336,7 +336,7 @@ impl Dynamic {
     }
 }
 
-/// Where the query function is. Every symbol must be defined.
+/// The address of the query function. Every symbol must be defined.
 fn query(view: &View<'_>, dynamic: &Dynamic) -> Result<u32, ElfError> {
     let hash = dynamic.hash.ok_or(ElfError::NoDynamic(DT_HASH))?;
     let table = dynamic.symbols.ok_or(ElfError::NoDynamic(DT_SYMTAB))?;

@@ -15,7 +15,8 @@ impl Reg {
     pub const RA: Reg = Reg(1);
     /// The stack pointer.
     pub const SP: Reg = Reg(2);
-    /// What compilers keep for purposes that executables here do not have: the global pointer, and that of a thread.
+    /// Registers that compilers keep for purposes that executables here do not have: the global pointer, and that of a
+    /// thread.
     pub const GP: Reg = Reg(3);
     /// See [`Reg::GP`].
     pub const TP: Reg = Reg(4);
@@ -211,7 +212,7 @@ enum Fixup {
 #[derive(Default)]
 pub struct Assembler {
     words: Vec<u32>,
-    /// Where each label is, in words.
+    /// The position of each label, in words.
     labels: Vec<Option<usize>>,
     fixups: Vec<(usize, Label, Fixup)>,
 }

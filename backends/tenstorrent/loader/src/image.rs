@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use thiserror::Error;
 
-/// Where an executable is to be loaded.
+/// The place and the cores that an executable is loaded for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// What executes it.
+    /// The cores that execute it.
     pub cores: Cores,
-    /// Where its image begins, as the cores see it: a multiple of 16.
+    /// The address of its image, as the cores see it: a multiple of 16.
     pub base: u32,
     /// How much memory there is for it.
     pub room: u32,
@@ -55,7 +55,7 @@ pub enum LoadError {
 pub struct Image {
     pub(crate) bytes: Vec<u8>,
     pub(crate) base: u32,
-    /// Where the executable's own code is, from the image's beginning.
+    /// The ranges of the executable's own code, from the image's beginning.
     pub(crate) code: Vec<Range<u32>>,
     query: u32,
     narrow_stores: bool,
@@ -70,12 +70,12 @@ impl Image {
         Self { bytes, base: 0, code: vec![code], query: 0, narrow_stores: false, replaced: BTreeMap::new() }
     }
 
-    /// What is to be in memory from [`Target::base`] on. Some of it is data that the executable writes.
+    /// The bytes for memory from [`Target::base`] on. Some of them are data that the executable writes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Where it begins.
+    /// Its address.
     pub fn base(&self) -> u32 {
         self.base
     }
@@ -85,7 +85,7 @@ impl Image {
         self.query
     }
 
-    /// Whether its code stores bytes or halves anywhere but on its stack. What does not changes whole words.
+    /// True if its code stores bytes or halves anywhere but on its stack. Other code changes whole words.
     pub fn has_narrow_stores(&self) -> bool {
         self.narrow_stores
     }

@@ -21,7 +21,7 @@ pub mod float;
 mod image;
 pub mod library;
 pub mod paging;
-mod reach;
+mod reachable;
 mod scan;
 pub mod veneer;
 

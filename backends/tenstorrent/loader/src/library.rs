@@ -3,8 +3,8 @@
 //! IREE's structures of an executable, as a 32-bit core sees them.
 //!
 //! Layouts are those of `iree_hal_executable_library_v0_t` and its parts, version 0.6, with pointers of four bytes.
-//! What an executable's query function returns is read here from a copy of its memory; what a function of it takes is
-//! written here, to be copied to where the pointers in it say that it is.
+//! The result of an executable's query function is read here from a copy of its memory; the arguments of a function are
+//! written here, to be copied to where the pointers in them say that they are.
 
 use crate::bytes::{text, u16_at, u32_at};
 use thiserror::Error;
@@ -39,7 +39,7 @@ pub enum LibraryError {
     /// A symbol that nothing provides.
     #[error("the executable needs {what}, which is not supported here")]
     Needs {
-        /// What it needs.
+        /// The need.
         what: &'static str,
     },
     /// More functions than could be in its memory.
@@ -52,9 +52,9 @@ use LibraryError::{Needs, Outside};
 /// A function of an executable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Where it is.
+    /// Its address.
     pub address: u32,
     /// How much workgroup-local memory it needs, in bytes.
     pub local_memory: u32,
@@ -141,7 +141,7 @@ fn function(
     Ok(function)
 }
 
-/// What all workgroups of a dispatch are called with.
+/// The arguments of all workgroups of a dispatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dispatch<'a> {
     /// How large a workgroup is; zeros where the function knows.
@@ -152,7 +152,7 @@ pub struct Dispatch<'a> {
     pub concurrency: u8,
     /// Constants.
     pub constants: &'a [u32],
-    /// Where each binding is, and how many bytes it has.
+    /// The address and the length of each binding.
     pub bindings: &'a [(u32, u32)],
 }
 
@@ -183,14 +183,14 @@ impl Dispatch<'_> {
     }
 }
 
-/// What one workgroup is called with.
+/// The arguments of one workgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Workgroup {
     /// Which one.
     pub id: [u32; 3],
     /// Which core executes it.
     pub processor: u32,
-    /// Where its local memory is.
+    /// The address of its local memory.
     pub local_memory: u32,
     /// How many bytes it has.
     pub local_memory_length: u32,

@@ -10,7 +10,7 @@
 //! have entries of zeros; pages of elsewhere have addresses above all of it, from [`first_address`] of the table's
 //! part for them on.
 //!
-//! Where a page is not there, the veneer calls who brings it, and tries again.
+//! For an absent page the veneer calls the routine that brings it, and tries again.
 //!
 //! A veneer is four times as long as what it stands for with all that belongs to it, and an executable has all
 //! functions of a model. So only the accesses are replaced that one function [may come to](Image::paged): code for
@@ -27,7 +27,7 @@ use crate::bytes::put_u32;
 use crate::elf::ElfError;
 use crate::encode::{Assembler, Reg, When, add, addi, jal, lui, lw, slli, srli};
 use crate::image::{Image, LoadError};
-use crate::reach::Reach;
+use crate::reachable::ReachableCode;
 use crate::scan::{Unfit, is_kept, writes_integer};
 use crate::veneer::{OWN_MEMORY, behind_page};
 use std::collections::BTreeSet;
@@ -36,14 +36,14 @@ use std::collections::BTreeSet;
 pub const PAGE: u32 = 4096;
 /// How many bytes an entry of the table has.
 pub const ENTRY: u32 = 8;
-/// What an entry says of a page that is not there.
+/// The entry of an absent page.
 pub const ABSENT: u32 = 1;
 /// The registers of a veneer: the address of the access, and where the code that brings a page returns to, less
 /// [`RETRY`].
 pub const ADDRESS: Reg = GP;
 /// See [`ADDRESS`].
 pub const LINK: Reg = TP;
-/// What to add to the link to try again.
+/// The offset from the link to try again.
 pub const RETRY: i32 = -36;
 
 /// The address of the first page whose entry is at an address of the table.
@@ -56,7 +56,7 @@ const TP: Reg = Reg::TP;
 const STACK_POINTER: u32 = 2;
 const FRAME_POINTER: u32 = 8;
 
-/// Who brings a page: the addresses of two routines, which keep every register but the link.
+/// The addresses of the two routines that bring a page. They keep every register but the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bringers {
     /// For a page that is to be read.
@@ -156,9 +156,9 @@ impl Image {
 
     /// The loads and stores that are not by the stack pointer, of what a function may come to.
     fn accesses(&self, function: u32) -> Result<Vec<Access>, LoadError> {
-        let reach = Reach::of(self, function.wrapping_sub(self.base));
+        let reach = ReachableCode::of(self, function.wrapping_sub(self.base));
         let frameless: Option<BTreeSet<u32>> = match &reach {
-            Reach::Some(functions) => Some(
+            ReachableCode::Some(functions) => Some(
                 functions
                     .iter()
                     .filter(|places| !self.has_frame_pointer(places))
@@ -166,7 +166,7 @@ impl Image {
                     .copied()
                     .collect(),
             ),
-            Reach::All => None,
+            ReachableCode::All => None,
         };
         let in_frame = |at: u32, register| match register {
             STACK_POINTER => true,
@@ -196,7 +196,7 @@ impl Image {
         Ok(accesses)
     }
 
-    /// Whether [`FRAME_POINTER`] is that in a function: wherever it is written, it is with an address of the frame,
+    /// True if [`FRAME_POINTER`] is a function's frame pointer: each write of it is with an address of the frame,
     /// or with what was saved there.
     fn has_frame_pointer(&self, places: &BTreeSet<u32>) -> bool {
         let (mut is_set, mut is_other) = (false, false);
@@ -347,7 +347,7 @@ mod tests {
         two[4] = jal(Reg::RA, 12).unwrap();
         two.extend([0xff84_2503, 0x0000_8067]);
         assert_eq!(changed(&image(&two), 0), [7]);
-        // What both share is in the frame of neither.
+        // Shared code is in the frame of neither.
         two.extend([0, jal(Reg::RA, -36).unwrap(), jal(Reg::ZERO, -32).unwrap()]);
         assert_eq!(changed(&image(&two), 40), [3, 7]);
     }

@@ -8,7 +8,7 @@
 
 use crate::attributes::Extensions;
 use crate::float::{Order, Rounding, Routine, Sign};
-use crate::veneer::Own;
+use crate::veneer::FloatMove;
 use std::fmt;
 use thiserror::Error;
 
@@ -48,32 +48,32 @@ impl fmt::Display for Cores {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("its instruction {word:#010x} at {at:#x} {why}")]
 pub struct Unfit {
-    /// Where, from the image's beginning.
+    /// Its offset from the image's beginning.
     pub at: u32,
     /// The instruction.
     pub word: u32,
-    /// What is wrong with it.
+    /// The reason.
     pub why: &'static str,
 }
 
 /// An instruction to be replaced by a jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
-    /// Where, from the image's beginning.
+    /// Its offset from the image's beginning.
     pub(crate) at: u32,
-    /// What was there.
+    /// The original instruction.
     pub(crate) word: u32,
-    /// What does its work.
+    /// The code that does its work.
     pub(crate) replacement: Replacement,
 }
 
-/// What does an instruction's work.
+/// The code that does an instruction's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replacement {
     /// A routine.
     Routine(Routine),
     /// A veneer of its own.
-    Own(Own),
+    FloatRegister(FloatMove),
     /// A veneer that moves bits between registers.
     Move,
 }
@@ -107,7 +107,7 @@ pub(crate) fn scan(code: &[u8], address: u32, cores: Cores) -> Result<Vec<Site>,
     }
 }
 
-/// Whether an integer register is one that veneers have for themselves.
+/// True if an integer register is one that veneers have for themselves.
 pub(crate) const fn is_kept(register: u32) -> bool {
     matches!(register, 3 | 4)
 }
@@ -125,7 +125,7 @@ pub(crate) fn writes_integer(word: u32) -> Option<u32> {
     writes.then_some(word >> 7 & 31)
 }
 
-/// Whether some code stores bytes or halves, but for those that it finds by its stack pointer.
+/// True if some code stores bytes or halves, but for those that it finds by its stack pointer.
 pub(crate) fn stores_narrowly(code: &[u8]) -> bool {
     const STORE: u32 = 0x23;
     const STACK: u32 = 2;
@@ -139,7 +139,7 @@ pub(crate) const fn field(word: u32, from: u32, count: u32) -> u32 {
     (word >> from) & ((1 << count) - 1)
 }
 
-/// What replaces an instruction, if anything has to; why it cannot be executed, if nothing can.
+/// The replacement of an instruction, if it needs one, or why it cannot be executed.
 fn examine(word: u32, cores: Cores) -> Result<Option<Replacement>, &'static str> {
     // Zeros fill the space between functions, and are refused by every core that comes across them.
     if word == 0 {
@@ -179,7 +179,7 @@ fn examine(word: u32, cores: Cores) -> Result<Option<Replacement>, &'static str>
     }
 }
 
-/// Whether an instruction with an immediate is one of Zbb's, or `brev8`.
+/// True if an instruction with an immediate is one of Zbb's, or `brev8`.
 fn is_bit_operation_of_one(word: u32) -> bool {
     match (field(word, 12, 3), field(word, 20, 12)) {
         // clz, ctz, cpop, sext.b, sext.h
@@ -190,7 +190,7 @@ fn is_bit_operation_of_one(word: u32) -> bool {
     }
 }
 
-/// Whether an instruction of two registers is one of Zba's or Zbb's, or `pack`.
+/// True if an instruction of two registers is one of Zba's or Zbb's, or `pack`.
 fn is_bit_operation_of_two(word: u32) -> bool {
     matches!(
         (field(word, 25, 7), field(word, 12, 3)),
@@ -198,7 +198,7 @@ fn is_bit_operation_of_two(word: u32) -> bool {
     )
 }
 
-/// Whether an instruction without floats, of a form that RV32IM has, is one of RV32IM's.
+/// True if an instruction without floats, of a form that RV32IM has, is one of RV32IM's.
 fn is_rv32im(word: u32) -> bool {
     let (funct3, funct7) = (field(word, 12, 3), field(word, 25, 7));
     match field(word, 0, 7) {
@@ -223,7 +223,7 @@ fn nearest(mode: u32) -> Result<(), &'static str> {
     if matches!(mode, 0 | 7) { Ok(()) } else { Err(ROUNDING) }
 }
 
-/// Whether Blackhole's cores do themselves what this would.
+/// True if Blackhole's cores execute the instruction themselves.
 fn is_executed(replacement: Replacement) -> bool {
     match replacement {
         Replacement::Routine(Routine::Divide | Routine::SquareRoot) => false,
@@ -234,19 +234,19 @@ fn is_executed(replacement: Replacement) -> bool {
     }
 }
 
-/// What does the work of an instruction for floats.
+/// The replacement of an instruction for floats.
 fn float(word: u32) -> Result<Replacement, &'static str> {
     let mode = field(word, 12, 3);
     let access = |own| match mode {
-        2 => Ok(Replacement::Own(own)),
+        2 => Ok(Replacement::FloatRegister(own)),
         1 | 3 | 4 => Err(PRECISION),
         _ => Err(VECTOR),
     };
     let fused =
         |product, addend| nearest(mode).map(|()| Replacement::Routine(Routine::MultiplyAdd(product, addend)));
     match field(word, 0, 7) {
-        0x07 => access(Own::Load),
-        0x27 => access(Own::Store),
+        0x07 => access(FloatMove::Load),
+        0x27 => access(FloatMove::Store),
         _ if field(word, 25, 2) != 0 => Err(PRECISION),
         0x43 => fused(false, false),
         0x47 => fused(false, true),
@@ -281,7 +281,7 @@ fn float_operation(word: u32) -> Result<Replacement, &'static str> {
                 _ => return Err(UNKNOWN),
             };
             if rs1 == rs2 {
-                return Ok(Replacement::Own(Own::Copy(sign)));
+                return Ok(Replacement::FloatRegister(FloatMove::Copy(sign)));
             }
             Routine::Sign(sign)
         }
@@ -312,7 +312,7 @@ mod tests {
     fn agree(word: u32) {
         for (cores, isa) in [(Cores::Wormhole, Isa::Wormhole), (Cores::Blackhole, Isa::Blackhole)] {
             let (ours, theirs) = (examine(word, cores), decode(word, isa));
-            // What Wormhole lacks is replaced where Blackhole executes it, or it is replaced there.
+            // Instructions that Wormhole lacks are replaced if Blackhole executes or replaces them.
             let lacked = match theirs {
                 Err(Refusal::NoFloats) => decode(word, Isa::Blackhole),
                 _ => theirs,

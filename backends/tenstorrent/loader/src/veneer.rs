@@ -28,19 +28,19 @@ const GP: Reg = Reg::GP;
 const TP: Reg = Reg::TP;
 const A0: Reg = Reg::A[0];
 
-/// Where the memory is that each core has for itself.
+/// The address of the memory that each core has for itself.
 pub const OWN_MEMORY: u32 = 0xffb0_0000;
 /// How much of it veneers use.
 pub const OWN_MEMORY_LENGTH: u32 = 256;
 
-/// What is in it, as offsets.
+/// The layout of that memory, as offsets.
 mod slot {
     /// The float registers, where the cores have none.
     pub(super) const FLOATS: i32 = 0;
-    /// What registers for arguments held, and temporary ones.
+    /// The saved registers for arguments, and temporary ones.
     pub(super) const ARGUMENTS: i32 = 128;
     pub(super) const TEMPORARIES: i32 = 140;
-    /// Where a veneer goes back to.
+    /// The address that a veneer returns to.
     pub(super) const LINK: i32 = 168;
     /// A result that goes to a register.
     pub(super) const RESULT: i32 = 172;
@@ -48,7 +48,7 @@ mod slot {
     pub(super) const DESTINATION: i32 = 176;
 }
 
-/// Where a float register is.
+/// The offset of a float register.
 fn float(number: u32) -> i32 {
     slot::FLOATS + 4 * (number & 31).cast_signed()
 }
@@ -62,7 +62,7 @@ pub(crate) fn assemble(sites: &[Site], at: u32, cores: Cores) -> Option<(Vec<u32
     let mut veneers = BTreeMap::new();
     for site in sites {
         let here = at.checked_add(u32::try_from(asm.length()).ok()?)?;
-        if let Replacement::Own(own) = site.replacement {
+        if let Replacement::FloatRegister(own) = site.replacement {
             jumps.push(jal(ZERO, distance(site.at, here)?)?);
             own.assemble(&mut asm, site.word);
             let here = at.checked_add(u32::try_from(asm.length()).ok()?)?;
@@ -172,7 +172,7 @@ fn assemble_routine(asm: &mut Assembler, routine: Routine, label: Label) {
 
 /// An instruction whose veneer is its own, where float registers are in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Own {
+pub(crate) enum FloatMove {
     /// `flw`
     Load,
     /// `fsw`
@@ -181,22 +181,22 @@ pub(crate) enum Own {
     Copy(Sign),
 }
 
-impl Own {
+impl FloatMove {
     /// Everything but the jump back.
     fn assemble(self, asm: &mut Assembler, word: u32) {
         let (rd, rs1, rs2) = (field(word, 7, 5), field(word, 15, 5), field(word, 20, 5));
         let address = Reg::numbered(rs1);
         let upper = word.cast_signed() >> 25 << 5;
         match self {
-            Own::Load => {
+            FloatMove::Load => {
                 asm.emit_all([lw(TP, word.cast_signed() >> 20, address), lui(GP, OWN_MEMORY)]);
                 asm.emit(sw(TP, float(rd), GP));
             }
-            Own::Store => {
+            FloatMove::Store => {
                 asm.emit_all([lui(TP, OWN_MEMORY), lw(TP, float(rs2), TP)]);
                 asm.emit(sw(TP, upper | rd.cast_signed(), address));
             }
-            Own::Copy(sign) => {
+            FloatMove::Copy(sign) => {
                 asm.emit_all([lui(GP, OWN_MEMORY), lw(TP, float(rs1), GP)]);
                 match sign {
                     Sign::Copied => {}
@@ -211,8 +211,7 @@ impl Own {
     }
 }
 
-/// What a float register's load becomes, where pages are looked up, behind the load of [`Reg::TP`] itself; and what a
-/// store does instead.
+/// The replacement of a float register's load or store if pages are looked up, behind the load of [`Reg::TP`] itself.
 ///
 /// The address is in [`Reg::GP`].
 pub(crate) fn behind_page(asm: &mut Assembler, word: u32, store: bool) {

@@ -72,7 +72,7 @@ fn sums_and_products_are_as_the_host_has_them() {
         for operands in random::operands(7).take(20_000) {
             let [x, y] = [operands[0], operands[1]].map(|x| f32::from_bits(flushed(x)));
             let expected = operation(x, y);
-            // What becomes normal by rounding alone is between the two.
+            // A result that becomes normal by rounding alone is between the two.
             if expected.is_subnormal() || expected.abs() == f32::MIN_POSITIVE {
                 continue;
             }
@@ -108,7 +108,7 @@ fn extreme(x: f32, y: f32, greater: bool) -> u32 {
     }
 }
 
-/// What is exact, and conversions to the nearest, see denormals, and are the host's.
+/// Exact operations, and conversions to the nearest, see denormals, and give the host's results.
 #[test]
 #[expect(clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a cast is what is asked for")]
 fn comparisons_signs_kinds_and_conversions_are_as_the_host_has_them() {
@@ -172,7 +172,7 @@ const ENDS: [[u32; 4]; 14] = [
     [0x4b80_0000, 0x3f80_0000, 0xbf00_0001, 0x4b7f_ffff],
 ];
 
-/// What the vendor's model of the unit makes of a product and a sum, where sums lose their leading bits and become
+/// Products and sums by the vendor's model of the unit, where sums lose their leading bits and become
 /// denormal, and where a product alone is too large or too small.
 #[test]
 fn products_and_sums_at_the_ends_are_as_the_vendors_model_has_them() {

@@ -163,7 +163,7 @@ fn kernels_with_floats_compute_the_same_on_wormhole() {
     assert!(most > 5 * least && most < 50 * least, "{least} and {most}");
 }
 
-/// What some kernels compute, each right, and with how many instructions.
+/// The results of some kernels, each checked, and the number of instructions.
 fn kernels_with_floats(file: &[u8], cores: Cores) -> (Vec<Vec<u32>>, u64) {
     let mut results = Vec::new();
     let mut machine = Machine::new(file, cores);

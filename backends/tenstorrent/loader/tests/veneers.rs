@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the cores lack, done by veneers on the interpreter, against the host's arithmetic.
+//! Instructions that the cores lack, done by veneers on the interpreter, against the host's arithmetic.
 
 #![expect(
     clippy::unwrap_used,
@@ -78,7 +78,7 @@ fn flushed(x: u32) -> u32 {
     if f32::from_bits(x).is_subnormal() { x & SIGN } else { x }
 }
 
-/// What IEEE has, with denormals as zeros before and after, and one NaN.
+/// The result by IEEE, with denormals as zeros before and after, and one NaN.
 fn expected(operation: impl Fn(f32, f32) -> f32, x: u32, y: u32) -> u32 {
     let result = operation(f32::from_bits(flushed(x)), f32::from_bits(flushed(y)));
     if result.is_nan() { NAN } else { flushed(result.to_bits()) }
@@ -265,7 +265,7 @@ fn code_that_writes_what_veneers_have_is_refused() {
             other => panic!("{other:?}"),
         }
     }
-    // Where nothing is replaced, they are anybody's.
+    // Without replacements, executables may use these registers.
     assert!(load(&Parts::new(&[0x0000_0193, 0x0010_0073]).file(), target).is_ok());
 }
 

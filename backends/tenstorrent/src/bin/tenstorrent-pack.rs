@@ -49,7 +49,7 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
     std::fs::read(file).map_err(|error| format!("{file} cannot be read: {error}"))
 }
 
-/// What a container has, a line for each variant.
+/// A line for each variant of a container.
 fn list(file: &str) -> Result<String, String> {
     let bytes = read(file)?;
     Container::read(&bytes)
@@ -66,14 +66,14 @@ fn lines(container: &Container<'_>) -> String {
     text
 }
 
-/// What was said of an executable.
-struct Said<'a> {
+/// An executable of the command line.
+struct NamedExecutable<'a> {
     cores: Option<Cores>,
     extensions: Option<Vec<String>>,
     file: &'a str,
 }
 
-impl<'a> Said<'a> {
+impl<'a> NamedExecutable<'a> {
     fn read(argument: &'a str) -> Result<Self, String> {
         let wrong = |why: &str| {
             format!("{argument:?} {why}; it takes CORES[:EXTENSIONS]=EXECUTABLE (--help says more)")
@@ -99,7 +99,8 @@ impl<'a> Said<'a> {
 
 /// Packs executables, and says what was packed.
 fn pack(file: &str, arguments: &[&str]) -> Result<String, String> {
-    let said = arguments.iter().map(|argument| Said::read(argument)).collect::<Result<Vec<_>, _>>()?;
+    let said =
+        arguments.iter().map(|argument| NamedExecutable::read(argument)).collect::<Result<Vec<_>, _>>()?;
     let files = said.iter().map(|said| read(said.file)).collect::<Result<Vec<_>, _>>()?;
     let variants = said.iter().zip(&files).map(|(said, elf)| {
         let of = |why: String| format!("{}: {why}", said.file);
@@ -122,13 +123,13 @@ fn pack(file: &str, arguments: &[&str]) -> Result<String, String> {
     });
     let container = Container { variants: variants.collect::<Result<_, String>>()? };
     let bytes = container.write();
-    // What a card would refuse is not written.
+    // A file that a card would refuse is not written.
     Container::read(&bytes).map_err(|failure| failure.message().to_owned())?;
     std::fs::write(file, &bytes).map_err(|error| format!("{file} cannot be written: {error}"))?;
     Ok(lines(&container))
 }
 
-/// What an executable's own attributes say that it was compiled with.
+/// The extensions that an executable was compiled with, by its own attributes.
 fn noted(elf: &[u8]) -> Result<Vec<String>, String> {
     let noted = extensions(elf).map_err(|error| error.to_string())?;
     let noted = noted.ok_or(

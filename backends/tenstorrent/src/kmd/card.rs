@@ -219,8 +219,10 @@ fn take_alone(name: &str, calls: &Calls<CardFile>, may_wait: impl Fn() -> bool) 
 
 impl Drop for Card {
     fn drop(&mut self) {
-        // A card that is gone runs nothing that has to be held.
-        let _ = self.hold_all();
+        // A card that is gone runs nothing that has to be held, and an access by a mapping of it is a signal.
+        if self.ask().is_ok() {
+            let _ = self.hold_all();
+        }
     }
 }
 
@@ -271,8 +273,7 @@ fn ask(windows: &Windows, controller: &Controller, messages: &Messages) -> Resul
         if state == UNKNOWN || clock() >= deadline {
             return Err(unusable(format!(
                 "its controller does not answer what is fused off ({state:#x}), so no tile can be touched: reset it \
-                 (tt-smi -r), or \
-                 update its firmware (tt-flash)"
+                 (tt-smi -r), or update its firmware (tt-flash)"
             )));
         }
         std::thread::sleep(Duration::from_micros(100));
@@ -287,8 +288,7 @@ fn telemetry(windows: &Windows, controller: &Controller) -> Result<BTreeMap<u32,
     if count > MOST_ENTRIES {
         return Err(Error::Gone(format!(
             "its controller has no telemetry (a table of {count} entries at {table:#x}): its firmware has not \
-             started, or its \
-             network hangs; reset it (tt-smi -r)"
+             started, or its network hangs; reset it (tt-smi -r)"
         )));
     }
     let mut telemetry = BTreeMap::new();
@@ -298,3 +298,6 @@ fn telemetry(windows: &Windows, controller: &Controller) -> Result<BTreeMap<u32,
     }
     Ok(telemetry)
 }
+
+#[cfg(test)]
+mod tests;

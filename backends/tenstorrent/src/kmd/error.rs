@@ -47,7 +47,7 @@ impl Error {
         }
     }
 
-    /// Whether the device is lost with it.
+    /// True if the device is lost with it.
     pub fn is_end(&self) -> bool {
         matches!(self, Error::Gone(_))
     }

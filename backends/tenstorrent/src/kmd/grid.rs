@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Where everything is on a chip's network, from what is fused off.
+//! The coordinates of everything on a chip's network, from what is fused off.
 //!
 //! The chip translates coordinates, so that what is missing does not show as holes.
 //!
@@ -64,8 +64,7 @@ impl fmt::Display for GridError {
             GridError::Blackhole { columns, banks } => write!(
                 f,
                 "telemetry says that columns {columns:#x} of 14 and DRAM banks {banks:#x} of 8 are there, from which \
-                 no coordinates \
-                 follow: a chip has some columns, and at least seven banks"
+                 no coordinates follow: a chip has some columns, and at least seven banks"
             ),
             GridError::Wormhole { harvested } => write!(
                 f,

@@ -3,7 +3,6 @@
 //! The cards that a system lists, none of which is opened.
 
 use super::{Errno, System};
-use crate::EMULATED;
 use hal_backend::Failure;
 use hal_kernel::card_file::{OpenError, Reason, Retry};
 use hal_kernel::cards::{Attributes, CardClass, Description, ListedCard};
@@ -18,7 +17,6 @@ pub const CARDS: CardClass = CardClass {
     prefix: paths::PREFIX,
     node: "/dev/tenstorrent/",
     default: "HAL_TENSTORRENT_DEFAULT",
-    emulated: &EMULATED,
     exclusive: true,
     open_errors: &[
         OpenError { errno: Errno::AGAIN, retry: Retry::Patiently, reason: Reason::InUse },
@@ -39,7 +37,7 @@ pub fn cards(system: &dyn System) -> Result<Vec<ListedCard>, Failure> {
     CARDS.list(system, describe)
 }
 
-/// What a listed device is; `None` for other makers' devices.
+/// The description of a listed device; `None` for other makers' devices.
 fn describe(attributes: &Attributes<'_>) -> Option<Description> {
     let (_, device) = attributes.pci_id().filter(|(vendor, _)| *vendor == VENDOR)?;
     let model = match device {

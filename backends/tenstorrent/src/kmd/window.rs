@@ -82,7 +82,7 @@ impl Windows {
         match map(calls.file(), length, tlb.uncached_offset) {
             Ok(range) => Ok(Window { tlb, range, shows: None }),
             Err(errno) => {
-                // What is wrong with the mapping is what matters.
+                // The error of the mapping is the one that matters.
                 let _ = calls.free_window(tlb);
                 let message = format!("a window of {length} bytes cannot be mapped: {errno}");
                 Err(Error::Other(Failure::new(Code::ResourceExhausted, message)))

@@ -52,10 +52,10 @@ const NAMES: [(&str, Division); 7] = [
 ];
 
 impl Division {
-    /// What buffers in tiles' memory have where nothing is said.
+    /// The division of buffers in tiles' memory by default.
     pub(crate) const DEFAULT: Self = Height(Order::Rows);
 
-    /// What a URI may say.
+    /// The names in URIs.
     pub(crate) fn names() -> impl Iterator<Item = &'static str> {
         NAMES.iter().map(|(name, _)| *name)
     }
@@ -136,7 +136,7 @@ impl Banks {
         Shards { width, height: least.div_ceil(width), across: self.across }
     }
 
-    /// Where a page is; nothing, if it is behind the last shard.
+    /// The tile and the address of a page; `None` behind the last shard.
     pub(crate) fn locate(&self, shards: Shards, page: u64) -> Option<(Coordinates, u64)> {
         let (shard, within) = shards.locate(page);
         Some((*self.places.get(usize::try_from(shard).ok()?)?, within))
@@ -234,7 +234,7 @@ mod tests {
         assert!(Banks::new(&[], Interleaved).is_none());
     }
 
-    /// Where the pages of ten are on the tiles of a chip with two columns, but for the last row, by the coordinates.
+    /// The pages of each tile of a chip with two columns, but for the last row, by the coordinates.
     fn example(division: Division, pages: u64) -> BTreeMap<(u8, u8), Vec<u64>> {
         let tiles: Vec<Coordinates> = workers(2).into_iter().filter(|place| place.y < 5).collect();
         let banks = Banks::new(&tiles, division).unwrap();

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Where allocations begin in a bank: what is before is left to firmware.
+/// The first address for allocations in a bank: the memory before is left to firmware.
 const FIRST: u64 = 1 << 20;
 /// How many holders of memory a message names for each use.
 const NAMED: usize = 3;
@@ -34,7 +34,7 @@ impl fmt::Display for L1Share {
     }
 }
 
-/// What memory is taken for.
+/// The purpose of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
     /// For what a program said.
@@ -52,7 +52,7 @@ impl fmt::Display for Use {
     }
 }
 
-/// What a pool's banks are.
+/// The kind of a pool's banks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BankKind {
     Dram,
@@ -74,12 +74,12 @@ pub(crate) struct Pool {
     card: Arc<Card>,
     kind: BankKind,
     banks: Banks,
-    /// Where rows begin in each bank.
+    /// The address of the first row in each bank.
     first: u64,
     rows: Mutex<Rows>,
 }
 
-/// Who has some rows.
+/// A holder of some rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RowHolder {
     /// How many rows.
@@ -163,7 +163,7 @@ impl Pool {
         self.rows.lock().count * self.row_bytes()
     }
 
-    /// Where a row is in each bank.
+    /// The address of a row in each bank.
     pub(crate) fn address(&self, row: u64) -> u64 {
         self.first + row * PAGE
     }
@@ -197,7 +197,7 @@ impl Pool {
     }
 }
 
-/// Who has how much: for each use how many they are and how much they have in all, which is how messages are sorted,
+/// The holders in a message: for each use how many they are and how much they have in all, by which they are sorted,
 /// and the largest.
 fn holders<'a>(taken: impl Iterator<Item = &'a RowHolder>) -> String {
     let mut uses: BTreeMap<Use, Vec<u64>> = BTreeMap::new();
@@ -289,8 +289,7 @@ mod tests {
         assert_eq!(
             holders(taken.iter()),
             "taken are for pools 1 with 900 bytes (900), for dispatches 5 with 122 bytes (70, 40, 6 and 2 smaller), \
-             for host \
-             memory on its way to tiles 1 with 3 bytes (3)"
+             for host memory on its way to tiles 1 with 3 bytes (3)"
         );
         assert_eq!(holders([].iter()), "nothing is taken");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Where allocations of emulated cards are, and that what is written there is there.
+//! The places of allocations on emulated cards, and that bytes written there are read there.
 
 use super::*;
 use crate::{Tenstorrent, TenstorrentDevice};
@@ -29,7 +29,7 @@ const BOARDS: [(&str, usize, usize); 4] = [
     ("board=n150&rows=0x2ff", 72, 6),
 ];
 
-/// Where memory for buffers begins and ends in a board's tiles, of which they have 64 KiB, and in its banks.
+/// The ends of the memory for buffers in a board's tiles, of which they have 64 KiB, and in its banks.
 fn ends(device: &TenstorrentDevice) -> [(u64, u64); 2] {
     match device.card().board() {
         "n150" => [(1400 << 10, 1464 << 10), (1 << 20, 2 << 30)],
@@ -66,7 +66,7 @@ fn bytes(length: u64, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// What a program does with memory.
+/// A program's step with memory.
 #[derive(Clone, Debug)]
 enum TestStep {
     Allocate { length: u64, purpose: Purpose },

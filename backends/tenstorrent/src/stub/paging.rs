@@ -12,7 +12,7 @@ use hal_tenstorrent_loader::encode::{Assembler, Reg, When, add, addi, jalr, lui,
 use hal_tenstorrent_loader::paging::{ABSENT, ADDRESS, LINK, PAGE, RETRY};
 
 const PAGE_BITS: i32 = 12;
-/// What is saved: everything that the routines below use.
+/// The saved registers: all that the routines below use.
 const SAVED: [Reg; 26] = [
     RA, T[0], T[1], T[2], T[3], T[4], T[5], T[6], A[0], A[1], A[2], A[3], A[4], S[0], S[1], S[2], S[3], S[4],
     S[5], S[6], S[7], S[8], S[9], S[10], S[11], A[5],

@@ -168,7 +168,7 @@ impl Bench {
         self.engine.submit(queue, command)
     }
 
-    /// What becomes of a command.
+    /// The outcome of a command.
     pub(crate) fn run(&self, command: Command<TenstorrentDevice>) -> Result<(), Failure> {
         self.engine.run(COMPUTE, command)
     }

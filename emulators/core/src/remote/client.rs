@@ -9,7 +9,7 @@ use super::wire::{
 };
 use crate::process::{PAGE, lent};
 use hal_backend::{Code, Failure, HostCall, HostPart, HostProgram, HostRange};
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 use hal_kernel::map_shared;
 use hal_kernel::{Errno, System};
 use parking_lot::Mutex;
@@ -92,7 +92,7 @@ impl Remote {
     }
 }
 
-impl HostPrograms for Remote {
+impl ProgramHost for Remote {
     /// If the emulator is gone, the returned number names no program, and its use is an error.
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         let mut control = self.control.lock();

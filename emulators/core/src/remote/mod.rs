@@ -3,7 +3,7 @@
 //! Host executables of a process whose cards another process emulates.
 //!
 //! An emulated card computes with IREE's host executables, which are code in the program's own process. A
-//! [supervisor](crate::supervised) emulates the card in another process and cannot run them: it calls the
+//! [supervisor](crate::SupervisedMachine) emulates the card in another process and cannot run them: it calls the
 //! program's process, which lends it threads. Both communicate through sockets, which the program gets by
 //! opening [`NODE`]; this node exists only under a supervisor.
 //!
@@ -37,7 +37,7 @@ use std::path::Path;
 /// The node that a program opens to have its executables run.
 pub const NODE: &str = "/dev/accel/emulator";
 
-/// Whether another process emulates the cards that this process sees.
+/// True if another process emulates the cards that this process sees.
 pub fn is_supervised() -> bool {
     rustix::fs::stat(Path::new(NODE)).is_ok()
 }

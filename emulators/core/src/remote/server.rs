@@ -9,7 +9,7 @@ use super::wire::{
 use crate::backing::{self, Backing};
 use hal_backend::{Code, Failure, Function, HostCall, HostProgram};
 use hal_kernel::Errno;
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Runs executables of other processes for a machine.
 pub struct Service {
-    machine: Arc<dyn HostPrograms>,
+    machine: Arc<dyn ProgramHost>,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     next: AtomicU64,
 }
@@ -47,7 +47,7 @@ struct RemoteProgram {
 
 impl Service {
     /// Serves a machine.
-    pub fn new(machine: Arc<dyn HostPrograms>) -> Arc<Self> {
+    pub fn new(machine: Arc<dyn ProgramHost>) -> Arc<Self> {
         Arc::new(Self { machine, sessions: Mutex::default(), next: AtomicU64::new(1) })
     }
 

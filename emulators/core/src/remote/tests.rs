@@ -6,18 +6,18 @@ use super::*;
 use crate::backing::{self, Backing, Lent};
 use crate::file::mapped_file;
 use hal_backend::{Failure, Function, HostCall, HostPart, HostProgram, HostRange};
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 use hal_kernel::{Errno, System};
 use parking_lot::Mutex;
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// A machine that only keeps programs.
 #[derive(Default)]
 struct Shelf(Mutex<Vec<Option<Arc<dyn HostProgram>>>>);
 
-impl HostPrograms for Shelf {
+impl ProgramHost for Shelf {
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         self.0.lock().push(Some(program));
         self.0.lock().len() as u64
@@ -39,22 +39,6 @@ impl System for Node {
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         assert_eq!(path, Path::new(NODE));
         self.0.connect(self.1)
-    }
-    fn close(&self, _: OwnedFd) {}
-    fn ioctl(&self, _: BorrowedFd<'_>, _: u32, _: &mut [u8]) -> Result<(), Errno> {
-        Err(Errno::NOTTY)
-    }
-    fn map(&self, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
-        Err(Errno::NODEV)
-    }
-    fn read(&self, _: &Path) -> Result<String, Errno> {
-        Err(Errno::NOENT)
-    }
-    fn list(&self, _: &Path) -> Result<Vec<String>, Errno> {
-        Err(Errno::NOENT)
-    }
-    fn holder(&self, _: &Path) -> Option<String> {
-        None
     }
 }
 

@@ -15,7 +15,7 @@ use hal_gaudi_abi::uapi::{
     self, Call, CbIn, CbOut, Chunk, CsIn, CsOut, InfoIn, MemAlloc, MemExport, MemFree, MemMapDevice,
     MemMapHost, MemOut, MemRegister, MemUnmap, WaitIn, WaitOut, cb, chunk, cs, info, mem, wait,
 };
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -468,7 +468,7 @@ where
 /// A gate that programs stand at until it is opened.
 #[derive(Default)]
 pub struct Gate {
-    /// Whether it is open, and how many have come.
+    /// True if it is open, and how many have come.
     state: parking_lot::Mutex<(bool, usize)>,
     changed: parking_lot::Condvar,
 }

@@ -242,8 +242,8 @@ fn transfer_by_default_adds_one_to_an_object_of_its_engine() {
     }
 }
 
-/// Where an engine of the second generation has the address that its transfers write to when they have ended,
-/// and the word.
+/// The registers of an engine of the second generation for the address that its transfers write to when they have
+/// ended, and the word.
 ///
 /// rule(transfer-end)
 fn endings(core: u64) -> [u64; 3] {

@@ -7,7 +7,7 @@ use emulator_gaudi::{Emulator, Options};
 use hal_backend::HostCall;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::{CsIn, cs, wait};
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;

@@ -35,7 +35,7 @@ fn patient() -> CsIn {
     CsIn { cs_flags: cs::CUSTOM_TIMEOUT, timeout: 1_000_000, ..CsIn::default() }
 }
 
-/// Whether commands may wait for what never comes: at a fence, which they may also have somewhere else.
+/// True if commands may wait for ever: at a fence, which they may also have somewhere else.
 fn may_wait(bytes: &[u8]) -> bool {
     bytes.chunks_exact(8).any(|head| matches!(head[7] & 0x1F, 5 | 8))
 }

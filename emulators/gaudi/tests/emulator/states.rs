@@ -10,7 +10,7 @@ use emulator_gaudi::{Emulator, Options};
 use hal_backend::HostCall;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::{self, Call, CsIn, InfoIn, cs, event, info, status, wait};
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::Arc;

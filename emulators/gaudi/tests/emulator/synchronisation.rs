@@ -36,7 +36,7 @@ fn fence(number: u32) -> [u8; 8] {
     (u64::from(opcode::FENCE) << 56 | u64::from(config)).to_le_bytes()
 }
 
-/// What a program has to know of a generation: the bases of monitors and sync objects, how far the parts of a
+/// The numbers of a generation that a program needs: the bases of monitors and sync objects, how far the parts of a
 /// monitor are from each other, and where the fences of its second queue are.
 struct Place {
     bases: [u32; 2],

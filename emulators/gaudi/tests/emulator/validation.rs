@@ -11,7 +11,7 @@ use hal_gaudi_abi::uapi::{
     Call, CbIn, CbOut, Chunk, CsIn, InfoIn, MemAlloc, MemExport, MemFree, MemMapDevice, MemMapHost, MemUnmap,
     NO_SEQUENCE, WaitIn, WaitOut, cb, chunk, cs, info, mem, wait,
 };
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 use std::os::fd::AsFd;
 use std::time::Duration;
 

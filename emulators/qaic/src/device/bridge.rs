@@ -12,7 +12,7 @@
 //! keeps its element; that is the emulator's own choice, because no source says how many of these the hardware
 //! keeps elsewhere.
 
-use super::network::Shared;
+use super::network::SharedNetwork;
 use super::semaphore::Semaphores;
 use crate::injection;
 use crate::machine::{Card, Guard, Machine, State, Unit};
@@ -38,11 +38,11 @@ pub(crate) struct BridgeRings {
 /// A channel of the bridge.
 #[derive(Default)]
 pub(crate) struct Bridge {
-    pub(crate) network: Option<(Arc<Shared>, BridgeRings)>,
+    pub(crate) network: Option<(Arc<SharedNetwork>, BridgeRings)>,
     pub(crate) semaphores: Semaphores,
     /// Requests that were taken from the ring, from the oldest that is not done.
     window: VecDeque<Element>,
-    /// Whether a worker serves it.
+    /// True if a worker serves it.
     running: bool,
     pub(crate) core: super::core::NetworkCores,
 }
@@ -86,7 +86,7 @@ impl Element {
         self.request.cmd & request::DIRECTION
     }
 
-    /// Whether a fence for this direction is set.
+    /// True if a fence for this direction is set.
     fn has_fence(&self, direction: u8) -> bool {
         let flag = if direction == request::INBOUND { sem::IN_SYNC_FENCE } else { sem::OUT_SYNC_FENCE };
         self.commands().iter().any(|command| command.flags & flag != 0)
@@ -102,7 +102,7 @@ struct BridgeTransfer {
 
 impl Bridge {
     /// Gives a channel to a network.
-    pub(crate) fn start(&mut self, network: Arc<Shared>, rings: BridgeRings) {
+    pub(crate) fn start(&mut self, network: Arc<SharedNetwork>, rings: BridgeRings) {
         self.semaphores = Semaphores::new(&network.semaphores);
         self.network = Some((network, rings));
         self.window.clear();
@@ -118,16 +118,16 @@ impl Bridge {
         self.core.rung = false;
     }
 
-    /// Whether a worker uses its memory.
+    /// True if a worker uses its memory.
     pub(crate) fn is_busy(&self) -> bool {
         self.running || self.core.running
     }
 
-    pub(super) fn is_of(&self, network: &Arc<Shared>) -> bool {
+    pub(super) fn is_of(&self, network: &Arc<SharedNetwork>) -> bool {
         self.network.as_ref().is_some_and(|(mine, _)| Arc::ptr_eq(mine, network))
     }
 
-    /// Whether the request at an index may begin: no earlier transfer of its fences' directions is unfinished,
+    /// True if the request at an index may begin: no earlier transfer of its fences' directions is unfinished,
     /// and no earlier request waits for the same semaphore.
     #[expect(clippy::indexing_slicing, reason = "the places belong to requests that were just checked")]
     fn may_begin(&self, place: usize) -> bool {
@@ -305,7 +305,13 @@ impl Machine {
 
     /// Advances a channel by one step. Returns false if there is none.
     #[expect(clippy::indexing_slicing, reason = "what gives a place back returns at once")]
-    fn advance(&self, state: &mut Guard<'_>, number: usize, channel: u32, network: &Arc<Shared>) -> bool {
+    fn advance(
+        &self,
+        state: &mut Guard<'_>,
+        number: usize,
+        channel: u32,
+        network: &Arc<SharedNetwork>,
+    ) -> bool {
         let card = &mut state.cards[number];
         card.fetch(channel);
         if !card.bridges[channel].is_of(network) {
@@ -356,7 +362,7 @@ impl Machine {
         number: usize,
         channel: u32,
         transfer: &BridgeTransfer,
-        network: &Arc<Shared>,
+        network: &Arc<SharedNetwork>,
     ) {
         let ends = transfer.source.as_ref().zip(transfer.target.as_ref());
         let moved = match ends {

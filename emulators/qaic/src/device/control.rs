@@ -34,7 +34,7 @@ const REFUSED: u32 = 1;
 pub(crate) struct Server {
     /// Messages that wait, oldest first.
     inbox: VecDeque<Vec<u8>>,
-    /// Whether a worker serves them.
+    /// True if a worker serves them.
     busy: bool,
     cores: u16,
     dram: u64,
@@ -166,7 +166,7 @@ fn status(result: Result<(), Status>) -> i32 {
 }
 
 /// The host memory that a message refers to.
-struct Brought {
+struct MessageMemory {
     /// The bytes of each transfer, by its tag.
     transfers: BTreeMap<u32, Vec<u8>>,
     /// A part of a transfer that takes several messages: its number, its tag, and the bytes.
@@ -190,7 +190,7 @@ impl Card {
     }
 
     /// Reads the host memory that the transactions of a message refer to.
-    fn bring(&self, transactions: &[ToDevice]) -> Brought {
+    fn bring(&self, transactions: &[ToDevice]) -> MessageMemory {
         let mut transfers = BTreeMap::new();
         let mut chunk = None;
         let mut rings = None;
@@ -217,7 +217,7 @@ impl Card {
                 _ => {}
             }
         }
-        Brought { transfers, chunk, rings }
+        MessageMemory { transfers, chunk, rings }
     }
 
     /// Starts a network. Returns its number if it starts.
@@ -317,7 +317,7 @@ impl Machine {
         transactions: Vec<ToDevice>,
     ) -> Vec<FromDevice> {
         let card = &mut state.cards[number];
-        let Brought { mut transfers, chunk, rings } = card.bring(&transactions);
+        let MessageMemory { mut transfers, chunk, rings } = card.bring(&transactions);
         let mut transactions = transactions;
         if let Some((chunk, 0, bytes)) = &chunk
             && bytes.is_empty()

@@ -5,7 +5,7 @@
 //! A doorbell wakes them. They run while semaphore [`ARRIVED`] counts a call and all its bindings, one call at
 //! a time, on the network's memory.
 
-use super::network::Shared;
+use super::network::SharedNetwork;
 use crate::injection;
 use crate::machine::{Guard, Machine, State, Unit};
 use crate::programs::{ARRIVED, Call, CallOutcome, DONE};
@@ -14,18 +14,18 @@ use emulator_core::share::Dispatch;
 use hal_backend::{Code, HostProgram, HostRange};
 use std::sync::Arc;
 
-/// Whether the cores of a channel are awake and running.
+/// The state of a channel's cores: awake, running or hung.
 #[derive(Debug, Default)]
 pub(crate) struct NetworkCores {
-    /// Whether a doorbell was written since they last ran out of work.
+    /// True if a doorbell was written since they last ran out of work.
     pub(crate) rung: bool,
     pub(crate) running: bool,
-    /// Whether they never finish.
+    /// True if they never finish.
     hung: bool,
 }
 
 /// How many inputs a call has: itself, and its bindings.
-fn inputs(network: &Shared) -> u16 {
+fn inputs(network: &SharedNetwork) -> u16 {
     u16::try_from(network.program.capacities.len() + 1).unwrap_or(u16::MAX)
 }
 
@@ -95,7 +95,7 @@ impl Machine {
     }
 
     /// Runs the call in a network's memory.
-    fn call(&self, network: &Shared, program: Arc<dyn HostProgram>, worker: usize) -> CallOutcome {
+    fn call(&self, network: &SharedNetwork, program: Arc<dyn HostProgram>, worker: usize) -> CallOutcome {
         let capacities = &network.program.capacities;
         let length = Call::length(usize::from(network.program.constants), capacities.len());
         let mut bytes = vec![0; length];

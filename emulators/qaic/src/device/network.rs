@@ -24,11 +24,11 @@ pub(crate) struct Active {
     pub(crate) constants: u32,
     pub(crate) channel: Option<u32>,
     pub(crate) cores: u16,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedNetwork>,
 }
 
 /// The part that a channel and its cores share.
-pub(crate) struct Shared {
+pub(crate) struct SharedNetwork {
     pub(crate) program: Program,
     pub(crate) layout: ProgramLayout,
     pub(crate) ddr: Region,
@@ -51,7 +51,7 @@ impl Region {
     }
 }
 
-impl Shared {
+impl SharedNetwork {
     /// Memory of the network at a device address; nothing, unless the network has all of it.
     pub(crate) fn find(&self, address: u64, length: u64) -> Option<HostRange> {
         self.ddr.find(address, length).or_else(|| self.multicast.find(address, length))
@@ -97,7 +97,7 @@ impl Image {
     }
 
     /// Allocates the network's memory, at addresses that no other active network has.
-    pub(crate) fn activate(self, number: u32) -> Option<Shared> {
+    pub(crate) fn activate(self, number: u32) -> Option<SharedNetwork> {
         /// The distance between networks: more than any of them needs.
         const APART: u64 = 1 << 40;
         let at = u64::from(number).checked_mul(APART)?;
@@ -106,7 +106,7 @@ impl Image {
         let region = |base: u64, length: u64| {
             Some(Region { base: at.checked_add(base)?, memory: mapped_file("qaic-ddr", length).ok()?.1 })
         };
-        Some(Shared {
+        Some(SharedNetwork {
             ddr: region(DDR, self.network.ddr)?,
             multicast: region(MULTICAST, groups.checked_mul(GROUP)?)?,
             semaphores: self.network.semaphores,

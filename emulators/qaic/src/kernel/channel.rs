@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 /// A channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    /// Whether the kernel holds its rings.
+    /// True if the kernel holds its rings.
     pub(crate) in_use: bool,
     /// The user that may use it (`usr`), and whose end releases it. None while a deactivation is sent and not
     /// answered: the user that began it may end before.
@@ -60,7 +60,7 @@ pub(crate) struct ChannelRings {
     pub(crate) responses: u64,
 }
 
-/// Whether and how the kernel polls responses.
+/// The kernel's way of polling for responses, if it polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupt {
     /// The line is enabled; nothing polls.

@@ -28,9 +28,9 @@ pub(crate) struct Object {
     handles: u32,
     /// Its slices, if it is sliced.
     pub(crate) slicing: Option<Slicing>,
-    /// Whether it is in flight (`xfer_list`).
+    /// True if it is in flight (`xfer_list`).
     pub(crate) queued: bool,
-    /// Whether waits for it return at once (`xfer_done`).
+    /// True if waits for it return at once (`xfer_done`).
     pub(crate) complete: bool,
     /// The number that its requests have.
     pub(crate) request_id: u16,
@@ -134,12 +134,12 @@ impl Card {
 }
 
 /// Kept while a process maps an object: the file stays open, as for any mapping.
-struct Mapped {
+struct ObjectMapping {
     file: Option<OwnedFd>,
     machine: Weak<Machine>,
 }
 
-impl Drop for Mapped {
+impl Drop for ObjectMapping {
     fn drop(&mut self) {
         drop(self.file.take());
         if let Some(machine) = self.machine.upgrade() {
@@ -225,6 +225,6 @@ impl Machine {
         offset: u64,
     ) -> Result<HostRange, Errno> {
         let range = self.mappable(number, user, length, offset)?;
-        Ok(keeping(range, Box::new(Mapped { file: Some(file), machine: Arc::downgrade(self) })))
+        Ok(keeping(range, Box::new(ObjectMapping { file: Some(file), machine: Arc::downgrade(self) })))
     }
 }

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Requests of open files: which of them the driver has (`qaic_drm_ioctls`).
+//! The kernel driver's entry points, and its requests (`qaic_drm_ioctls`).
 
 use super::user::UserFile;
 use crate::injection;
 use crate::machine::{Machine, Status};
-use emulator_core::{Errno, PAGE, Process, drm, identity};
-use hal_backend::HostRange;
+use crate::{Emulator, Options};
+use emulator_core::threads::Running;
+use emulator_core::{EmulatedMachine, Errno, PAGE, Process, accel, drm, identity};
+use hal_backend::{Failure, HostRange};
+use hal_kernel::registry::Registry;
 use hal_qaic_abi::uapi::Call;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The driver's identification.
@@ -33,10 +37,39 @@ impl Machine {
         let card = &state.cards[file.card];
         if card.status == Status::Gone { Err(Errno::NODEV) } else { Ok(file) }
     }
+}
 
-    /// `drm_ioctl`: answers a request.
-    pub(crate) fn request(
-        &self,
+impl EmulatedMachine for Machine {
+    type Options = Options;
+
+    fn machines() -> &'static Registry<Options, Emulator> {
+        static MACHINES: Registry<Options, Emulator> = Registry::new();
+        &MACHINES
+    }
+
+    fn start(options: Options) -> Result<Running<Self>, Failure> {
+        let workers = options.execution.workers;
+        Running::start("qaic", Self::new(options), workers, Self::work, Self::tick, Self::stop)
+    }
+
+    fn options(&self) -> &Options {
+        &self.options
+    }
+
+    fn open_node(&self, _: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
+        match accel::node(path) {
+            Some((card, false)) => self.open(card),
+            _ => Err(Errno::NOENT),
+        }
+    }
+
+    fn close_file(&self, file: OwnedFd) {
+        self.close(file);
+    }
+
+    /// `drm_ioctl`.
+    fn answer(
+        self: &Arc<Self>,
         process: &dyn Process,
         file: BorrowedFd<'_>,
         request: u32,
@@ -73,8 +106,7 @@ impl Machine {
         })
     }
 
-    /// Maps the object at an offset.
-    pub(crate) fn map(
+    fn map_memory(
         self: &Arc<Self>,
         file: BorrowedFd<'_>,
         length: usize,
@@ -88,5 +120,17 @@ impl Machine {
         let length = (length as u64).checked_next_multiple_of(PAGE).ok_or(Errno::NOMEM)?;
         let copy = rustix::io::fcntl_dupfd_cloexec(file, 3)?;
         self.see(card, user, copy, length, offset)
+    }
+
+    fn attribute_text(&self, path: &Path) -> Result<String, Errno> {
+        self.attribute(path)
+    }
+
+    fn folder_names(&self, path: &Path) -> Result<Vec<String>, Errno> {
+        self.folder(path)
+    }
+
+    fn card_of(&self, file: BorrowedFd<'_>) -> Option<usize> {
+        self.file(file).ok().map(|file| file.card)
     }
 }

@@ -3,10 +3,10 @@
 //! Each fault by its name, and what the user of the driver sees of it.
 
 use crate::common::{Buffers, STUCK, card, faulty, image, open, options, passthrough, try_open};
-use emulator_core::supervised::Supervised;
+use emulator_core::SupervisedMachine;
 use emulator_core::{Errno, System, interrupt};
 use emulator_qaic::{Emulator, Options};
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 use hal_qaic_abi::nnc::command::{
     self, ActivateResponse, LoadElfRequest, ResourceInfoRequest, ResourceInfoResponse, Status,
 };
@@ -72,7 +72,7 @@ fn signal_ends_what_waits_for_room_or_for_an_answer_and_never_the_end_of_a_user(
             std::thread::yield_now();
         }
         flag.store(true, Ordering::Release);
-        Supervised::nudge(&*slow.emulator);
+        slow.emulator.wake_requests();
         assert_eq!(sender.join().unwrap(), Err(Errno::INTR));
     });
     assert_eq!(slow.manage(&[Ask::Status]).0, Ok(()));
@@ -121,7 +121,7 @@ fn signal_ends_the_wait_for_who_had_a_channel_before_and_the_channel_is_taken() 
             std::thread::yield_now();
         }
         flag.store(true, Ordering::Release);
-        Supervised::nudge(&*after.emulator);
+        after.emulator.wake_requests();
         taker.join().unwrap()
     });
     assert_eq!(active.channel, release_returned_channel.channel);

@@ -7,7 +7,7 @@ use emulator_core::options::Execution;
 use emulator_qaic::programs::{ARRIVED, Call, CallOutcome};
 use emulator_qaic::{Counts, Options};
 use hal_backend::HostCall;
-use hal_kernel::HostPrograms;
+use hal_kernel::ProgramHost;
 use hal_qaic_abi::uapi::TO_DEVICE;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,8 +3,8 @@
 //! The machine as a supervisor of other processes has it.
 
 use crate::common::{card, faulty, open, options};
-use emulator_core::supervised::Supervised;
-use emulator_core::{Errno, Own};
+use emulator_core::SupervisedMachine;
+use emulator_core::{Errno, OwnProcess};
 use emulator_qaic::Options;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -20,18 +20,18 @@ fn card_of_a_dead_process_is_released_at_the_next_reap() {
     let active = one.channel(8);
     let stuck = one.stuck(&active);
     one.execute(active.channel, &[stuck]).unwrap();
-    assert!(machine.reap(), "two files are open");
+    assert!(machine.release_closed_files(), "two files are open");
     one.abandon();
     assert_eq!(
         (machine.counts(0).users, machine.counts(0).channels),
         (2, 1),
         "closed files are not noticed yet"
     );
-    assert!(machine.reap(), "one is");
+    assert!(machine.release_closed_files(), "one is");
     let counts = machine.counts(0);
     assert_eq!((counts.users, counts.channels, counts.objects, counts.activations), (1, 0, 0, 0));
     two.abandon();
-    assert!(!machine.reap());
+    assert!(!machine.release_closed_files());
     assert_eq!(machine.counts(0).users, 0);
 }
 
@@ -42,7 +42,7 @@ fn process_may_map_only_objects_of_its_files_handles() {
     let machine = &one.emulator;
     let offset = one.offset(one.create(5000).unwrap()).unwrap();
     let may = |card: &crate::common::Card, length, offset| {
-        machine.may_map(&Own, card.file().as_fd(), length, offset)
+        machine.may_map(&OwnProcess, card.file().as_fd(), length, offset)
     };
     assert_eq!(may(&one, 8192, offset), Ok(()));
     assert_eq!(may(&one, 4097, offset), Ok(()), "in whole pages");
@@ -56,11 +56,11 @@ fn process_may_map_only_objects_of_its_files_handles() {
 fn files_have_their_nodes_and_a_report_has_every_card() {
     let machine = emulator_qaic::Emulator::new(Options { cards: 2, ..options() }).unwrap();
     let card = open(&machine, 1);
-    let node = Supervised::node(&*machine, card.file().as_fd());
+    let node = machine.node_of(card.file().as_fd());
     assert_eq!(node.as_deref(), Some(Path::new("/dev/accel/accel1")));
-    assert_eq!(Supervised::node(&*machine, std::io::stdin().as_fd()), None);
+    assert_eq!(machine.node_of(std::io::stdin().as_fd()), None);
     card.channel(8);
-    let report = machine.report();
+    let report = machine.summary();
     let lines: Vec<&str> = report.lines().collect();
     assert_eq!(lines[0], "card 0: 0 opens, 0 messages, 0 calls, 0 bytes moved, 0 resets, 0 users left");
     assert_eq!(lines[1], "card 1: 1 opens, 2 messages, 0 calls, 0 bytes moved, 0 resets, 1 users left");
@@ -75,11 +75,11 @@ fn user_that_is_on_its_way_out_is_not_gone() {
     let machine = emulator_qaic::Emulator::new(options).unwrap();
     open(&machine, 0).abandon();
     std::thread::scope(|scope| {
-        let ending = scope.spawn(|| Supervised::reap(&*machine));
+        let ending = scope.spawn(|| machine.release_closed_files());
         while machine.counts(0).messages == 0 {
             std::thread::yield_now();
         }
-        assert!(Supervised::reap(&*machine), "a request is under way");
+        assert!(machine.release_closed_files(), "a request is under way");
         assert_eq!(machine.counts(0).users, 1);
         assert!(!ending.join().unwrap());
     });

@@ -3,8 +3,8 @@
 //! Opens, closes, and what users see of each other.
 
 use crate::common::{card, faulty, open, options, try_open};
+use emulator_core::SupervisedMachine;
 use emulator_core::drm::{VERSION, Version};
-use emulator_core::supervised::Supervised;
 use emulator_core::{Errno, System};
 use emulator_qaic::{Emulator, Options};
 use hal_qaic_abi::uapi::{Call, TO_DEVICE};
@@ -66,7 +66,7 @@ fn close_releases_handles_then_notifies_the_device_then_releases_channels() {
     assert_eq!(card.counts().objects, 2);
     card.abandon();
     std::thread::scope(|scope| {
-        let ending = scope.spawn(|| Supervised::reap(&*machine));
+        let ending = scope.spawn(|| machine.release_closed_files());
         while machine.counts(0).messages < 3 {
             std::thread::yield_now();
         }

@@ -3,6 +3,7 @@
 //! Waits: `qaic_wait_bo_ioctl`, `wakeup_dbc`, `disable_dbc`.
 
 use crate::common::{STUCK, card, open, options};
+use emulator_core::SupervisedMachine;
 use emulator_core::{Errno, System, interrupt};
 use emulator_qaic::{Module, Options};
 use hal_qaic_abi::uapi::{Call, Wait};
@@ -83,7 +84,7 @@ fn interrupted_wait_reports_a_channel_that_was_taken() {
             card.until_waits(1);
             taken();
             flag.store(true, Ordering::Release);
-            emulator_core::supervised::Supervised::nudge(&*card.emulator);
+            card.emulator.wake_requests();
             waiter.join().unwrap()
         })
     };

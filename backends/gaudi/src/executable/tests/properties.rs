@@ -102,7 +102,7 @@ fn container() -> impl Strategy<Value = Container> {
     })
 }
 
-/// What a patch writes, written again in another way.
+/// The bytes that a patch writes, by an implementation of the test's own.
 fn expected(entry: &Entry, kind: PatchKind) -> Vec<u8> {
     let axis = |axis, [x, y, z]: [u32; 3]| match axis {
         Axis::X => x,

@@ -29,7 +29,7 @@ fn number(enumeration: &str, value: &str) -> u8 {
 
 type Written = WIPOffset<TableFinishedWIPOffset>;
 
-/// What a file has beyond the numbers of one patch, of which there is one.
+/// A file with one patch: all but the patch's numbers.
 struct Raw {
     version: u16,
     generation: u8,

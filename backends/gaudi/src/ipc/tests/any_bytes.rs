@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rustix::net::{Shutdown, shutdown};
 
-/// What a caller says.
+/// A caller's messages.
 #[derive(Clone, Debug)]
 enum Caller {
     /// These bytes, from the beginning.
@@ -16,7 +16,7 @@ enum Caller {
     /// A right call, and then these.
     Stranger(Vec<u8>),
     /// A right proof of so much memory, brings other memory, and asks.
-    Guest { said: u64, brought: u64, sealed: bool, requests: Vec<[u64; 3]>, rest: Vec<u8> },
+    Importer { said: u64, brought: u64, sealed: bool, requests: Vec<[u64; 3]>, rest: Vec<u8> },
 }
 
 fn caller() -> impl Strategy<Value = Caller> {
@@ -29,7 +29,13 @@ fn caller() -> impl Strategy<Value = Caller> {
         bytes().prop_map(Caller::Noise),
         bytes().prop_map(Caller::Stranger),
         (length(), 0..=2 * STAGE, any::<bool>(), vec(request, 0..4), bytes()).prop_map(
-            |(said, brought, sealed, requests, rest)| Caller::Guest { said, brought, sealed, requests, rest }
+            |(said, brought, sealed, requests, rest)| Caller::Importer {
+                said,
+                brought,
+                sealed,
+                requests,
+                rest
+            }
         ),
     ]
 }
@@ -52,9 +58,9 @@ impl Caller {
                 answer(&socket, handle.buffer, 1).unwrap();
                 say(bytes);
             }
-            Self::Guest { said, brought, sealed, requests, rest } => {
-                let (talk, _) = answer(&socket, handle.buffer, 1).unwrap();
-                let proof = handle.secret.proof(Side::Importer, talk, *said);
+            Self::Importer { said, brought, sealed, requests, rest } => {
+                let (id, _) = answer(&socket, handle.buffer, 1).unwrap();
+                let proof = handle.secret.proof(Side::Importer, id, *said);
                 let file = memory(*brought, *sealed);
                 send_with(socket.as_fd(), &message(&[proof, *said]), file.as_fd()).unwrap();
                 requests.iter().for_each(|request| say(&message(request)));
@@ -65,7 +71,7 @@ impl Caller {
     }
 }
 
-/// What an exporter says when it is called.
+/// An exporter's replies.
 fn replies() -> impl Strategy<Value = (bool, Vec<u8>)> {
     let head = prop_oneof![
         Just(vec![]),
@@ -113,7 +119,7 @@ proptest! {
         let outcome = setup.import(&handle);
         prop_assert_eq!(outcome.is_ok(), honest, "who has not proved anything is no exporter");
         if let Ok(import) = outcome {
-            // Whether it answers is its own business.
+            // It may answer or not.
             let _ = setup.read(&import);
         }
         setup.two.ipc().forget(handle.exporter, None);

@@ -16,7 +16,7 @@ pub enum Progress {
     Done {
         /// When, by the kernel's monotonic clock, if the submission asked for a timestamp.
         at: Option<u64>,
-        /// Whether that is unknown.
+        /// True if the kernel has forgotten it.
         gone: bool,
     },
     /// It did not end in the time it had.

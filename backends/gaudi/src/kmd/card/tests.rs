@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A kernel whose node belongs to some driver, and that counts what else is asked of it.
 struct Other {
     name: &'static str,
+    /// The answer to a request that it does not know.
+    refusal: Errno,
     others: AtomicUsize,
 }
 
@@ -23,14 +25,10 @@ impl System for Other {
         memfd_create("node", MemfdFlags::CLOEXEC)
     }
 
-    fn close(&self, file: OwnedFd) {
-        drop(file);
-    }
-
     fn ioctl(&self, _: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
         if request != drm::VERSION || self.name.is_empty() {
             self.others.fetch_add(1, Ordering::Relaxed);
-            return Err(Errno::NOTTY);
+            return Err(self.refusal);
         }
         let mut version = drm::Version::read_from_bytes(argument).map_err(|_| Errno::INVAL)?;
         version.name_length = self.name.len() as u64;
@@ -39,27 +37,11 @@ impl System for Other {
         argument.copy_from_slice(version.as_bytes());
         Ok(())
     }
-
-    fn map(&self, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
-        Err(Errno::INVAL)
-    }
-
-    fn read(&self, _: &Path) -> Result<String, Errno> {
-        Err(Errno::NOENT)
-    }
-
-    fn list(&self, _: &Path) -> Result<Vec<String>, Errno> {
-        Err(Errno::NOENT)
-    }
-
-    fn holder(&self, _: &Path) -> Option<String> {
-        None
-    }
 }
 
 #[test]
 fn other_driver_gets_no_request_but_for_its_name() {
-    let system = Arc::new(Other { name: "qaic", others: AtomicUsize::new(0) });
+    let system = Arc::new(Other { name: "qaic", refusal: Errno::NOTTY, others: AtomicUsize::new(0) });
     let refused = Card::open(system.clone(), Path::new("/dev/accel/accel0"), Duration::ZERO).unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.message().contains("qaic") && refused.message().contains("habanalabs"), "{refused}");
@@ -68,10 +50,15 @@ fn other_driver_gets_no_request_but_for_its_name() {
 
 #[test]
 fn file_that_is_no_card_is_refused() {
-    let system = Arc::new(Other { name: "", others: AtomicUsize::new(0) });
-    let refused = Card::open(system.clone(), Path::new("/dev/null"), Duration::ZERO).unwrap_err();
-    assert!(refused.message().contains("not a habanalabs device"), "{refused}");
-    assert!(cards(&*system).unwrap().is_empty(), "a kernel without accelerators lists none");
+    // Most drivers do not know a request by `ENOTTY`; tt-kmd says `EINVAL` (`tt_cdev_ioctl`).
+    for refusal in [Errno::NOTTY, Errno::INVAL] {
+        let system = Arc::new(Other { name: "", refusal, others: AtomicUsize::new(0) });
+        let refused = Card::open(system, Path::new("/dev/null"), Duration::ZERO).unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument);
+        assert!(refused.message().contains("not a habanalabs device"), "{refused}");
+    }
+    let system = Other { name: "", refusal: Errno::NOTTY, others: AtomicUsize::new(0) };
+    assert!(cards(&system).unwrap().is_empty(), "a kernel without accelerators lists none");
 }
 
 /// An emulated card, which first says that it is in other states, the last one first.

@@ -7,7 +7,7 @@
 use super::ParseError;
 use super::bytes::{array, piece, place, u16_at, u32_at, u64_at};
 
-/// Where the numbers of a header and of a section's header are, and how wide addresses are.
+/// The offsets of the numbers in a header and in a section's header, and the width of addresses.
 struct Class {
     /// Of the file's header: where the table of sections is said to be.
     table: usize,

@@ -15,7 +15,7 @@ use hal_backend::container::{Table, slot};
 /// The machine of images: the cores' kind of processor, in ELF's numbers.
 const HEXAGON: u16 = 164;
 
-/// Where the metadata is.
+/// The sections that hold the metadata.
 const SECTION: &str = "metadata_fb";
 const OLD_SECTION: &str = "metadata";
 
@@ -25,7 +25,7 @@ const MAJOR: u16 = 0;
 /// The beginning of the plain structure: version 0.12.
 const PLAIN: u32 = 12 << 16;
 
-/// What may stand before a FlatBuffer in the old section: a version that old firmware refuses.
+/// The word that may precede a FlatBuffer in the old section: a version that old firmware refuses.
 const STOPPER: u64 = 1;
 
 /// How many DMA requests a network may have. A channel's rings have a few hundred elements.
@@ -40,7 +40,7 @@ pub enum Direction {
     Out,
 }
 
-/// Where the other end of a transfer is.
+/// The address space of the other end of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     /// In memory of the cores that belong to this multicast group.
@@ -49,12 +49,12 @@ pub enum Space {
     Ddr,
 }
 
-/// What is written when a transfer has ended, to wake a core.
+/// A write after a transfer, which wakes a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doorbell {
     /// In the memory of a multicast group.
     pub offset: u64,
-    /// What.
+    /// The word to write.
     pub data: u32,
     /// The multicast group.
     pub group: u16,
@@ -69,13 +69,13 @@ pub struct Request {
     pub buffer: u16,
     /// Which way.
     pub direction: Direction,
-    /// Where in the buffer.
+    /// The offset in the buffer.
     pub host_offset: u64,
-    /// Where in the space of the device.
+    /// The offset in the space of the device.
     pub device_offset: u64,
     /// How many bytes. None means that semaphores and doorbell are all there is to it.
     pub size: u32,
-    /// Where the other end is.
+    /// The address space of the other end.
     pub space: Space,
     /// At most four, and at most one of them before the transfer.
     pub semaphores: Vec<Semaphore>,
@@ -83,7 +83,7 @@ pub struct Request {
     pub doorbell: Option<Doorbell>,
 }
 
-/// What is known of a network.
+/// A network's description.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
     /// Its name.
@@ -96,7 +96,7 @@ pub struct Network {
     pub semaphores: Vec<u32>,
     /// How much memory it shares with the DMA requests.
     pub ddr: u64,
-    /// What makes an inference, in this order.
+    /// The transfers of an inference, in this order.
     pub requests: Vec<Request>,
 }
 
@@ -155,7 +155,7 @@ const KNOWN: [&str; 12] = [
 ];
 
 impl Network {
-    /// What an image says of itself.
+    /// The description in an image.
     pub fn read(image: &[u8]) -> Result<Self, ParseError> {
         let network = match (elf::section(image, SECTION)?, elf::section(image, OLD_SECTION)?) {
             (Some(bytes), _) => Self::read_flat(bytes),
@@ -273,7 +273,7 @@ fn check_required(name: &str) -> Result<(), ParseError> {
     )))
 }
 
-/// What there is of a vector, if that is not too much.
+/// The elements of a vector; refused if there are more than `most`.
 fn at_most<T>(found: Option<Vec<T>>, most: usize, name: &str) -> Result<Vec<T>, ParseError> {
     let found = found.unwrap_or_default();
     if found.len() > most {

@@ -16,9 +16,9 @@ const GROUP: u64 = 0x80_0000;
 /// The place of an activated network on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bases {
-    /// What places in DDR are counted from.
+    /// The base of offsets in DDR.
     pub ddr: u64,
-    /// What multicast groups and doorbells are counted from.
+    /// The base of multicast groups and doorbells.
     pub multicast: u64,
 }
 
@@ -73,8 +73,7 @@ impl Plan {
         if let Some(group) = plan.groups.iter().find(|group| group.length > REACH) {
             return Err(ParseError::unsupported(format!(
                 "buffer {} reaches {} bytes, and kernels before Linux 6.14 find no more than {REACH} bytes of one: \
-                 let the network \
-                 take it in several",
+                 let the network take it in several",
                 group.buffer, group.length
             )));
         }

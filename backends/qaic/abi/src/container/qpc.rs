@@ -19,7 +19,7 @@
 use super::bytes::{array, piece, place, u16_at, u32_at, u64_at};
 use hal_backend::container::ParseError;
 
-/// What a container begins with.
+/// The first word of a container.
 pub const MAGIC: u32 = 0x00a1_cd7c;
 
 /// The version that is read and written.
@@ -39,7 +39,7 @@ const NAME_MAX: usize = 256;
 pub mod name {
     /// The image.
     pub const NETWORK: &str = "network.elf";
-    /// What the image's buffers mean to people; not read here.
+    /// The meaning of the image's buffers, for people; not read here.
     pub const NETWORK_DESCRIPTION: &str = "networkdesc.bin";
     /// Weights.
     pub const CONSTANTS: &str = "constants.bin";
@@ -52,9 +52,9 @@ pub mod name {
 /// A segment of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment<'a> {
-    /// What it is.
+    /// Its name.
     pub name: &'a str,
-    /// Where its second part begins; zero if it has one part.
+    /// The offset of its second part; zero if it has one part.
     pub split: u64,
     /// Its bytes.
     pub bytes: &'a [u8],
@@ -63,7 +63,7 @@ pub struct Segment<'a> {
 /// A container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container<'a> {
-    /// What it has, no name twice.
+    /// Its segments, no name twice.
     pub segments: Vec<Segment<'a>>,
 }
 
@@ -76,7 +76,7 @@ pub struct Constants<'a> {
     pub fixed: &'a [u8],
     /// The part that is loaded behind as many bytes as the description says.
     pub dynamic: &'a [u8],
-    /// Where the dynamic part is loaded.
+    /// The address at which the dynamic part is loaded.
     pub dynamic_at: u64,
 }
 

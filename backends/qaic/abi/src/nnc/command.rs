@@ -48,9 +48,9 @@ pub const NAME: usize = 64;
 
 /// A command with a structure of its own.
 pub trait Command: FromBytes + IntoBytes + Immutable + KnownLayout {
-    /// What it begins with.
+    /// Its first word.
     const KIND: u32;
-    /// What to call it in messages.
+    /// Its name in messages.
     const NAME: &'static str;
 }
 
@@ -66,7 +66,7 @@ macro_rules! commands {
             #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
             #[repr(C)]
             pub struct $name {
-                /// What it begins with: [`Command::KIND`], as its default has it.
+                /// Its first word: [`Command::KIND`], by default.
                 pub kind: U32,
                 $($(#[$about])* pub $field: $type,)*
             }
@@ -127,7 +127,7 @@ commands! {
         constants_id: U32 = 12,
         /// How many bytes there are.
         length: U64 = 16,
-        /// Where they belong.
+        /// Their address on the device.
         offset: U64 = 24,
     }
 
@@ -227,15 +227,15 @@ commands! {
         activation_id: U32 = 8,
         /// The channel to it.
         channel: U32 = 12,
-        /// What addresses in device memory are counted from.
+        /// The base of addresses in device memory.
         ddr_base: U64 = 16,
         /// As above, for memory that is mapped while it runs.
         dynamic_ddr_base: U64 = 24,
-        /// What multicast addresses and doorbells are counted from.
+        /// The base of multicast addresses and doorbells.
         multicast_base: U64 = 32,
         /// As above, for command objects.
         command_multicast_base: U64 = 40,
-        /// What was given.
+        /// The type that was given.
         dma_type: U32 = 48,
         /// Physical channels of its own.
         physical_channels: U32 = 52,
@@ -281,7 +281,7 @@ commands! {
         padding: [u8; 3] = 5,
     }
 
-    /// What a device is and has.
+    /// The identity and the resources of a device.
     StatusResponse = STATUS_RESPONSE, "the device's status", 504 {
         /// How it went.
         status: I32 = 4,
@@ -305,11 +305,11 @@ commands! {
         padding: U32 = 12,
     }
 
-    /// What is free.
+    /// The free resources.
     ResourceInfoResponse = RESOURCE_INFO_RESPONSE, "the answer with free resources", 56 {
-        /// What was asked for.
+        /// The group of the request.
         group: I32 = 4,
-        /// What is free.
+        /// The free resources.
         resources: Resources = 8,
         /// How it went.
         status: I32 = 48,
@@ -326,7 +326,7 @@ pub mod activation {
     pub const READY: i32 = 1;
 }
 
-/// What a device has, and what of that is free.
+/// A device's resources, all of them or the free ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the names say it")]
@@ -349,7 +349,7 @@ pub struct Resources {
     pub padding: [u8; 6],
 }
 
-/// What a device is.
+/// The identity of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the names say it")]

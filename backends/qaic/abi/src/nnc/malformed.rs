@@ -10,7 +10,7 @@ pub enum Malformed {
     /// There are fewer bytes than this needs.
     #[error("{what} needs {needed} bytes, and there are {found}")]
     TooShort {
-        /// What.
+        /// The part.
         what: &'static str,
         /// How many bytes.
         needed: usize,
@@ -20,7 +20,7 @@ pub enum Malformed {
     /// A transaction, command or payload that does not end at a multiple of eight bytes.
     #[error("{what} has {length} bytes, which is no multiple of 8")]
     Unaligned {
-        /// What.
+        /// The part.
         what: &'static str,
         /// How many bytes.
         length: usize,
@@ -30,7 +30,7 @@ pub enum Malformed {
     Length {
         /// Which one, from 0.
         number: usize,
-        /// What it says.
+        /// The number in the message.
         length: u32,
         /// How many bytes the rest of the message has.
         left: usize,
@@ -40,13 +40,13 @@ pub enum Malformed {
     Kind {
         /// Which one, from 0.
         number: usize,
-        /// What it says.
+        /// The number in the message.
         kind: u32,
     },
     /// Bytes behind the last transaction, or too few transactions.
     #[error("{said} transactions are announced, and there are {found} with {left} bytes behind them")]
     Count {
-        /// What the message says.
+        /// The number in the message.
         said: u32,
         /// How many there are.
         found: usize,
@@ -64,15 +64,15 @@ pub enum Malformed {
     /// Something that begins differently from every message.
     #[error("it begins with {found:#010x} where a message has {:#010x}", super::wire::MAGIC)]
     Magic {
-        /// What is there.
+        /// The kind that was found.
         found: u32,
     },
     /// A message whose bytes are not those that were sent.
     #[error("its checksum is {said:#010x}, and its bytes give {found:#010x}")]
     Checksum {
-        /// What the message says.
+        /// The number in the message.
         said: u32,
-        /// What its bytes give.
+        /// The number by its bytes.
         found: u32,
     },
     /// A command other than the one that is read.

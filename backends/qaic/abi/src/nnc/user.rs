@@ -24,9 +24,9 @@ pub enum Ask<'a> {
     Passthrough(&'a [u8]),
     /// Bytes of this process, for the command with the same tag in this message.
     DmaTransfer {
-        /// What the command calls them.
+        /// Their name in the command.
         tag: u32,
-        /// Where they are.
+        /// Their address in the process.
         address: u64,
         /// How many.
         size: u64,
@@ -97,7 +97,7 @@ impl Message {
         Self { bytes: Box::new([0; MESSAGE_MAX]), length: 0, count: 0 }
     }
 
-    /// What it has so far.
+    /// Its bytes so far.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
     }
@@ -256,7 +256,7 @@ pub fn answers(bytes: &[u8]) -> Result<Vec<Answer<'_>>, Malformed> {
     Ok(answers)
 }
 
-/// What a message asks for: exactly as many transactions as it says, in exactly as many bytes (`encode_message`).
+/// The requests of a message: exactly as many transactions as it says, in exactly as many bytes (`encode_message`).
 /// Padding is not looked at.
 pub fn asks(bytes: &[u8], count: u32) -> Result<Vec<Ask<'_>>, Malformed> {
     let mut walk = Walk { rest: bytes, number: 0 };

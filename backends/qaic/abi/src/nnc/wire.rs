@@ -15,7 +15,7 @@ use super::{Malformed, Version, transaction};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What every message begins with, behind its checksum: "QAIC".
+/// The first word of every message behind its checksum: "QAIC".
 pub const MAGIC: u32 = 0x4349_4151;
 
 /// How many bytes a message to a device has at most (`QAIC_MANAGE_EXT_MSG_LENGTH`).
@@ -27,10 +27,10 @@ pub const FROM_DEVICE_MAX: usize = 4096;
 /// The partition of a device that is not divided.
 pub const NO_PARTITION: i32 = -1;
 
-/// What a message says of itself.
+/// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the answer repeats.
+    /// A number that the answer repeats.
     pub sequence: u32,
     /// The user whose resources are meant.
     pub handle: u32,
@@ -60,7 +60,7 @@ const _: () = assert!(HEADER == 32);
 /// Memory of the host that a device reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where the device finds it.
+    /// Its bus address.
     pub address: u64,
     /// How many bytes it has.
     pub size: u64,
@@ -73,7 +73,7 @@ pub enum ToDevice {
     Passthrough(Vec<u8>),
     /// Memory for a command, or the next chunk of it.
     DmaTransfer {
-        /// What the command calls it.
+        /// Its name in the command.
         tag: u32,
         /// Zero for a transfer in one piece.
         chunk: u32,
@@ -82,9 +82,9 @@ pub enum ToDevice {
     },
     /// The rings of a channel.
     Activate {
-        /// Where the requests are.
+        /// The bus address of the requests.
         requests: u64,
-        /// Where the responses are.
+        /// The bus address of the responses.
         responses: u64,
         /// How many requests there is room for.
         request_count: u32,
@@ -146,12 +146,12 @@ pub enum FromDevice {
         /// Bit 0: checksums are wanted.
         flags: u64,
     },
-    /// What a user had is gone.
+    /// A user's resources were released.
     Terminated {
         /// Zero if it went well.
         status: u32,
     },
-    /// Whether there is a partition.
+    /// The answer to the question for a partition.
     PartitionValidated {
         /// Zero if there is.
         status: u32,
@@ -161,9 +161,9 @@ pub enum FromDevice {
 /// A whole message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message<T> {
-    /// What it says of itself.
+    /// Its header.
     pub header: Header,
-    /// What it is about.
+    /// Its transactions.
     pub transactions: Vec<T>,
 }
 
@@ -172,7 +172,7 @@ pub trait Transaction: Sized {
     /// How many bytes a message of such transactions has at most.
     const MOST: usize;
 
-    /// What it begins with.
+    /// Its first word.
     fn kind(&self) -> u32;
 
     /// Its bytes behind the header of the transaction.

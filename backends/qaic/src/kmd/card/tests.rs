@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What goes to the kernel, and what becomes of what it says.
+//! Requests to the kernel, and the handling of its answers.
 
 use super::super::fake_systems::Scripted;
 use super::*;
@@ -238,7 +238,7 @@ fn interrupted_request_is_made_again_as_it_was() {
         }
         let create: CreateBo = read(argument);
         assert_eq!((create.size, create.handle), (5000, 0));
-        // What the kernel leaves behind when it ends early is anything.
+        // A kernel that ends early may leave anything behind.
         let result = if std::mem::replace(&mut interrupted, true) { Ok(()) } else { Err(Errno::INTR) };
         argument.copy_from_slice(CreateBo { size: 77, handle: 9, pad: 7 }.as_bytes());
         result

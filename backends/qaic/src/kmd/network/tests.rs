@@ -12,7 +12,7 @@ use hal_qaic_abi::uapi::{Call, MESSAGE_MAX, ManageMessage};
 use std::path::Path;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What a device is asked, in words that own what they say.
+/// A request to a device, which owns its bytes.
 #[derive(Clone, Debug, PartialEq)]
 enum Asked {
     Command(Vec<u8>),
@@ -225,7 +225,7 @@ fn network_is_loaded_activated_deactivated_and_unloaded() {
     assert_eq!(*log.lock(), expected);
 }
 
-/// What becomes of an activation that is answered so.
+/// The outcome of an activation with this answer.
 fn activate(
     answer: impl FnMut(&mut Message) -> Result<(), Errno> + Send + 'static,
     patience: Duration,
@@ -425,7 +425,7 @@ fn device_that_does_not_say_which_commands_it_knows_is_taken_with_a_warning() {
         assert!(warning.contains("which commands") && warning.contains(says), "{warning}");
         assert!(warning.contains("17.0"), "{warning}");
     }
-    // What is wrong with the way to the device is no answer.
+    // An error on the way to the device is no answer.
     for (errno, code) in [(Errno::PIPE, Code::DataLoss), (Errno::TIMEDOUT, Code::DeadlineExceeded)] {
         assert_eq!(open(TRANSACTIONS, move |_| Err(errno)).unwrap_err().code(), code);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What the queues keep account of: room, reasons, turns, and what was in flight when something went wrong.
+//! The queues' accounts: room, causes, turns, and the work in flight when something went wrong.
 
 use super::*;
 use std::sync::Weak;
@@ -57,7 +57,7 @@ fn one_thread_at_a_time_reports_after_the_jobs_memory_is_free() {
         let empty = Commands::Own(Default::default());
         let job = filling(bench.names[0], epoch, &memory);
         let job = if epoch == 1 { job } else { Job { commands: empty, ..job } };
-        let begun = Begun {
+        let started = StartedJob {
             number: epoch,
             queue: job.queue,
             epoch,
@@ -67,7 +67,7 @@ fn one_thread_at_a_time_reports_after_the_jobs_memory_is_free() {
             job: Some(job),
             failure: None,
         };
-        queues.state.lock().queues[0].begun.push_back(begun);
+        queues.state.lock().queues[0].started.push_back(started);
     }
     drop(memory);
     queues.report(0);
@@ -212,7 +212,7 @@ fn each_network_has_its_turn_and_its_own_end() {
         bench.until_ended(epochs[broken]).unwrap();
         bench.reports.ended.lock().clear();
     }
-    // What breaks one of them is nothing to the other.
+    // A failure of one of them does not touch the other.
     let epochs = [bench.submit(0, &[of(&first, 0)]), bench.submit(1, &[of(&second, 8)])];
     bench.begin_all();
     bench.fake.fail(Asked::Wait, Errno::IO);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What meets in the wrong moment, and numbers at their ends.
+//! Events that meet in the wrong moment, and numbers at their limits.
 
 use super::*;
 use crate::fake_card::FakeCard;
@@ -237,7 +237,7 @@ fn ring_that_was_large_enough_is_replaced_for_buffers_in_more_pieces() {
     let [first, second, third, fourth] = memories.each_ref().map(|memory| span(memory, 0, 4096));
     bench.fake.fail(Asked::Execute, Errno::AGAIN);
     bench.dispatch(&executable, 0, [1; 3], &[first, second]).unwrap();
-    // Whether they fit is asked for each dispatch that finds the ring full.
+    // Each dispatch that finds the ring full checks whether its buffers fit.
     bench.fake.scatter(300);
     bench.dispatch(&executable, 0, [1; 3], &[third, fourth]).unwrap();
     assert_eq!(bytes(&memories[3], 4096), [2; 4096]);

@@ -187,7 +187,7 @@ fn message_without_room_on_the_device_fails_its_dispatch_with_the_cause() {
 #[test]
 fn waits_that_signals_interrupt_go_on() {
     let mut machine = Machine::new(&[("fault", "eintr:5")], Settings::default());
-    // What is said to the card is not said twice: whether it was heard is unknown.
+    // A message to the card is not repeated, since it may have arrived.
     let mut tries = 0;
     while let Err(failure) = machine.dispatch() {
         assert_eq!(failure.code(), Code::Aborted, "{failure}");
@@ -202,7 +202,7 @@ fn waits_that_signals_interrupt_go_on() {
 #[test]
 fn interrupt_that_is_lost_ends_a_dispatch_in_time() {
     let mut machine = Machine::new(&[("fault", "lost-msi:1")], quick());
-    // Where completions are many, the next interrupt finds them all.
+    // Among many completions, the next interrupt finds them all.
     if let Err(failure) = machine.dispatch() {
         assert_eq!(failure.code(), Code::Aborted, "{failure}");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What is in flight at once: on one channel, on several, and what waits all the same.
+//! Work in flight at once, on one channel and on several, and work that has to wait.
 
 use super::*;
 
@@ -145,7 +145,7 @@ fn command_that_uses_what_a_run_writes_waits_for_it() {
     let run = runs.command(0);
     let epochs = [
         runs.bench.submit(0, &[run]),
-        // What goes in may be read meanwhile.
+        // The input may be read meanwhile.
         runs.bench.submit(0, &[copy(&source, &read)]),
         runs.bench.submit(0, &[copy(&target, &read)]),
     ];

@@ -236,7 +236,7 @@ pub(super) fn product_and_sum(asm: &mut Assembler, done: Label, negate: (bool, b
 
 /// The ends that products have in common.
 struct Ends {
-    /// What has become smaller than a normal number, but for rounding.
+    /// For results smaller than a normal number, but for rounding.
     small: Label,
     infinite: Label,
     /// With everything but its sign.

@@ -4,7 +4,7 @@
 
 use super::*;
 
-/// What is to be known of two floats.
+/// A comparison of two floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Order {
     /// `feq.s`
@@ -15,7 +15,7 @@ pub enum Order {
     LessOrEqual,
 }
 
-/// What becomes of a float's sign.
+/// The change of a float's sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Sign {
     /// `fsgnj.s`: that of another.

@@ -42,7 +42,7 @@ pub(super) fn to_integer(asm: &mut Assembler, done: Label) {
     asm.constant(T2, 0xff);
     asm.branch(When::Ne, exponent, T2, number);
     asm.branch(When::Eq, significand, ZERO, overflow);
-    // What is not a number counts as too large.
+    // A NaN counts as too large.
     asm.emit(addi(sign, ZERO, 0));
     asm.jump(ZERO, overflow);
     asm.bind(number);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What an instruction for floats does, in integer instructions: the routines that [veneers](crate::veneer) go to.
+//! Instructions for floats in integer instructions: the routines that [veneers](crate::veneer) go to.
 //!
 //! Each takes its operands, the bits of floats, in the first registers for arguments, and leaves its result in the
 //! first. It may use every temporary register.
@@ -72,7 +72,7 @@ impl Rounding {
     }
 }
 
-/// What an instruction computes.
+/// The computation of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Routine {
     /// `fadd.s`
@@ -114,7 +114,7 @@ pub enum Routine {
 }
 
 impl Routine {
-    /// Whether its result goes to an integer register.
+    /// True if its result goes to an integer register.
     pub(crate) const fn gives_an_integer(self) -> bool {
         matches!(self, Routine::ToInteger { .. } | Routine::Compare(_) | Routine::Classify)
     }

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 
 pub(crate) const BASE: u32 = 0x8000;
 pub(crate) const STACK: u32 = 0x7000;
-/// Where an instruction loads from or stores to, by the second temporary register.
+/// The address of an instruction's load or store, in the second temporary register.
 pub(crate) const PLACE: u32 = 0x6000;
 
 pub(crate) fn isa(cores: Cores) -> Isa {
@@ -28,7 +28,7 @@ pub(crate) struct Machine {
     word: u32,
 }
 
-/// What an instruction left: the register for its result as an integer's and as a float's, the word in memory, and
+/// An instruction's results: the register for its result as an integer's and as a float's, the word in memory, and
 /// how many instructions it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Left {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a core of a tile reaches: plain memory, and memory of its own.
+//! The memory of a tile's core: plain memory, and memory of its own.
 
 use emulator_riscv::{Bus, BusFault, Ram, Width};
 use hal_tenstorrent_loader::veneer::{OWN_MEMORY, OWN_MEMORY_LENGTH};

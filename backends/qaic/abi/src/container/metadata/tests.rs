@@ -167,7 +167,7 @@ fn request_that_the_hardware_cannot_do_is_refused_with_its_number() {
     assert!(refused(|request| request.semaphores[0].val = 4096).contains("with 4096"));
     let many = refused(|request| request.semaphores = vec![request.semaphores[0]; 5]);
     assert!(many.contains("semaphores: 5 of them, and 4 is the most"), "{many}");
-    // What the structures here cannot say is said to the functions that read it.
+    // Values that the structures here cannot hold go to the functions that read them.
     assert!(direction(2).is_err() && space(2, 0).is_err() && doorbell(0, 0, 0, 3).is_err());
 }
 

@@ -44,12 +44,12 @@ impl Status {
     /// The sub-system is being restarted.
     pub const RESTARTING: Status = Status(-36);
 
-    /// Whether it went well.
+    /// True for success.
     pub fn is_success(self) -> bool {
         self == Self::SUCCESS
     }
 
-    /// Whether something that others have now is missing, so that it may work later.
+    /// True if a resource is missing that others have now, so that it may work later.
     pub fn is_exhaustion(self) -> bool {
         matches!(
             self,

@@ -117,7 +117,7 @@ fn lengths_that_lie_are_noticed() {
         bytes[4..8].copy_from_slice(&length.to_ne_bytes());
         assert!(asks(&bytes, 2).is_err(), "{length}");
     }
-    // What a program may say is not what it may be told.
+    // Messages to the device are not answers from it.
     assert!(matches!(answers(bytes), Err(Malformed::Kind { number: 0, kind: 12 })));
 }
 

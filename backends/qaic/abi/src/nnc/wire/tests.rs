@@ -219,7 +219,7 @@ proptest! {
             bytes[at] = byte;
         }
         if let Ok(message) = Message::<ToDevice>::read(&bytes, false) {
-            // What is understood can be said again.
+            // A message that was read can be written again.
             let again = message.write(false).unwrap();
             prop_assert_eq!(Message::<ToDevice>::read(&again, false).unwrap(), message);
         }

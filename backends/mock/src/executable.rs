@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A loaded executable.
-pub struct Program {
+pub struct Executable {
     host: Arc<dyn HostProgram>,
     costs: Box<[Cost]>,
 }
 
-impl std::fmt::Debug for Program {
+impl std::fmt::Debug for Executable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Program").field("costs", &self.costs).finish_non_exhaustive()
+        f.debug_struct("Executable").field("costs", &self.costs).finish_non_exhaustive()
     }
 }
 
-impl Program {
+impl Executable {
     pub(crate) fn new(host: Arc<dyn HostProgram>) -> Self {
         let costs = host.functions().iter().map(|_| Cost::default()).collect();
         Self { host, costs }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a function may come to: its own code, and that of what it calls.
+//! The code that a function may reach: its own, and that of the functions it calls.
 //!
 //! Branches and jumps name their targets, and a return comes back behind a call that was followed. What is further
 //! away than a jump reaches is called by two instructions, of which the first makes the address (`auipc`, then
@@ -17,7 +17,7 @@ const RETURN: u32 = 0x0000_8067;
 
 /// Some of an image's code.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum ReachableCode {
     /// Some functions: of each, the instructions at these places, from the image's beginning. Functions may share some.
     Some(Vec<BTreeSet<u32>>),
     /// All of it.
@@ -65,7 +65,7 @@ fn far_jump(at: u32, word: u32, before: u32) -> Option<Jump> {
     Some(if word >> 7 & 31 == 0 { Jump::Always(target) } else { Jump::Call(target) })
 }
 
-impl Reach {
+impl ReachableCode {
     /// From an instruction on.
     pub(crate) fn of(image: &Image, start: u32) -> Self {
         let is_code = |at: u32| image.code.iter().any(|range: &Range<u32>| range.contains(&at));
@@ -98,8 +98,8 @@ impl Reach {
                             at = target;
                             continue;
                         }
-                        // What replaces an instruction is no part of the executable's own code, and comes back behind
-                        // it.
+                        // A replacement of an instruction is no part of the executable's own code, and comes back
+                        // behind it.
                         Some(Jump::Call(_) | Jump::Always(_)) => {}
                         // Zeros fill what is between functions.
                         None if word == RETURN || word == 0 => break,
@@ -127,15 +127,15 @@ mod tests {
     use super::*;
     use crate::encode::{Assembler, Reg, When, addi, jal, jalr};
 
-    fn reach(words: &[u32], start: u32) -> Reach {
+    fn reach(words: &[u32], start: u32) -> ReachableCode {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         // The last two words are no code of the executable's own.
         let end = u32::try_from(bytes.len()).unwrap() - 8;
-        Reach::of(&Image::of_code(bytes, 0..end), start)
+        ReachableCode::of(&Image::of_code(bytes, 0..end), start)
     }
 
-    fn functions<const N: usize>(places: [&[u32]; N]) -> Reach {
-        Reach::Some(places.map(|places| places.iter().copied().collect()).into())
+    fn functions<const N: usize>(places: [&[u32]; N]) -> ReachableCode {
+        ReachableCode::Some(places.map(|places| places.iter().copied().collect()).into())
     }
 
     const NOTHING: u32 = addi(Reg::ZERO, Reg::ZERO, 0);
@@ -167,7 +167,7 @@ mod tests {
         for unknown in
             [jalr(Reg::ZERO, Reg::T[0], 0), jalr(Reg::RA, Reg::T[0], 0), jalr(Reg::ZERO, Reg::RA, 4)]
         {
-            assert_eq!(reach(&[NOTHING, unknown, 0, 0, 0], 0), Reach::All);
+            assert_eq!(reach(&[NOTHING, unknown, 0, 0, 0], 0), ReachableCode::All);
         }
     }
 
@@ -188,7 +188,7 @@ mod tests {
             [first, NOTHING, second, NOTHING, NOTHING, end, 0, 0],
             [first, second, jal(Reg::ZERO, -4).unwrap(), NOTHING, NOTHING, end, 0, 0],
         ] {
-            assert_eq!(reach(&words, 0), Reach::All, "{words:x?}");
+            assert_eq!(reach(&words, 0), ReachableCode::All, "{words:x?}");
         }
         // auipc ra, -3
         let back = far_jump(0x10_0004, jalr(Reg::RA, Reg::RA, -20), 0xffff_d097);
