@@ -25,7 +25,7 @@ fn buffers(bytes: usize) -> Buffers {
 }
 
 /// The first rank has started one operation; the second enters another at the same place.
-fn misfit(first: Operation, second: Operation) -> String {
+fn mismatch(first: Operation, second: Operation) -> String {
     let members = group(2, LONG);
     let waits = start(&members[0], first, buffers(1 << 12)).unwrap();
     assert!(!waits.has_ended());
@@ -47,12 +47,12 @@ fn operation_that_does_not_fit_is_refused_and_fails_those_that_wait() {
         operation(Kind::AllGather, 10),
         Operation { element: Element::I32, ..sum },
     ] {
-        let message = misfit(sum, other);
+        let message = mismatch(sum, other);
         assert!(message.contains(&format!("rank 1 asks for {other}, rank 0 for {sum}")), "{message}");
         assert!(message.contains("operation 0 of the group \"test\""), "{message}");
     }
-    misfit(operation(Kind::Broadcast { root: 0 }, 4), operation(Kind::Broadcast { root: 1 }, 4));
-    let message = misfit(operation(Kind::Send { to: 1 }, 4), operation(Kind::Recv { from: 0 }, 5));
+    mismatch(operation(Kind::Broadcast { root: 0 }, 4), operation(Kind::Broadcast { root: 1 }, 4));
+    let message = mismatch(operation(Kind::Send { to: 1 }, 4), operation(Kind::Recv { from: 0 }, 5));
     assert!(message.contains("transfer 0 from rank 0 to rank 1"), "{message}");
 }
 

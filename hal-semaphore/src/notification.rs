@@ -31,7 +31,7 @@ pub struct Wakeup {
 }
 
 impl Wakeup {
-    /// Whether the awaited event has happened.
+    /// True if the awaited event has happened.
     pub fn is_raised(&self) -> bool {
         self.notification.raised.load(Ordering::Acquire) >= self.generation
     }

@@ -12,7 +12,7 @@
 //!
 //! | path | device |
 //! |---|---|
-//! | `gaudi://` | the first card that the kernel lists |
+//! | `gaudi://` | the first card that the kernel lists, of those that have a node here |
 //! | `gaudi://N` | the card behind `/dev/accel/accelN`; `/dev/hlN` before Linux 6.7 |
 //! | `gaudi://0000:19:00.0` | the card at a place on the bus |
 //! | `gaudi:///dev/hl0` | the card behind a node |
@@ -147,8 +147,8 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Gaudi<E> {
             (format!("\n- state: {}", card.map_or_else(|| "gone".to_owned(), |card| card.state)), "")
         };
         format!(
-            "{}{state}\n- executables: {}{host}\n- queues: 2, and 4 on the first generation, in order, waiting for each \
-             other on the card",
+            "{}{state}\n- executables: {}{host}\n- queues: 2, and 4 on the first generation, in order, \
+             waiting for each other on the card",
             CARDS.heading::<E, _>(info),
             executable::FORMAT
         )

@@ -262,7 +262,7 @@ mod tests {
         assert!(Arc::ptr_eq(&shared, &adopted));
     }
 
-    /// DmabufHolders of the file do not have to wait until it is closed: the program may never do that.
+    /// An adopted file need not be closed first: the program may never do that.
     #[test]
     fn card_of_the_programs_that_is_lost_is_asked_again_at_once() {
         let emulator = Emulator::new(Options::default()).unwrap();

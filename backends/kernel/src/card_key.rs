@@ -9,7 +9,8 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Two descriptors or paths with the same key are the same card.
+/// Two descriptors or paths with the same key are the same card, while it is in the machine: the next one may have the
+/// number of one that was removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CardKey {
     /// A character device, by its number: nodes of one card differ in their inodes, as in a container.

@@ -12,7 +12,7 @@
 //!
 //! | path | device |
 //! |---|---|
-//! | `qaic://` | the first card that the kernel lists |
+//! | `qaic://` | the first card that the kernel lists, of those that have a node here |
 //! | `qaic://N` | the card behind `/dev/accel/accelN` |
 //! | `qaic://0000:19:00.0` | the card at a place on the bus |
 //! | `qaic:///dev/accel/accelN` | the card behind a node |

@@ -12,7 +12,7 @@
 //!
 //! | path | device |
 //! |---|---|
-//! | `tenstorrent://` | the first card that the kernel lists |
+//! | `tenstorrent://` | the first card that the kernel lists, of those that have a node here |
 //! | `tenstorrent://N` | the card behind `/dev/tenstorrent/N` |
 //! | `tenstorrent://0000:01:00.0` | the card at a place on the bus |
 //! | `tenstorrent:///dev/tenstorrent/N` | the card behind a node |
@@ -101,7 +101,8 @@ impl<E: Emulation<()>> Driver for Tenstorrent<E> {
 
     fn describe(&self, info: &DeviceInfo) -> String {
         format!(
-            "{}\n- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32, tenstorrent-htt1",
+            "{}\n- queues: 2, compute and transfer, each in order\n\
+             - executables: embedded-elf-riscv_32, tenstorrent-htt1",
             CARDS.heading::<E, ()>(info)
         )
     }

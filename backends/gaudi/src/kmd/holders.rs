@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! DmabufHolders of a card's dma-bufs, which release them when the card is lost.
+//! The holders of a card's dma-bufs, which release them when the card is lost.
 //!
 //! A dma-buf of a card's memory keeps the card's file open, and so does a mapping of it in another card. A reset waits
 //! for that file, and the kernel kills the process that has opened it. So each holder is notified of the loss.

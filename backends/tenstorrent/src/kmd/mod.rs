@@ -6,7 +6,7 @@
 //! | file | what |
 //! |---|---|
 //! | `nodes.rs` | the cards that a system lists, without opening one |
-//! | `card.rs` | an open card: windows into its network, what it says of itself, resets |
+//! | `card.rs` | an open card: its identity, memory and registers, and its end |
 //! | `window.rs` | windows, and which of them shows what |
 //! | `grid.rs` | coordinates, from what is fused off |
 //! | `error.rs` | what may go wrong |
