@@ -337,6 +337,17 @@ fn parts_of_a_group_work_beside_each_other_and_beside_the_whole() {
 }
 
 #[test]
+fn rank_that_ends_in_a_part_of_a_group_is_not_waited_for() {
+    let members = group(2, LONG);
+    let parts: Vec<Arc<dyn Communicator>> =
+        members.iter().map(|member| Arc::from(member.split(Some(0), 0).unwrap().unwrap())).collect();
+    let waits = start(&parts[0], operation(SUM, 4), buffers(16)).unwrap();
+    parts[1].end(&Failure::new(Code::DataLoss, "bank 3 is on fire"));
+    let failure = waits.outcome().unwrap_err();
+    assert!(failure.message().contains("bank 3 is on fire"), "{failure}");
+}
+
+#[test]
 fn split_that_a_rank_does_not_call_ends_in_time() {
     let members = group(3, Duration::from_millis(100));
     let part = members[0].split(Some(0), 0).unwrap().unwrap();

@@ -86,6 +86,8 @@ impl AdaptiveSpin {
     }
 
     /// Spins until `seen` returns true, for `limit` at most, and returns what it last returned.
+    // How long a thread spins before it sleeps.
+    #[cfg_attr(mutants, mutants::skip)]
     pub fn spin(&self, limit: Duration, seen: impl FnMut() -> bool) -> bool {
         let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         self.spin_with(&PREEMPTIONS, limit, now, seen)
@@ -188,6 +190,8 @@ impl Preemptions {
         self.resume.load(Ordering::Relaxed) != 0
     }
 
+    // How long a thread spins before it sleeps.
+    #[cfg_attr(mutants, mutants::skip)]
     fn forbid(&self, time: u64) -> bool {
         let resume = self.resume.load(Ordering::Relaxed);
         if time < resume {

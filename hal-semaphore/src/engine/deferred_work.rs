@@ -161,6 +161,8 @@ impl ThreadState {
     }
 }
 
+// An argument that is not used is dropped too.
+#[cfg_attr(mutants, mutants::skip)]
 #[cold]
 fn drop_large(deferred: Box<DeferredWork>) {
     drop(deferred);
@@ -297,6 +299,7 @@ impl Drop for EngineCall<'_> {
 
 impl EngineCall<'_> {
     /// Ends the call as `drop` does; inlined for frequent callers.
+    #[cfg_attr(mutants, mutants::skip)]
     #[inline(always)]
     pub(crate) fn end(mut self) {
         self.leave();
