@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The progress engine: which threads look for messages, those of the program that wait and this crate's.
+//! The progress engine: which threads poll MPI, those of the program that wait and this crate's.
 //!
-//! Everything about messages is under one lock ([`Progress`]); the thread that holds it looks at everything
+//! All calls of MPI are made under one lock ([`Progress`]); the thread that holds it looks at everything
 //! once. No callback is called, and no memory of an operation is let go of, while it is held: both are
 //! foreign code.
 //!
 //! # Who looks
 //!
-//! A thread that starts an operation sends its first messages at once, unless another one looks just then;
-//! messages that have come for it are taken in by the next look. A thread that [polls](poll_until) looks, and as
-//! long as any does, the engine's own thread sleeps: two that look are in each other's way. That thread looks
-//! when no other does.
+//! A thread that starts an operation has MPI begin it at once, unless another one looks just then. A thread
+//! that [polls](poll_until) looks, and as long as any does, the engine's own thread sleeps: two that look are
+//! in each other's way. That thread looks when no other does.
 //!
 //! Watchers are counted in one number for the process. The last one that goes wakes the engine's thread if
 //! anything is under way; a thread that leaves a command behind wakes it unless another one watches. Both
@@ -80,7 +79,7 @@ pub(crate) struct Engine {
     progress: Mutex<Progress>,
     /// As of the last look: an operation is under way.
     under_way: AtomicBool,
-    /// As of the last look: letters are on their way.
+    /// As of the last look: MPI may need this process for something that no operation here waits for.
     sends: AtomicBool,
     /// The engine's thread sleeps until it is woken, or nearly so.
     is_idle: AtomicBool,
@@ -205,7 +204,7 @@ pub(crate) struct Poll {
     moved: bool,
     /// Something is under way.
     waits: bool,
-    /// Letters are on their way, which may be to a rank that is gone.
+    /// MPI may need this process for others, which may be gone.
     sends: bool,
     has_quit: bool,
 }

@@ -264,8 +264,8 @@ impl Member {
         let mut speaker = group.speaker.lock();
         if speaker.members > 0 && speaker.owner != owner {
             let message = format!(
-                "rank {} of the group {:?} is another device of this process already; in a job each process is one rank of \
-                 a group, with one device",
+                "rank {} of the group {:?} is another device of this process already; in a job each process is one \
+                 rank of a group, with one device",
                 group.rank, group.name
             );
             return Err(Failure::new(Code::AlreadyExists, message));

@@ -239,7 +239,8 @@ impl Drop for Request {
 fn open(names: &[&str]) -> Option<*mut c_void> {
     names.iter().find_map(|name| {
         let name = CString::new(*name).ok()?;
-        // SAFETY: a name; what a library does when it is loaded is its own. Its plug-ins look for its symbols, so they are
+        // SAFETY: a name; what a library does when it is loaded is its own. Its plug-ins look for its symbols, so
+        // they are
         // global.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         (!library.is_null()).then_some(library)
@@ -260,8 +261,8 @@ fn missing(what: &str) -> Failure {
         None => ("an MPI", "openmpi-bin", "was started by no launcher of MPI's"),
     };
     let message = format!(
-        "this process {launcher}, and {what}; install {which} (on Debian and Ubuntu: apt-get install {package}), or put the \
-         folder of its library into LD_LIBRARY_PATH"
+        "this process {launcher}, and {what}; install {which} (on Debian and Ubuntu: apt-get install {package}), or \
+         put the folder of its library into LD_LIBRARY_PATH"
     );
     Failure::new(Code::Unavailable, message)
 }

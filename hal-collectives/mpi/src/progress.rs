@@ -545,8 +545,8 @@ impl Progress {
                     ("collective_piece", [own.piece.to_string(), terms.piece.to_string()])
                 };
                 let message = format!(
-                    "the ranks of a group do not have the same terms: rank {first} of the job has {what}={}, rank {rank} \
-                     has {what}={}; give every rank the same {what}",
+                    "the ranks of a group do not have the same terms: rank {first} of the job has {what}={}, rank \
+                     {rank} has {what}={}; give every rank the same {what}",
                     values[0].to_lowercase(),
                     values[1].to_lowercase()
                 );
@@ -683,8 +683,8 @@ impl Progress {
             _ if group.communicator.get().is_none() => None,
             _ if waits && group.order.lock().is_held_up(side, place) => {
                 let message = format!(
-                    "{place} of the group {:?}: rank {} has not begun an operation that it entered before, and operations \
-                     of a group begin in their order; waited {:?} (collective_timeout)",
+                    "{place} of the group {:?}: rank {} has not begun an operation that it entered before, and \
+                     operations of a group begin in their order; waited {:?} (collective_timeout)",
                     group.name, group.rank, group.terms.timeout
                 );
                 Some(Failure::new(Code::DeadlineExceeded, message))
@@ -712,8 +712,8 @@ impl Progress {
             let missing = (0..*count).filter(|rank| is_job && !by.contains_key(rank)).take(8);
             let names: Vec<String> = missing.map(|rank| rank.to_string()).collect();
             let message = format!(
-                "{place}: rank {waits} waits in it; of {count} ranks {} have joined the group, and rank {} has not come in \
-                 time (collective_timeout)",
+                "{place}: rank {waits} waits in it; of {count} ranks {} have joined the group, and rank {} has not \
+                 come in time (collective_timeout)",
                 present.len(),
                 if is_job { names.join(", ") } else { "another one".to_owned() }
             );

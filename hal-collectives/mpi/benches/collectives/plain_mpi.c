@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-// What the MPI library's own non-blocking collectives cost, each tested until it has ended, in the words of benches/collectives.rs: one rank of a job.
+// What the MPI library's own non-blocking collectives cost, each tested until it has ended, in the words of
+// benches/collectives.rs: one rank of a job.
 //
 //   mpirun -n 2 plain_mpi WAY
 

@@ -10,7 +10,8 @@ use std::fmt::Write as _;
 pub(crate) const ROUNDS: usize = 7;
 
 /// What this is measured against: the least part of plain MPI's bandwidth from this size on, also with more ranks
-/// than processors, the most microseconds above its latency, and the least part of the ideal that is reached when computing and moving go
+/// than processors, the most microseconds above its latency, and the least part of the ideal that is reached when
+/// computing and moving go
 /// on at once. Groups within a process are compared with processes that share memory.
 const BANDWIDTH: f64 = 0.95;
 const SHARED_BANDWIDTH: f64 = 0.9;

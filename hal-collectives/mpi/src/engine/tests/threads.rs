@@ -108,7 +108,8 @@ fn what_a_watch_leaves_behind_is_done_by_the_thread_of_the_engine() {
     for turn in 0..50_u32 {
         let find = || Some(&ranks[0].0);
         let mut begun = None;
-        // Begun while this thread watches, so that no other thread is woken; and the other rank does not come for as long.
+        // Begun while this thread watches, so that no other thread is woken; and the other rank does not come for as
+        // long.
         poll_until_by(ranks[0].0.watchers, &find, None, || {
             begun.get_or_insert_with(|| sum(&*groups[0], turn));
             false
@@ -210,8 +211,10 @@ fn served_behind(gate: &Arc<Gate>, rank: &Rank) {
     });
 }
 
-/// Wakes the thread of an engine, which finds nothing, and holds it up in that look for as long as what this returns is there. It has taken the commands that
-/// there were by then, and so it needs their lock no more in this look: this thread may have it, and wait for the end of the look.
+/// Wakes the thread of an engine, which finds nothing, and holds it up in that look for as long as what this returns
+/// is there. It has taken the commands that
+/// there were by then, and so it needs their lock no more in this look: this thread may have it, and wait for the end
+/// of the look.
 fn held_up_in_its_last_look<'a>(rank: &Rank, gate: &'a Gate) -> Closed<'a> {
     sleeps(rank);
     let closed = gate.close();
@@ -301,7 +304,8 @@ fn thread_that_watches_helps_with_what_is_done_within_the_process() {
     owner.join().unwrap();
 }
 
-/// As a rank among so many that a launcher has started on this machine, bound to the first processor that this process has: whether it takes its processor
+/// As a rank among so many that a launcher has started on this machine, bound to the first processor that this
+/// process has: whether it takes its processor
 /// for one that it shares.
 fn shares_when_bound(test: &str, ranks: usize) -> bool {
     let bound = std::thread::spawn({
@@ -400,7 +404,8 @@ fn mpi_is_left_alone_when_a_callback_lets_go_of_the_last_group() {
     assert_eq!(told.try_recv(), Ok((Ok(()), false)));
 }
 
-/// A program that has begun MPI itself lets go of a group, and a command of it is left, which another thread takes as it begins something.
+/// A program that has begun MPI itself lets go of a group, and a command of it is left, which another thread takes as
+/// it begins something.
 #[test]
 fn group_that_goes_with_its_last_command_does_not_hold_up_the_thread_that_takes_the_command() {
     let ranks = lent();
@@ -449,7 +454,8 @@ fn watch_ends_at_its_time_while_other_operations_move_all_the_time() {
     assert!(!over, "{:?}", begin.elapsed());
 }
 
-/// A thread that has watched just before is likely to do so again, but a thread that sleeps soundly would not look up meanwhile.
+/// A thread that has watched just before is likely to do so again, but a thread that sleeps soundly would not look up
+/// meanwhile.
 #[test]
 fn what_is_begun_just_behind_a_watch_wakes_a_thread_that_sleeps_until_it_is_woken() {
     let (ranks, groups) = pair();
@@ -505,7 +511,8 @@ fn callback_that_takes_its_time_in_a_watch_holds_up_nothing_else() {
     });
 }
 
-/// No thread watches, so that callbacks are on threads of the engine's own; each of them waits for what is begun when it is called.
+/// No thread watches, so that callbacks are on threads of the engine's own; each of them waits for what is begun when
+/// it is called.
 #[test]
 fn callbacks_that_wait_for_operations_on_threads_of_the_engine_hold_up_nothing_else() {
     const DEEP: usize = 3;
@@ -579,7 +586,8 @@ fn callback_that_waits_for_an_operation_which_failed_together_with_its_own_retur
     assert_eq!(answered.recv(), Ok(Ok(Err(Code::DataLoss))));
 }
 
-/// References to an engine whose thread has called a callback: its rank, a group, the thread that serves, and the one that stands by.
+/// References to an engine whose thread has called a callback: its rank, a group, the thread that serves, and the one
+/// that stands by.
 const AT_REST: usize = 4;
 
 /// An owner of memory that panics when it is let go of.
