@@ -48,6 +48,9 @@ pub(crate) enum Notice {
     HasCome { by: u32, place: Place },
     /// The answer of a rank.
     Came { rank: u32, place: Place, has_come: bool },
+    /// A rank of the job has stood still, and asks for an answer, behind all notices that are on their way; or this
+    /// is the answer.
+    StoodStill { from: u32, is_answer: bool },
 }
 
 /// Writes numbers one after the other.
@@ -163,6 +166,11 @@ impl Notice {
                 writer.place(*place);
                 writer.small(u32::from(*has_come));
             }
+            Self::StoodStill { from, is_answer } => {
+                writer.small(8);
+                writer.small(*from);
+                writer.small(u32::from(*is_answer));
+            }
         }
         writer.bytes
     }
@@ -193,6 +201,7 @@ impl Notice {
             5 => Self::Waits { rank: reader.small()?, place: reader.place()? },
             6 => Self::HasCome { by: reader.small()?, place: reader.place()? },
             7 => Self::Came { rank: reader.small()?, place: reader.place()?, has_come: reader.small()? != 0 },
+            8 => Self::StoodStill { from: reader.small()?, is_answer: reader.small()? != 0 },
             _ => return None,
         };
         Some((of, notice))
@@ -219,6 +228,7 @@ mod tests {
                 Notice::Waits { rank: 1, place },
                 Notice::HasCome { by: 4, place },
                 Notice::Came { rank: 1, place, has_come: true },
+                Notice::StoodStill { from: 2, is_answer: true },
             ] {
                 let (group, read) =
                     Notice::from_bytes(&notice.to_bytes(of)).unwrap_or_else(|| panic!("{notice:?}"));

@@ -20,8 +20,9 @@
 //!
 //! The program may change what it sends when it has been told. A process that stood still meanwhile may receive the
 //! changed bytes afterwards. It does not take them for good: the notice of the failure was on its way for as long as
-//! [`GRACE`] before. So a process that has not looked for [`STILL`] reads notices for as long as [`CATCH_UP`] before
-//! it believes that anything has ended well.
+//! [`GRACE`] before. So a process that has not looked for [`STILL`] asks the others for an answer, which comes behind
+//! their notices, before it believes that anything has ended well. It waits for [`CATCH_UP`] at most: one that does not
+//! answer may have ended.
 
 use crate::engine::Command;
 use crate::group::{Group, Slot};
@@ -40,9 +41,9 @@ use std::time::{Duration, Instant};
 /// How long a failure waits for requests to end: less than a device that is released waits for its operations.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
 
-/// How long a process has not looked that stood still, and how long it reads notices then.
+/// How long a process has not looked that stood still, and how long it waits for answers then.
 const STILL: Duration = Duration::from_millis(100);
-const CATCH_UP: Duration = Duration::from_millis(50);
+const CATCH_UP: Duration = Duration::from_secs(1);
 
 /// How long the ranks of a group have to answer whether they have come to an operation.
 const ROLL_CALL: Duration = Duration::from_millis(150);
@@ -116,9 +117,12 @@ pub(crate) struct Progress {
     looks: u32,
     /// An operation has started that has not begun: it may wait for a notice.
     is_waiting: bool,
-    /// When this process looked for notices last, and until when it does nothing else.
+    /// When this process looked for notices last. If it stood still, until when it does nothing else, and the ranks
+    /// of the job that have not answered.
     looked: Instant,
-    catches_up: Option<Instant>,
+    catches_up: Option<(Instant, BTreeSet<u32>)>,
+    /// How often it stood still: answers say to which question.
+    stalls: u64,
     ended: Ended,
     /// This process listens to others: it has a channel, or had one when it was asked last.
     listens: bool,
@@ -153,6 +157,7 @@ impl Progress {
             is_waiting: false,
             looked: Instant::now(),
             catches_up: None,
+            stalls: 0,
             ended: Ended::default(),
             listens: false,
             has_quit: false,
@@ -433,12 +438,12 @@ impl Progress {
     fn look_for_notices(&mut self, now: Instant) -> bool {
         let Some(base) = self.base else { return false };
         self.looks = self.looks.wrapping_add(1);
+        if now - self.looked >= STILL && !self.active.is_empty() {
+            self.catch_up(now);
+        }
         let is_busy = !self.active.is_empty() && !self.is_waiting && self.catches_up.is_none();
         if is_busy && !self.looks.is_multiple_of(LOOKS) {
             return false;
-        }
-        if now - self.looked >= STILL && !self.active.is_empty() {
-            self.catches_up = Some(now + CATCH_UP);
         }
         self.looked = now;
         let mut came = false;
@@ -460,11 +465,32 @@ impl Progress {
                 self.read(of, notice);
             }
         }
-        if came && self.catches_up.is_some() {
-            self.catches_up = Some(now + CATCH_UP);
-        }
-        self.catches_up = self.catches_up.filter(|&until| now < until);
+        self.catches_up.take_if(|(until, missing)| missing.is_empty() || now >= *until);
         came
+    }
+
+    /// This process stood still: asks the ranks whose memory it may have received from.
+    fn catch_up(&mut self, now: Instant) {
+        let mut missing = BTreeSet::new();
+        for started in self.active.values() {
+            let (group, slots) = (&started.group, &started.slots);
+            for line in slots.iter().map(|slot| slot.place.line) {
+                match line {
+                    Participants::Everyone => missing.extend(group.members.iter().copied()),
+                    Participants::Pair { from, to } => {
+                        missing.extend([from, to].map(|rank| group.member(rank)))
+                    }
+                }
+            }
+        }
+        missing.remove(&self.library.rank);
+        self.stalls += 1;
+        let question = Generation { number: self.stalls, generation: 0 };
+        for &rank in &missing {
+            let notice = Notice::StoodStill { from: self.library.rank, is_answer: false };
+            self.send(rank, question, notice);
+        }
+        self.catches_up = Some((now + CATCH_UP, missing));
     }
 
     /// Begins to receive a notice.
@@ -515,6 +541,14 @@ impl Progress {
                 let Some(group) = self.groups.find(of) else { return };
                 let has_come = group.order.lock().has_come(group.side(place.line), place);
                 self.send(by, of, Notice::Came { rank: group.rank, place, has_come });
+            }
+            Notice::StoodStill { from, is_answer: true } => {
+                if let Some((_, missing)) = self.catches_up.as_mut().filter(|_| of.number == self.stalls) {
+                    missing.remove(&from);
+                }
+            }
+            Notice::StoodStill { from, .. } => {
+                self.send(from, of, Notice::StoodStill { from: self.library.rank, is_answer: true });
             }
             Notice::Came { rank, place, has_come } => {
                 let call = self.roll_calls.iter_mut().find(|call| call.group.id == of && call.place == place);
