@@ -14,8 +14,8 @@ pub fn notify(done: Done, outcome: Result) {
 
 /// Drops a value that may hold the last reference to memory, whose owner may panic: that does not affect the ranks
 /// that are notified next either. Each value is dropped by itself, as a panic within a panic ends the process.
-pub fn release<T>(held: T) {
-    guarded(|| drop(held));
+pub fn release<T>(memory: T) {
+    guarded(|| drop(memory));
 }
 
 fn guarded(foreign: impl FnOnce()) {

@@ -18,7 +18,7 @@ pub trait Communicator: Send + Sync {
     ///
     /// An operation that does not match what others entered at that place is refused, and so is everything after
     /// it.
-    fn enter(&self, operation: Operation) -> Result<Box<dyn Entry>>;
+    fn enter(&self, operation: Operation) -> Result<Box<dyn OperationEntry>>;
 
     /// Refuses what [`enter`](Self::enter) would refuse whatever other ranks do, without entering anything.
     fn check(&self, operation: &Operation) -> Result {
@@ -106,7 +106,7 @@ pub type Done = Box<dyn FnOnce(Result) + Send>;
 pub type Job = Box<dyn FnOnce() + Send>;
 
 /// An operation that a rank has entered. Dropping it without starting it gives it up.
-pub trait Entry: Send {
+pub trait OperationEntry: Send {
     /// Starts the rank's part, whose memory is ready. Does not wait. If there is a job, its thread does the group's
     /// work.
     fn start(self: Box<Self>, buffers: Buffers, done: Done) -> Option<Job>;
@@ -127,9 +127,9 @@ pub trait PieceEntry: Send {
     /// The piece.
     fn piece(&self) -> Piece;
 
-    /// Starts the piece, whose memory is ready. As [`Entry::start`].
+    /// Starts the piece, whose memory is ready. As [`OperationEntry::start`].
     fn start(self: Box<Self>, memory: PieceBuffers, done: Done) -> Option<Job>;
 
-    /// As [`Entry::give_up`].
+    /// As [`OperationEntry::give_up`].
     fn give_up(self: Box<Self>, why: &Failure);
 }

@@ -15,7 +15,7 @@
 //! - [`Element`], [`Reduction`]: the element types and reductions, to the bit; [`Tree`], [`Folding`]: the order in
 //!   which ranks are folded.
 //! - [`Operation`]: the nine kinds, and what each rank sends and receives.
-//! - [`Communicator`], [`Entry`]: the interface of a group to a driver.
+//! - [`Communicator`], [`OperationEntry`]: the interface of a group to a driver.
 //! - [`Pieces`], [`PieceEntry`]: the division of a large operation.
 //! - [`local`]: groups within this process.
 
@@ -33,7 +33,7 @@ mod spread;
 mod tree;
 
 pub use callbacks::{notify, release};
-pub use communicator::{Buffers, Communicator, Done, Entry, Job, PieceEntry};
+pub use communicator::{Buffers, Communicator, Done, Job, OperationEntry, PieceEntry};
 pub use element::{Element, Reduction};
 pub use operation::{ENCODED, Kind, Operation, Participants, Places, RECEIVER, SENDER, Side};
 pub use piece::{

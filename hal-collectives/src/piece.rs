@@ -12,7 +12,7 @@
 //! place.
 
 use crate::Result;
-use crate::communicator::{Buffers, Done, Entry, Job, PieceEntry};
+use crate::communicator::{Buffers, Done, Job, OperationEntry, PieceEntry};
 use crate::jobs::run;
 use crate::operation::{Kind, Operation};
 use crate::release;
@@ -259,7 +259,7 @@ impl<S: GroupOperation> Entered<S> {
     }
 }
 
-impl<S: GroupOperation> Entry for Entered<S> {
+impl<S: GroupOperation> OperationEntry for Entered<S> {
     fn start(mut self: Box<Self>, buffers: Buffers, done: Done) -> Option<Job> {
         let entered = self.0.0.take()?;
         let pieces = entered.pieces();

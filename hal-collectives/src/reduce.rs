@@ -32,10 +32,10 @@ trait Scalar: Copy + 'static {
 /// A way to fold several elements into one.
 trait Fold<T> {
     /// A partial result of several elements.
-    type Step: Scalar;
-    fn first(value: T) -> Self::Step;
-    fn next(left: Self::Step, right: Self::Step) -> Self::Step;
-    fn last(result: Self::Step, ranks: u32) -> T;
+    type Partial: Scalar;
+    fn first(value: T) -> Self::Partial;
+    fn next(left: Self::Partial, right: Self::Partial) -> Self::Partial;
+    fn last(result: Self::Partial, ranks: u32) -> T;
 }
 
 struct Sum;
@@ -66,22 +66,22 @@ macro_rules! scalars {
 scalars!(i8, u8, i16, u16, i32, u32, i64, u64, i128, f16, f32, f64, bf16);
 
 macro_rules! fold {
-    ($fold:ident for $type:ty as $step:ty: $first:expr, $next:expr, $last:expr) => {
+    ($fold:ident for $type:ty as $partial:ty: $first:expr, $next:expr, $last:expr) => {
         impl Fold<$type> for $fold {
-            type Step = $step;
+            type Partial = $partial;
 
-            fn first(value: $type) -> $step {
-                let first: fn($type) -> $step = $first;
+            fn first(value: $type) -> $partial {
+                let first: fn($type) -> $partial = $first;
                 first(value)
             }
 
-            fn next(left: $step, right: $step) -> $step {
-                let next: fn($step, $step) -> $step = $next;
+            fn next(left: $partial, right: $partial) -> $partial {
+                let next: fn($partial, $partial) -> $partial = $next;
                 next(left, right)
             }
 
-            fn last(result: $step, ranks: u32) -> $type {
-                let last: fn($step, u32) -> $type = $last;
+            fn last(result: $partial, ranks: u32) -> $type {
+                let last: fn($partial, u32) -> $type = $last;
                 last(result, ranks)
             }
         }
@@ -108,21 +108,21 @@ macro_rules! integers {
 integers!(i8, i64; u8, i64; i16, i64; u16, i64; i32, i64; u32, i64; i64, i128; u64, i128;);
 
 macro_rules! floats {
-    ($($type:ty as $step:ident: $widen:expr, $narrow:expr, $ranks:expr;)*) => {$(
-        fold!(Sum for $type as $step: $widen, |a, b| a + b, |r, _| {
-            let n: fn($step) -> $type = $narrow; n(r)
+    ($($type:ty as $partial:ident: $widen:expr, $narrow:expr, $ranks:expr;)*) => {$(
+        fold!(Sum for $type as $partial: $widen, |a, b| a + b, |r, _| {
+            let n: fn($partial) -> $type = $narrow; n(r)
         });
-        fold!(Product for $type as $step: $widen, |a, b| a * b, |r, _| {
-            let n: fn($step) -> $type = $narrow; n(r)
+        fold!(Product for $type as $partial: $widen, |a, b| a * b, |r, _| {
+            let n: fn($partial) -> $type = $narrow; n(r)
         });
-        fold!(Minimum for $type as $step: $widen, |a, b| $step::least(a, b), |r, _| {
-            let n: fn($step) -> $type = $narrow; n(r)
+        fold!(Minimum for $type as $partial: $widen, |a, b| $partial::least(a, b), |r, _| {
+            let n: fn($partial) -> $type = $narrow; n(r)
         });
-        fold!(Maximum for $type as $step: $widen, |a, b| $step::greatest(a, b), |r, _| {
-            let n: fn($step) -> $type = $narrow; n(r)
+        fold!(Maximum for $type as $partial: $widen, |a, b| $partial::greatest(a, b), |r, _| {
+            let n: fn($partial) -> $type = $narrow; n(r)
         });
-        fold!(Average for $type as $step: $widen, |a, b| a + b, |r, ranks| {
-            let n: fn($step) -> $type = $narrow; let count: fn(u32) -> $step = $ranks; n(r / count(ranks))
+        fold!(Average for $type as $partial: $widen, |a, b| a + b, |r, ranks| {
+            let n: fn($partial) -> $type = $narrow; let count: fn(u32) -> $partial = $ranks; n(r / count(ranks))
         });
     )*};
 }
@@ -274,7 +274,7 @@ impl Folding {
 }
 
 fn width<T: Scalar, F: Fold<T>>() -> u64 {
-    F::Step::SIZE as u64
+    F::Partial::SIZE as u64
 }
 
 /// The most bytes that are combined on the stack: a small operation allocates nothing.
@@ -335,14 +335,14 @@ fn convert_by(
 }
 
 fn open<T: Scalar, F: Fold<T>>(elements: &HostRange, partials: &HostRange) {
-    convert((elements, T::SIZE), (partials, F::Step::SIZE), |value, step| {
+    convert((elements, T::SIZE), (partials, F::Partial::SIZE), |value, step| {
         F::first(T::from_bytes(value)).write(step);
     });
 }
 
 fn close<T: Scalar, F: Fold<T>>(partials: &HostRange, ranks: u32, elements: &HostRange) {
-    convert((partials, F::Step::SIZE), (elements, T::SIZE), |step, value| {
-        F::last(F::Step::from_bytes(step), ranks).write(value);
+    convert((partials, F::Partial::SIZE), (elements, T::SIZE), |step, value| {
+        F::last(F::Partial::from_bytes(step), ranks).write(value);
     });
 }
 
@@ -350,7 +350,7 @@ fn combine<T: Scalar, F: Fold<T>>(left: &HostRange, right: &HostRange, target: &
     if left.length() <= SMALL as u64 {
         return combine_by::<T, F>((left, right, target), &mut [0; SMALL]);
     }
-    let most = piece_of(F::Step::SIZE) * F::Step::SIZE;
+    let most = piece_of(F::Partial::SIZE) * F::Partial::SIZE;
     let mut memory = vec![0; most + PAGE];
     let at = place_for(memory.as_ptr() as usize, target.address() as usize);
     combine_by::<T, F>((left, right, target), memory.get_mut(at..at + most).unwrap_or_default());
@@ -369,7 +369,7 @@ fn combine_by<T: Scalar, F: Fold<T>>(
     (left, right, target): (&HostRange, &HostRange, &HostRange),
     place: &mut [u8],
 ) {
-    let (size, most) = (F::Step::SIZE, place.len());
+    let (size, most) = (F::Partial::SIZE, place.len());
     let length = left.length();
     let mut done = 0;
     while done < length {
@@ -380,7 +380,7 @@ fn combine_by<T: Scalar, F: Fold<T>>(
         let read = operands.is_some_and(|(left, right)| {
             left.each_with::<BLOCK>(right, |lefts, rights| {
                 for (left, right) in lefts.chunks_exact_mut(size).zip(rights.chunks_exact(size)) {
-                    F::next(F::Step::from_bytes(left), F::Step::from_bytes(right)).write(left);
+                    F::next(F::Partial::from_bytes(left), F::Partial::from_bytes(right)).write(left);
                 }
                 blocks.next().into_iter().for_each(|block| block.copy_from_slice(lefts));
             })
@@ -427,7 +427,7 @@ fn pieces<T: Scalar, F: Fold<T>>(
     }
     let tree = Tree::new(ranks);
     let mut bytes = vec![0_u8; PIECE.min(usize::try_from(length).unwrap_or(PIECE))];
-    let mut partials: Partials<F::Step> = Partials { waiting: Vec::new(), spare: Vec::new() };
+    let mut partials: Partials<F::Partial> = Partials { waiting: Vec::new(), spare: Vec::new() };
     let mut done = 0;
     while done < length {
         let count = usize::try_from(length - done).map_or(PIECE, |left| left.min(PIECE));

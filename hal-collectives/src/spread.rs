@@ -362,16 +362,16 @@ mod tests {
 
     #[test]
     fn panic_of_a_grain_reaches_the_owner_and_the_work_is_free_then() {
-        struct Held(Arc<AtomicBool>);
-        impl Drop for Held {
+        struct SetOnDrop(Arc<AtomicBool>);
+        impl Drop for SetOnDrop {
             fn drop(&mut self) {
                 self.0.store(true, Ordering::Relaxed);
             }
         }
         let gone = Arc::new(AtomicBool::new(false));
-        let held = Held(gone.clone());
+        let state = SetOnDrop(gone.clone());
         let caught = catch_unwind(AssertUnwindSafe(|| {
-            spread(held, 8, 0, |_, number| assert!(number != 5, "grain 5"));
+            spread(state, 8, 0, |_, number| assert!(number != 5, "grain 5"));
         }));
         assert!(caught.is_err() && gone.load(Ordering::Relaxed));
         assert!(!POOL.lock().open.iter().any(|work| work.grains == 8));

@@ -25,7 +25,7 @@ fn buffers(bytes: usize) -> Buffers {
 }
 
 /// The first rank has started one operation; the second enters another at the same place.
-fn misfit(first: Operation, second: Operation) -> String {
+fn mismatch(first: Operation, second: Operation) -> String {
     let members = group(2, LONG);
     let waits = start(&members[0], first, buffers(1 << 12)).unwrap();
     assert!(!waits.has_ended());
@@ -47,12 +47,12 @@ fn operation_that_does_not_fit_is_refused_and_fails_those_that_wait() {
         operation(Kind::AllGather, 10),
         Operation { element: Element::I32, ..sum },
     ] {
-        let message = misfit(sum, other);
+        let message = mismatch(sum, other);
         assert!(message.contains(&format!("rank 1 asks for {other}, rank 0 for {sum}")), "{message}");
         assert!(message.contains("operation 0 of the group \"test\""), "{message}");
     }
-    misfit(operation(Kind::Broadcast { root: 0 }, 4), operation(Kind::Broadcast { root: 1 }, 4));
-    let message = misfit(operation(Kind::Send { to: 1 }, 4), operation(Kind::Recv { from: 0 }, 5));
+    mismatch(operation(Kind::Broadcast { root: 0 }, 4), operation(Kind::Broadcast { root: 1 }, 4));
+    let message = mismatch(operation(Kind::Send { to: 1 }, 4), operation(Kind::Recv { from: 0 }, 5));
     assert!(message.contains("transfer 0 from rank 0 to rank 1"), "{message}");
 }
 
@@ -334,6 +334,17 @@ fn parts_of_a_group_work_beside_each_other_and_beside_the_whole() {
     assert!(whole.iter().all(|started| !started.has_ended()));
     start(&members[3], operation(SUM, 1), buffers(4)).unwrap().outcome().unwrap();
     whole.iter().for_each(|started| started.outcome().unwrap());
+}
+
+#[test]
+fn rank_that_ends_in_a_part_of_a_group_is_not_waited_for() {
+    let members = group(2, LONG);
+    let parts: Vec<Arc<dyn Communicator>> =
+        members.iter().map(|member| Arc::from(member.split(Some(0), 0).unwrap().unwrap())).collect();
+    let waits = start(&parts[0], operation(SUM, 4), buffers(16)).unwrap();
+    parts[1].end(&Failure::new(Code::DataLoss, "bank 3 is on fire"));
+    let failure = waits.outcome().unwrap_err();
+    assert!(failure.message().contains("bank 3 is on fire"), "{failure}");
 }
 
 #[test]

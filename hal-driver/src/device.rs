@@ -21,23 +21,23 @@
 //! like any other object. So the teardown holds a reference while it runs, and the release of the last one after it
 //! frees the structure ([`Phase`]).
 
-mod about;
 mod bounce;
-mod collective;
+mod collective_steps;
 mod completions;
+mod operation_description;
 mod profile;
 mod queue;
-mod staged;
+mod staged_file_transfer;
 mod submit;
 mod work;
 
 pub(crate) use bounce::Bounce;
 
-use crate::command::channel::{CollectiveSettings, Ranks};
+use crate::command::collectives::channel::{CollectiveSettings, Ranks};
+use crate::command::collectives::running::RunningCollectives;
 use crate::command::executable::{DeviceIdentity, Reflection};
 use crate::command::host_program::Loaders;
-use crate::command::running_collectives::RunningCollectives;
-use crate::command::staging::Staging;
+use crate::command::update_staging::UpdateStaging;
 use crate::command::{command_buffer, executable};
 use crate::device::completions::{Completions, PollingGuard};
 use crate::device::profile::{Profiler, matches};
@@ -97,7 +97,7 @@ pub(crate) struct DeviceState<D: Device> {
     pending_allocas: Arc<PendingAllocas>,
     pool: Arc<HostPool>,
     profiler: Profiler,
-    staging: Staging,
+    staging: UpdateStaging,
     pools: Arc<Pools>,
     /// Replaced by `replace_device_allocator` before the device is in use.
     device_allocator: UnsafeCell<Retained<sys::iree_hal_allocator_t>>,
@@ -106,7 +106,7 @@ pub(crate) struct DeviceState<D: Device> {
     ranks: Ranks,
     collectives: Arc<RunningCollectives>,
     frontiers: Arc<Frontiers>,
-    /// Whether a query of one of the device's semaphores should spin briefly before it returns.
+    /// Decides for queries of the device's semaphores: spin briefly before the return, or not.
     spin: Arc<AdaptiveSpin>,
     memory: Arc<Memory<D>>,
     host: Arc<Loaders>,
@@ -164,7 +164,7 @@ impl<D: Device> HalDevice<D> {
             pending_allocas,
             pool,
             profiler: Profiler::default(),
-            staging: Staging::default(),
+            staging: UpdateStaging::default(),
             provider: UnsafeCell::new(None),
             ranks: Ranks::new(membership),
             collectives,
@@ -211,7 +211,7 @@ impl<D: Device> DeviceState<D> {
     fn quiesce(&self) -> bool {
         let clock = SystemClock::new();
         let _ = self.profiler.end(&|| self.device.clock());
-        let parked = self.pending_allocas.close(LIMIT);
+        let allocas_ended = self.pending_allocas.close(LIMIT);
         // Only their groups can end started collectives, and the engine waits for these.
         self.collectives.finish(GRACE);
         let begin = clock.now();
@@ -219,8 +219,8 @@ impl<D: Device> DeviceState<D> {
         let unpolled = self.polling.end(LIMIT);
         let stopped = self.pool.stop(LIMIT);
         self.frontiers.retire();
-        hal_collectives_mpi::rest();
-        parked && idle.is_ok() && unpolled && stopped
+        hal_collectives_mpi::wait_until_idle();
+        allocas_ended && idle.is_ok() && unpolled && stopped
     }
 
     /// True if the pattern of a query names this device.

@@ -2,9 +2,9 @@
 
 //! The HAL driver and its factory: names, enumeration, and opening devices by path or number.
 
-use crate::command::channel::CollectiveSettings;
+use crate::command::collectives::channel::CollectiveSettings;
+use crate::command::collectives::launcher_rank::expand;
 use crate::command::executable::Reflection;
-use crate::command::launch::expand;
 use crate::device::HalDevice;
 use crate::ffi::object::{
     Borrowed, Header, HostAllocator, Out, allocate, free, named, required, resource, slice,

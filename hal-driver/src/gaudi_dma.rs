@@ -103,7 +103,7 @@ fn dma(fd: c_int) -> Result<Arc<Dma>, Failure> {
 
 /// # Safety
 ///
-/// The memory is valid for as long as the transfer runs, as the caller was told.
+/// The memory is valid for as long as the transfer runs, as the caller promises.
 unsafe fn host(address: *mut c_void, size: u64) -> Result<HostRange, Failure> {
     if address.is_null() || size == 0 {
         return Err(invalid("a transfer needs host memory and at least one byte"));

@@ -34,13 +34,13 @@
 //! - `driver.rs`: driver factory, driver; `drivers.rs`: the drivers of this library, and where emulated cards come in;
 //!   `gaudi_dma.rs`: asynchronous transfers on Gaudi for programs in C.
 //! - `device/`: the device (`device.rs`), its queue operations (`queue.rs`), the engine's backend (`work.rs`),
-//!   polling for completions (`completions.rs`), profiling (`profile.rs`, `about.rs`); file transfers of memory
-//!   that the host cannot map (`staged.rs`), memory of other devices (`bounce.rs`), command buffers with
-//!   collectives (`collective.rs`).
-//! - `command/`: command buffer and event (`command_buffer.rs`, `record.rs`, captured bytes in `staging.rs`);
-//!   executable and executable cache (`executable.rs`, host executables in `host_program.rs`); channel
-//!   (`channel.rs`), collectives (`collective.rs`), one execution of them (`execution.rs`), the launcher's ranks
-//!   (`launch.rs`).
+//!   polling for completions (`completions.rs`), profiling (`profile.rs`, `operation_description.rs`); file transfers
+//!   of memory that the host cannot map (`staged_file_transfer.rs`), memory of other devices (`bounce.rs`), the steps
+//!   of command buffers with collectives (`collective_steps.rs`).
+//! - `command/`: command buffer and event (`command_buffer.rs`, `record.rs`, captured bytes in `update_staging.rs`);
+//!   executable and executable cache (`executable.rs`, host executables in `host_program.rs`).
+//! - `command/collectives/`: channel (`channel.rs`), recorded collectives (`record.rs`), one execution of them
+//!   (`execution.rs`, `running.rs`), the ranks in a launcher's environment (`launcher_rank.rs`).
 //! - `memory/`: allocator (`allocator.rs`; heaps in `heap.rs`, file descriptors in `external.rs`); buffer
 //!   (`buffer.rs` over `backing.rs`; a range of any driver's buffer in `buffer_range.rs`, its memory in
 //!   `resolve.rs`); pools and stream-ordered allocation (`pools.rs`, `alloca.rs`, `reservation.rs`,

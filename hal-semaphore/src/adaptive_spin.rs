@@ -78,7 +78,7 @@ impl AdaptiveSpin {
         seen() || self.take_turn() && self.spin(limit, seen)
     }
 
-    /// Whether to spin now. If so, the caller calls [`spin`](Self::spin); for places that prepare for it.
+    /// True if the caller is to spin now. Then the caller calls [`spin`](Self::spin); for places that prepare for it.
     // Speed alone: a thread that does not spin sleeps at once.
     #[cfg_attr(mutants, mutants::skip)]
     pub fn take_turn(&self) -> bool {
@@ -86,6 +86,8 @@ impl AdaptiveSpin {
     }
 
     /// Spins until `seen` returns true, for `limit` at most, and returns what it last returned.
+    // How long a thread spins before it sleeps.
+    #[cfg_attr(mutants, mutants::skip)]
     pub fn spin(&self, limit: Duration, seen: impl FnMut() -> bool) -> bool {
         let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         self.spin_with(&PREEMPTIONS, limit, now, seen)
@@ -172,7 +174,7 @@ fn poll_some(seen: &mut impl FnMut() -> bool) -> bool {
 struct Preemptions {
     /// The end of the last pause, in nanoseconds of [`now`]; zero if there was none lately.
     resume: AtomicU64,
-    /// That pause's length.
+    /// The length of that pause.
     length: AtomicU64,
 }
 
@@ -183,11 +185,13 @@ impl Preemptions {
         Self { resume: AtomicU64::new(0), length: AtomicU64::new(0) }
     }
 
-    /// Whether there may be a pause: if not, no clock is read.
+    /// False if there is no pause: then no clock is read.
     fn have_pause(&self) -> bool {
         self.resume.load(Ordering::Relaxed) != 0
     }
 
+    // How long a thread spins before it sleeps.
+    #[cfg_attr(mutants, mutants::skip)]
     fn forbid(&self, time: u64) -> bool {
         let resume = self.resume.load(Ordering::Relaxed);
         if time < resume {
@@ -216,7 +220,7 @@ impl Preemptions {
     }
 }
 
-/// Whether another thread of the process can run while one spins, on the processors that the process is limited
+/// True if another thread of the process can run while one spins, on the processors that the process is limited
 /// to.
 // Speed alone: a single processor spins in vain, several sleep at once.
 #[cfg_attr(mutants, mutants::skip)]
@@ -263,13 +267,13 @@ mod tests {
             if !place.next_turn(&self.preemptions, || self.time.get()) {
                 return (false, 0);
             }
-            let looks = Cell::new(0);
+            let polls = Cell::new(0);
             let seen = || {
-                looks.set(looks.get() + 1);
-                self.pass(if looks.get() == POLLS + 5 { gap } else { 0 });
-                looks.get() >= at
+                polls.set(polls.get() + 1);
+                self.pass(if polls.get() == POLLS + 5 { gap } else { 0 });
+                polls.get() >= at
             };
-            (place.spin_with(&self.preemptions, LIMIT, || self.pass(STEP), seen), looks.get())
+            (place.spin_with(&self.preemptions, LIMIT, || self.pass(STEP), seen), polls.get())
         }
 
         fn spin(&self, at: u32, gap: u64) -> (bool, u32) {

@@ -5,7 +5,7 @@
 //! # The contract
 //!
 //! **Queues are in order.** Work that [`submit`](Backend::submit) accepts on one queue starts after the work
-//! accepted before it has ended, or cannot tell the difference. Nothing is promised between queues. The engine
+//! accepted before it has ended, or does not notice the difference. Nothing is promised between queues. The engine
 //! relies on this: a wait for an earlier operation of the same queue costs nothing (rule S6).
 //!
 //! **Native waits.** A device may be able to make one queue wait for a point of another queue without the host.
@@ -92,7 +92,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// A native event, cheap to clone; `()` for backends without events.
     type Event: Clone + Send + Sync + 'static;
 
-    /// Whether [`observe`](Backend::observe) does anything.
+    /// True if [`observe`](Backend::observe) does anything.
     const OBSERVES: bool = false;
 
     /// The devices and their queues. Called once.
@@ -147,7 +147,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
         callbacks.run_elsewhere();
     }
 
-    /// Whether [reclaiming](Backend::reclaim) this work may call the program. Then the engine does not reclaim
+    /// True if [reclaiming](Backend::reclaim) this work may call the program. Then the engine does not reclaim
     /// it on a thread that submits, and on other threads last.
     fn calls_back(&self, work: &Self::Work) -> bool {
         let _ = work;
@@ -414,7 +414,7 @@ pub enum WaitClass {
     Reached,
     /// Queue order satisfies it: an earlier operation of the same queue reaches the value.
     SameQueue {
-        /// That operation. If several of the queue signal the same value, one of them.
+        /// The operation. If several of the queue signal the same value, one of them.
         producer: Point,
     },
     /// The queue already waits natively for that point, for a later one of its queue, or for work of another

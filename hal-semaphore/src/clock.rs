@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// A moment, as the time since the clock's own zero.
 pub type Time = Duration;
 
-/// Tells the time and lets a thread sleep until a moment.
+/// Reads the time and lets a thread sleep until a moment.
 pub trait Clock {
     /// The time now. Never runs backwards.
     fn now(&self) -> Time;

@@ -135,7 +135,7 @@ impl Failure {
         &self.0.message
     }
 
-    /// Whether both come from the same event.
+    /// True if both come from the same event.
     pub fn same_root(&self, other: &Failure) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -3,7 +3,7 @@
 //! Mutants: lines of the engine that the model checkers' builds can make wrong.
 //!
 //! A model that passes proves little unless it would have failed on a wrong engine. Each modelled race has a
-//! mutant: the same model with one wrong line in the engine, which the checker must catch. The switches exist
+//! mutant: the same model with one changed line in the engine, which the checker must catch. The switches exist
 //! in no other build.
 #![cfg_attr(
     not(any(loom, shuttle)),
@@ -72,7 +72,7 @@ pub fn set(mutation: u32) {
     CURRENT.store(mutation, std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Whether this line is wrong now.
+/// True while this line is changed.
 #[cfg(any(loom, shuttle))]
 pub(crate) fn is_mutated(mutation: Mutation) -> bool {
     CURRENT.load(std::sync::atomic::Ordering::SeqCst) == mutation as u32

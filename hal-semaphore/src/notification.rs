@@ -31,13 +31,15 @@ pub struct Wakeup {
 }
 
 impl Wakeup {
-    /// Whether the awaited event has happened.
+    /// True if the awaited event has happened.
     pub fn is_raised(&self) -> bool {
         self.notification.raised.load(Ordering::Acquire) >= self.generation
     }
 
     /// Spins for about as long as it takes to be woken from sleep. Returns whether the awaited event has
     /// happened.
+    // How long a thread spins before it sleeps; a caller looks again.
+    #[cfg_attr(mutants, mutants::skip)]
     pub(crate) fn spin(&self) -> bool {
         NOTIFICATIONS.spin_until(SPIN, || self.is_raised())
     }

@@ -56,13 +56,11 @@ impl Drop for Reactor {
 
 fn run<B: Backend>(shared: &Arc<Shared<B>>, stopped: &OwnedFd) {
     let backend = shared.backend();
-    let mut watched: Vec<_> =
+    let mut polled: Vec<_> =
         (0..shared.devices()).filter_map(|device| Some((device, backend.descriptor(device)?))).collect();
     loop {
         let mut fds = vec![PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN)];
-        fds.extend(
-            watched.iter().map(|&(_, descriptor)| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)),
-        );
+        fds.extend(polled.iter().map(|&(_, descriptor)| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)));
         let seen = loop {
             match poll(&mut fds, None) {
                 Ok(_) => break None,
@@ -71,7 +69,7 @@ fn run<B: Backend>(shared: &Arc<Shared<B>>, stopped: &OwnedFd) {
             }
         };
         if let Some(errno) = seen {
-            for (device, _) in watched {
+            for (device, _) in polled {
                 shared.post_loss(device, gone(format!("waiting for its descriptor failed: {errno}")));
             }
             return;
@@ -82,7 +80,7 @@ fn run<B: Backend>(shared: &Arc<Shared<B>>, stopped: &OwnedFd) {
         }
         let mut events = events.collect::<Vec<_>>().into_iter();
         drop(fds);
-        watched.retain(|&(device, _)| {
+        polled.retain(|&(device, _)| {
             let events = events.next().unwrap_or(PollFlags::empty());
             if !events.is_empty() {
                 shared.poll_device(device);

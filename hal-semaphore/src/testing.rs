@@ -4,7 +4,7 @@
 //! engine's mistakes.
 //!
 //! [`SoftBackend`] has any number of devices and queues. Its [`Job`]s only leave their tag in a log. It moves
-//! only when told to: [`step`](SoftBackend::step) runs the head of a queue if its native waits allow, and
+//! only when a test says so: [`step`](SoftBackend::step) runs the head of a queue if its native waits allow, and
 //! [`report`](SoftBackend::report) reports it, so that a test can report late, or one queue before another.
 //! With [`eager`](SoftBackend::eager) everything runs and is reported from inside `submit`.
 //!
@@ -67,7 +67,7 @@ pub struct Job {
     /// The answer at submission: the device cannot take this; or the host's answer to
     /// [`try_early`](Backend::try_early).
     pub refuse: Option<Failure>,
-    /// Whether the host can do it early.
+    /// True if the host can do it early.
     pub early: bool,
 }
 
@@ -183,7 +183,7 @@ pub fn device(queues: usize) -> DeviceSpec {
 }
 
 impl SoftBackend {
-    /// Devices that run when told to.
+    /// Devices that run when a test says so.
     pub fn new(specs: Vec<DeviceSpec>) -> Self {
         let queues = specs.iter().map(|spec| spec.queues).sum();
         let state =
@@ -543,7 +543,7 @@ impl Backend for SoftBackend {
 
     fn defer(&self, callbacks: DeferredCallbacks) {
         if self.eager && !cfg!(any(loom, shuttle)) {
-            // Nobody steps an eager device by hand.
+            // No test steps an eager device by hand.
             callbacks.run_elsewhere();
         } else {
             self.state().deferred.push(callbacks);

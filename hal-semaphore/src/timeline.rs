@@ -38,7 +38,7 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     }
 
     /// A number that no other timeline has while a handle on this one exists, such as its address. The engine
-    /// tells foreign timelines apart by it, under a lock: this must be a read.
+    /// distinguishes foreign timelines by it, under a lock: this must be a read.
     fn identity(&self) -> usize;
 
     /// The value.
@@ -107,7 +107,7 @@ pub trait TimelineValues<T> {
     /// The one at `index`, which is below [`len`](TimelineValues::len).
     fn get(&self, index: usize) -> Option<(&T, u64)>;
 
-    /// Whether there are none.
+    /// True if there are none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -196,7 +196,7 @@ impl Registration {
         self.timeline_state().value()
     }
 
-    /// Whether the timeline has failed.
+    /// True if the timeline has failed.
     pub fn has_failed(&self) -> bool {
         self.timeline_state().has_failed()
     }
@@ -254,15 +254,16 @@ impl Registration {
                 if large {
                     self.engine.remember_large(timeline_state);
                 }
-                let parked = Parked { timeline_state: timeline_state.clone(), value, order, record };
-                Subscription { engine: Arc::downgrade(&self.engine), parked: Some(parked) }
+                let registered =
+                    RegisteredCallback { timeline_state: timeline_state.clone(), value, order, record };
+                Subscription { engine: Arc::downgrade(&self.engine), registered: Some(registered) }
             }
             Err(state) => {
                 self.engine.count_callback(false);
                 if let Some(callback) = record.take() {
                     callback(state);
                 }
-                Subscription { engine: Arc::downgrade(&self.engine), parked: None }
+                Subscription { engine: Arc::downgrade(&self.engine), registered: None }
             }
         }
     }
@@ -286,10 +287,10 @@ impl fmt::Debug for Registration {
 /// A registered callback; dropping it unregisters the callback, unless it is due already.
 pub struct Subscription {
     engine: Weak<dyn EngineEvents>,
-    parked: Option<Parked>,
+    registered: Option<RegisteredCallback>,
 }
 
-struct Parked {
+struct RegisteredCallback {
     timeline_state: Arc<TimelineState>,
     value: u64,
     order: u32,
@@ -298,19 +299,23 @@ struct Parked {
 
 impl fmt::Debug for Subscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subscription").field("parked", &self.parked.is_some()).finish_non_exhaustive()
+        f.debug_struct("Subscription").field("registered", &self.registered.is_some()).finish_non_exhaustive()
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let Some(parked) = self.parked.take() else { return };
-        let callback = parked.record.take();
+        let Some(registered) = self.registered.take() else { return };
+        let callback = registered.record.take();
         if callback.is_some() {
             if let Some(engine) = self.engine.upgrade() {
                 engine.count_callback(false);
             }
-            parked.timeline_state.unpark(crate::engine::ListOwner::HOST, parked.value, parked.order);
+            registered.timeline_state.remove_timepoint(
+                crate::engine::ListOwner::HOST,
+                registered.value,
+                registered.order,
+            );
         }
     }
 }
@@ -344,6 +349,6 @@ impl Subscriber {
 
 impl fmt::Debug for Subscriber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watcher").finish_non_exhaustive()
+        f.debug_struct("Subscriber").finish_non_exhaustive()
     }
 }

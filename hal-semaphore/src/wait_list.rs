@@ -77,7 +77,7 @@ impl<T> WaitList<T> {
         self.next
     }
 
-    /// Whether [`pop`](WaitList::pop) would take something.
+    /// True if [`pop`](WaitList::pop) would take something.
     pub(crate) fn releases(&self, reached: u64) -> bool {
         self.next <= reached && !self.is_empty()
     }

@@ -5,7 +5,7 @@
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p hal-semaphore --test loom --release`. `LOOM_MAX_PREEMPTIONS`
 //! sets the bound. The default is 5, and less for the few models where that takes minutes: 4 where many events
 //! are made, a device is lost or two engines meet, 2 where three threads meet at one queue. Each model has a
-//! mutant with one wrong line in the engine ([`hal_semaphore::mutation`]); the mutant must fail, or the model
+//! mutant with one changed line in the engine ([`hal_semaphore::mutation`]); the mutant must fail, or the model
 //! would prove nothing.
 #![cfg(loom)]
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
@@ -48,8 +48,8 @@ fn catches(mutation: Mutation, test: &str) {
         .env("ENGINE_MUTATION", (mutation as u32).to_string())
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(told.contains("running 1 test"), "there is no test {test}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("running 1 test"), "there is no test {test}");
     assert!(!output.status.success(), "{test} did not notice {mutation:?}");
 }
 
@@ -804,7 +804,7 @@ fn end_against_cover() {
     assert_eq!(engine.backend().violations(), 0, "a queue waits for an event that means something else now");
     assert_eq!(y.query().unwrap(), 1);
     let occupancy = engine.occupancy();
-    assert_eq!(occupancy.events, occupancy.idle_events, "an event was let go twice, or never");
+    assert_eq!(occupancy.events, occupancy.idle_events, "an event was released twice, or never");
 }
 
 #[test]

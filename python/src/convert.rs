@@ -33,7 +33,7 @@ impl Declared {
     }
 }
 
-/// Whether the program's memory is copied to the device.
+/// When the program's memory is copied to the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Copying {
     /// Always: later changes do not show.

@@ -11,7 +11,6 @@ use crate::cts;
 use crate::iree::{ASAN_CFLAGS, ASAN_RUSTFLAGS, Flavour, Tree};
 use crate::workspace;
 use anyhow::{Context, Result};
-use std::path::Path;
 use std::process::{Command, Output};
 
 /// The options of the sanitizer. A test that asks for more memory than there is gets the usual answer, not an error.
@@ -22,7 +21,14 @@ const OPTIONS: &str = "detect_leaks=1:detect_stack_use_after_return=1:strict_str
 pub(crate) fn tests_alone() -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, None)?;
     tree.build(&["hal_runtime_archives"])?;
-    check(TESTS, tests(&tree, &cts::testdata(&tree)?)?, false)
+    check(TESTS, tests(&tree)?, false)
+}
+
+/// Builds them, which may go on beside other steps.
+pub(crate) fn build_tests() -> Result<bool> {
+    let tree = Tree::configure(Flavour::Plain, None)?;
+    tree.build(&["hal_runtime_archives"])?;
+    workspace::succeeds(build(&tree)?.arg("--no-run"))
 }
 
 const TESTS: &str = "the driver's tests and those of collectives";
@@ -77,7 +83,7 @@ pub(crate) fn with_iree() -> Result<bool> {
             program("smoke", &["mock://0?latency=1s", "abandon"]),
             false,
         ),
-        (TESTS, tests(&tree, &data)?, false),
+        (TESTS, tests(&tree)?, false),
     ];
     let mut green = true;
     for (what, command, fails) in programs {
@@ -100,25 +106,30 @@ fn check(what: &str, mut command: Command, fails: bool) -> Result<bool> {
 }
 
 /// The driver's own tests, with their bad calls, and those of collectives, which move bytes of any size.
-fn tests(tree: &Tree, data: &Path) -> Result<Command> {
+fn tests(tree: &Tree) -> Result<Command> {
+    let mut command = build(tree)?;
+    command.env("HAL_TESTDATA", cts::testdata(tree)?).env("HAL_TEST_SECONDS", "100");
+    // Of bad calls, those on IREE's own drivers do what a sanitizer ends.
+    command.args(["--", "--skip", "answers_of_iree_s_drivers_are_as_written"]);
+    Ok(command)
+}
+
+/// The build of these tests.
+fn build(tree: &Tree) -> Result<Command> {
     let mut command = workspace::cargo();
     command
         .args(["test", "--tests", "--locked", "--no-fail-fast", "-p", "hal-driver", "-p", "hal-collectives"])
         .args(["--profile", "asan", "--target"])
         .arg(workspace::host()?)
-        // Of bad calls, those on IREE's own drivers do what a sanitizer ends.
-        .args(["--", "--skip", "answers_of_iree_s_drivers_are_as_written"])
         .current_dir(workspace::root()?)
         // A build of its own: everything of it is instrumented.
         .env("CARGO_TARGET_DIR", workspace::target()?.join("asan"))
         .env("IREE_LIB_DIR", tree.folder().join("lib"))
-        .env("HAL_TESTDATA", data)
         .env("RUSTC_BOOTSTRAP", "1")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         // The sanitizer's runtime has to be the first of the shared libraries of each program.
         .env("RUSTFLAGS", format!("{ASAN_RUSTFLAGS} -Zpre-link-arg=-lasan"))
-        .env("TARGET_CFLAGS", ASAN_CFLAGS)
-        .env("HAL_TEST_SECONDS", "100");
+        .env("TARGET_CFLAGS", ASAN_CFLAGS);
     Ok(command)
 }
 

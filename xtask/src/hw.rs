@@ -131,10 +131,15 @@ impl Bench {
         command
     }
 
+    /// An example of a backend that shows a card.
+    fn card(&self, example: &str) -> Command {
+        self.cargo(&["run", "--quiet", "--all-features", "--example", example, "--", &self.device])
+    }
+
     /// The table of what the kernel driver must say.
-    fn rules(&self, package: &str) -> Command {
-        let mut command = self.cargo(&["test", "-p", package, "--test", "emulator", "--"]);
-        command.args([RULES, "--nocapture", "--test-threads=1"]);
+    fn rules(&self, name: &str) -> Command {
+        let mut command = self.tests("emulator", &[name]);
+        command.arg("--nocapture");
         if let Some(node) = &self.node {
             command.env(self.variable("NODE"), node);
         }
@@ -163,7 +168,8 @@ impl Bench {
 }
 
 /// The test that is the table of rules, in each emulator's tests.
-const RULES: &str = "driver_answers_as_in_the_table";
+const GAUDI_RULES: &str = "validation::driver_answers_as_in_the_table";
+const QAIC_RULES: &str = "table::driver_answers_as_in_the_table";
 
 /// The tests that need nothing but a device.
 const TRANSFERS: [&str; 6] = [
@@ -189,11 +195,7 @@ fn gaudi(bench: &Bench) -> Result<Vec<Step>> {
     let mut overlap = Command::new(bench.tree.tool("overlap"));
     overlap.arg(device);
     Ok(vec![
-        Step::new(
-            "card",
-            "what the card says of itself",
-            bench.cargo(&["run", "--quiet", "-p", "hal-gaudi", "--example", "gaudi_card", "--", device]),
-        ),
+        Step::new("card", "what the card says of itself", bench.card("gaudi_card")),
         Step::new(
             "signals",
             "one hardware queue waits for another's signal: without it the host keeps the order",
@@ -202,7 +204,7 @@ fn gaudi(bench: &Bench) -> Result<Vec<Step>> {
         Step::new(
             "rules",
             "the kernel driver's rules: each request, and the error that it must give",
-            bench.rules("emulator-gaudi"),
+            bench.rules(GAUDI_RULES),
         ),
         Step::new(
             "transfers",
@@ -232,8 +234,7 @@ const QAIC_QUEUES: [&str; 4] = [
 ];
 
 fn qaic(bench: &Bench) -> Result<Vec<Step>> {
-    let device = bench.device.as_str();
-    let mut card = bench.cargo(&["run", "--quiet", "-p", "hal-qaic", "--example", "qaic_card", "--", device]);
+    let mut card = bench.card("qaic_card");
     card.args(&bench.network);
     Ok(vec![
         Step::new(
@@ -244,7 +245,7 @@ fn qaic(bench: &Bench) -> Result<Vec<Step>> {
         Step::new(
             "rules",
             "the kernel driver's rules: each request, and the error that it must give",
-            bench.rules("emulator-qaic"),
+            bench.rules(QAIC_RULES),
         ),
         Step::new(
             "queues",
@@ -291,8 +292,8 @@ mod tests {
             ("hal-driver/tests/driver/gaudi.rs", GAUDI_QUEUES.as_slice()),
             ("hal-driver/tests/driver/qaic.rs", QAIC_QUEUES.as_slice()),
             ("backends/tenstorrent/tests/transfers.rs", [LARGE_TRANSFERS].as_slice()),
-            ("emulators/gaudi/tests/emulator/validation.rs", [RULES].as_slice()),
-            ("emulators/qaic/tests/emulator/table.rs", [RULES].as_slice()),
+            ("emulators/gaudi/tests/emulator/validation.rs", [GAUDI_RULES].as_slice()),
+            ("emulators/qaic/tests/emulator/table.rs", [QAIC_RULES].as_slice()),
         ];
         for (file, names) in chosen {
             let text = std::fs::read_to_string(root.join(file)).unwrap();

@@ -14,8 +14,6 @@ mod latency;
 mod new_backend;
 mod outside_driver;
 mod packages;
-#[cfg(test)]
-mod repository;
 mod setup;
 mod steps;
 mod test;

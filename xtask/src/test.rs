@@ -145,9 +145,9 @@ impl Entry {
     }
 }
 
-/// Every step. Steps that build in cargo's usual folder run beside the others, since most keep one processor
-/// busy; steps that build in one folder take turns there by themselves. Steps that measure times or look for
-/// leaks come at the end and have the machine to themselves.
+/// Every step. Two lanes run side by side, since a step often keeps one processor busy; steps that build in one
+/// folder take turns there by themselves. Steps that measure times or look for leaks come at the end and have the
+/// machine to themselves.
 fn stages(root: &Path, target: &Path) -> Vec<Vec<Lane>> {
     let lane = |entries: &[Entry]| entries.iter().map(|entry| entry.step(root, target)).collect();
     vec![vec![lane(&FIRST)], vec![lane(&THROUGH_IREE), lane(&BY_CARGO)], vec![lane(&ALONE)]]
@@ -157,20 +157,15 @@ fn names_of(stages: &[Vec<Lane>]) -> Vec<&'static str> {
     stages.iter().flatten().flatten().map(|step| step.name).collect()
 }
 
-/// The names of all steps.
-#[cfg(test)]
-pub(crate) fn names() -> Vec<&'static str> {
-    names_of(&stages(Path::new(""), Path::new("")))
-}
-
-/// The quickest to fail, and the build that many others need.
+/// The quickest to fail, and what all others need.
 const FIRST: [Entry; 2] = [
     cargo("format", "the sources are formatted", "fmt --all --check").needs(|| component("rustfmt", "fmt")),
-    xtask("build", "IREE's tools and its conformance suite, with our drivers linked in", "build"),
+    xtask("setup", "Python's environments and IREE's runtime", "setup"),
 ];
 
-/// IREE's suite, models and other people's programs; and the model checkers, which build in folders of their own.
-const THROUGH_IREE: [Entry; 15] = [
+/// IREE's suite, models and other people's programs.
+const THROUGH_IREE: [Entry; 14] = [
+    xtask("build", "IREE's tools and its conformance suite, with our drivers linked in", "build"),
     xtask("cts", "IREE's conformance suite on every backend", "cts"),
     xtask(
         "nodes",
@@ -189,19 +184,6 @@ const THROUGH_IREE: [Entry; 15] = [
         "the steps for a person with a Gaudi card, on an emulated one through nodes; nothing is measured",
         "with gaudi://emulated?generation=gaudi1 -- {me} hw gaudi --quick",
     ),
-    // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
-    cargo(
-        "loom",
-        "every interleaving of each race, and the mutants that must fail",
-        "test -p hal-semaphore --test loom --release",
-    )
-    .given(&[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "{target}/loom")]),
-    cargo(
-        "shuttle",
-        "random schedules of many threads, and the mutants that must fail",
-        "test -p hal-semaphore --test shuttle --release",
-    )
-    .given(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "{target}/shuttle")]),
     xtask("embedders", "programs in C, C++ and Rust outside the repository build and run", "step embedders")
         .long(),
     xtask("replay", "models recorded on one device and replayed on the others", "demo --replay").long(),
@@ -232,8 +214,8 @@ const THROUGH_IREE: [Entry; 15] = [
     .long(),
 ];
 
-/// The sources, the tests of each crate, and what is published: steps that build in cargo's usual folder.
-const BY_CARGO: [Entry; 17] = [
+/// The sources, the tests of each crate, and what is published.
+const BY_CARGO: [Entry; 22] = [
     cargo("clippy", "no warning anywhere", "clippy --workspace --all-targets --all-features -- -Dwarnings")
         .needs(|| component("clippy", "clippy")),
     cargo(
@@ -244,10 +226,30 @@ const BY_CARGO: [Entry; 17] = [
     .needs(|| component("clippy", "clippy")),
     cargo(
         "unit",
-        "unit, property and regression tests, random programs, examples in the documentation",
-        "test --workspace --all-features",
+        "unit, property and regression tests, random programs; the step asan has those of driver and collectives",
+        "test --workspace --all-features --tests --exclude hal-driver --exclude hal-collectives",
     ),
-    cargo("example", "the walkthrough runs", "run -p hal-semaphore --example walkthrough"),
+    cargo(
+        "refusals",
+        "IREE's own drivers answer bad calls as is written down, and ours do without a sanitizer",
+        "test --workspace --all-features --test refusals",
+    ),
+    cargo("doctests", "examples in the documentation", "test --workspace --all-features --doc"),
+    cargo("example", "the walkthrough runs", "run --all-features --example walkthrough"),
+    xtask("asan-build", "the tests of the step asan build", "step asan-build"),
+    // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
+    cargo(
+        "loom",
+        "every interleaving of each race, and the mutants that must fail",
+        "test -p hal-semaphore --test loom --release",
+    )
+    .given(&[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "{target}/loom")]),
+    cargo(
+        "shuttle",
+        "random schedules of many threads, and the mutants that must fail",
+        "test -p hal-semaphore --test shuttle --release",
+    )
+    .given(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "{target}/shuttle")]),
     cargo(
         "instructions",
         "no operation costs more instructions than its budget",
@@ -345,7 +347,7 @@ const ALONE: [Entry; 4] = [
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct StepOptions {
-    #[arg(value_parser = ["asan", "asan-iree", "embedders", "outside-driver"])]
+    #[arg(value_parser = ["asan", "asan-build", "asan-iree", "embedders", "outside-driver"])]
     name: String,
 }
 
@@ -353,6 +355,7 @@ pub(crate) struct StepOptions {
 pub(crate) fn step_in_process(options: &StepOptions) -> Result<bool> {
     match options.name.as_str() {
         "asan" => asan::tests_alone(),
+        "asan-build" => asan::build_tests(),
         "asan-iree" => asan::with_iree(),
         "embedders" => embedders::run(),
         _ => outside_driver::run(),

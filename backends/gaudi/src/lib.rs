@@ -147,8 +147,8 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Gaudi<E> {
             (format!("\n- state: {}", card.map_or_else(|| "gone".to_owned(), |card| card.state)), "")
         };
         format!(
-            "{}{state}\n- executables: {}{host}\n- queues: 2, and 4 on the first generation, in order, waiting for each \
-             other on the card",
+            "{}{state}\n- executables: {}{host}\n- queues: 2, and 4 on the first generation, in order, \
+             waiting for each other on the card",
             CARDS.heading::<E, _>(info),
             executable::FORMAT
         )

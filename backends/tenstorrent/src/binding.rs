@@ -136,25 +136,25 @@ pub(crate) fn gather(
     dram: &Arc<Pool>,
     spans: &[Span<TenstorrentDevice>],
 ) -> Result<(Vec<DramRange>, Vec<Binding>), Error> {
-    let mut wanted: Vec<SharedRange> = Vec::new();
+    let mut ranges: Vec<SharedRange> = Vec::new();
     for (number, span) in spans.iter().enumerate() {
-        let wish = SharedRange::of(number, span)?;
+        let range = SharedRange::of(number, span)?;
         // It may join ranges that did not touch each other before.
         let (touching, mut apart): (Vec<_>, Vec<_>) =
-            wanted.into_iter().partition(|other| other.touches(&wish));
-        apart.push(touching.into_iter().fold(wish, SharedRange::merge));
-        wanted = apart;
+            ranges.into_iter().partition(|other| other.touches(&range));
+        apart.push(touching.into_iter().fold(range, SharedRange::merge));
+        ranges = apart;
     }
     let mut bindings = vec![Binding::default(); spans.len()];
     let mut pieces = Vec::new();
-    for wish in wanted {
-        for member in &wish.members {
-            let offset = member.start - wish.start;
+    for range in ranges {
+        for member in &range.members {
+            let offset = member.start - range.start;
             #[expect(clippy::indexing_slicing, reason = "the number of one of the spans")]
             let binding = &mut bindings[member.number];
             *binding = Binding { piece: pieces.len(), offset, length: member.length };
         }
-        pieces.push(wish.stage(dram)?);
+        pieces.push(range.stage(dram)?);
     }
     Ok((pieces, bindings))
 }

@@ -101,7 +101,8 @@ impl<E: Emulation<()>> Driver for Tenstorrent<E> {
 
     fn describe(&self, info: &DeviceInfo) -> String {
         format!(
-            "{}\n- queues: 2, compute and transfer, each in order\n- executables: embedded-elf-riscv_32, tenstorrent-htt1",
+            "{}\n- queues: 2, compute and transfer, each in order\n\
+             - executables: embedded-elf-riscv_32, tenstorrent-htt1",
             CARDS.heading::<E, ()>(info)
         )
     }

@@ -31,7 +31,7 @@
 //! | name | what it is | who implements it |
 //! |---|---|---|
 //! | [`EmulatedMachine`] | a machine with cards, and the kernel driver in front of them | each emulator's crate |
-//! | [`SupervisedMachine`] | the same, which also answers for other processes and runs host programs | Gaudi's, Cloud AI 100's |
+//! | [`SupervisedMachine`] | the same, for other processes as well, and for host programs | Gaudi's, Cloud AI 100's |
 //! | [`Emulator`] | a running machine: the [`System`] on which a driver opens cards | this crate |
 //! | [`Emulation`](hal_kernel::Emulation) | a driver's view: finds the machine that a URI describes | below |
 //! | [`Emulated`] | the `Emulation` of supervised machines, which `hal-driver` gives to a driver | this crate |

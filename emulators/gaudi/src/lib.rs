@@ -61,7 +61,7 @@
 //! | `hardware.rs` | the numbers of each generation |
 //! | `injection.rs`, `options.rs` | the parameters of a URI |
 //! | `file.rs` | open and close |
-//! | `request.rs` | which requests the driver has |
+//! | `request.rs` | the driver's entry points, and its requests |
 //! | `info.rs`, `buffers.rs`, `submit.rs`, `signals.rs`, `wait.rs`, `interrupt.rs`, `memory.rs` | the requests |
 //! | `sync.rs` | sync objects, monitors and fences |
 //! | `blocks.rs` | blocks of registers that a process may see |

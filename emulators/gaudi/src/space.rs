@@ -400,7 +400,10 @@ mod tests {
                 if end && !live.is_empty() {
                     let (address, _) = live.swap_remove(usize::try_from(length).unwrap() % live.len());
                     prop_assert!(space.unmap(address).is_some());
-                } else if let Some(address) = space.map(Pool::Host, memory(length), skip, Hint::default(), MappingKind::Host) {
+                    continue;
+                }
+                let hint = Hint::default();
+                if let Some(address) = space.map(Pool::Host, memory(length), skip, hint, MappingKind::Host) {
                     prop_assert!((0x100_0000..0x101_0000).contains(&address));
                     let apart = |&(other, size): &(u64, u64)| address + length <= other || other + size <= address;
                     prop_assert!(live.iter().all(apart));

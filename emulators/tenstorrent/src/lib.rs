@@ -52,7 +52,8 @@
 //! | file | what is there |
 //! |---|---|
 //! | `machine.rs` | the cards of a machine; files; resets; the workers that execute tiles |
-//! | `request.rs` | requests of open files |
+//! | `request.rs` | the driver's entry points, and its requests |
+//! | `emulated.rs` | the cards as they are injected into the driver |
 //! | `window.rs` | windows, mapped |
 //! | `silicon.rs` | the chip behind the driver: in this process, or in a library |
 //! | `library.rs`, `protocol.rs`, `server.rs` | a chip in a simulator's library, which another process has loaded |

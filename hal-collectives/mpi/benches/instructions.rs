@@ -54,7 +54,7 @@ impl Rig {
                 assert!(group.enter(operation).unwrap().start(buffers, done).is_none());
             }
             for rank in self.ranks.iter().chain(&self.ranks) {
-                rank.look();
+                rank.poll();
             }
         }
         assert_eq!(self.told.load(Ordering::Relaxed) - before, 2 * COUNT);

@@ -218,7 +218,7 @@ fn again() {
 
 /// Operations that do not fit each other, whichever ranks exchange messages for them. The group fails each
 /// time within the time that messages need, and is begun anew.
-fn misfits(all: &dyn Communicator) {
+fn mismatches(all: &dyn Communicator) {
     let large = 100_000;
     let root = |root| Kind::Broadcast { root };
     let to = |root| Kind::Reduce { reduction: SUM, root };
@@ -238,7 +238,8 @@ fn misfits(all: &dyn Communicator) {
     ];
     for (number, (most, words, odd, other)) in asked.into_iter().enumerate() {
         for who in 0..3 {
-            let group = hal_collectives_mpi::join(b"misfits", "misfits", Duration::from_secs(30)).unwrap();
+            let group =
+                hal_collectives_mpi::join(b"mismatches", "mismatches", Duration::from_secs(30)).unwrap();
             let (rank, ranks) = group.place().unwrap();
             // A rank that joins when the others have failed already begins with their next attempt.
             run(all, sum, 1, &[1], 1).unwrap();
@@ -258,7 +259,7 @@ fn misfits(all: &dyn Communicator) {
             assert!(begin.elapsed() < Duration::from_secs(15), "{number} by {who}: {failure}");
         }
     }
-    let group = hal_collectives_mpi::join(b"misfits", "misfits", Duration::from_secs(30)).unwrap();
+    let group = hal_collectives_mpi::join(b"mismatches", "mismatches", Duration::from_secs(30)).unwrap();
     let (_, ranks) = group.place().unwrap();
     assert_eq!(run(&*group, sum, 1, &[1], 1).unwrap(), [ranks]);
 }
@@ -314,7 +315,7 @@ fn forks(group: &dyn Communicator) {
         let sum = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: 1 };
         let refused = start(group, sum, &memory(&[1]), &memory(&[1])).err();
         assert!(refused.is_none(), "{}", refused.map_or_else(String::new, |failure| failure.to_string()));
-        assert!(!hal_collectives_mpi::watch(None, || false));
+        assert!(!hal_collectives_mpi::poll_until(None, || false));
         let refused = hal_collectives_mpi::join(b"forks", "forks", Duration::from_secs(30)).err();
         let is_told = refused.is_some_and(|failure| {
             failure.code() == Code::FailedPrecondition && failure.message().contains("forked")
@@ -462,7 +463,7 @@ fn main() {
         "pieces" => pieces(),
         "again" => again(),
         "faults" => faults(&*group),
-        "misfits" => misfits(&*group),
+        "mismatches" => mismatches(&*group),
         "split" => split(&*group),
         "forks" => forks(&*group),
         "random" => random::random(),
@@ -471,11 +472,11 @@ fn main() {
         "stopped" => stopped(&*group, rank, 1 << 20, 0),
         "flooded" => stopped(&*group, rank, 512 << 10, 5_000),
         // The last rank asks for something else.
-        "misfit" if rank == ranks - 1 => {
+        "mismatch" if rank == ranks - 1 => {
             let other = run(&*group, Kind::AllGather, 4, &[1; 4], 4 * ranks as usize);
             fails(other, Code::InvalidArgument, &["all-gather of 4 ui32", "all-reduce (sum) of 4 ui32"]);
         }
-        "misfit" => {
+        "mismatch" => {
             fails(sum(), Code::InvalidArgument, &["all-gather of 4 ui32", "all-reduce (sum) of 4 ui32"])
         }
         // The last rank does not take part for a while.

@@ -3,8 +3,8 @@
 //! An operation under way: its schedule, its memory, and the messages that its step waits for.
 
 use crate::announced::{Announced, Messages, Totals};
-use crate::exchange::{Copying, Receive, Schedule, Scratch, Step, Target, Work, copy};
-use crate::group::Slot;
+use crate::exchange::{Copying, ExchangeStep, LocalWork, Receive, Schedule, Scratch, Target, copy};
+use crate::group::OperationSlot;
 use crate::library::{Library, Request};
 use crate::mail::{Letter, Mail};
 use crate::progress::Started;
@@ -35,7 +35,7 @@ impl InFlight {
 pub(crate) enum Purpose {
     Send,
     /// And what is done then.
-    Receive(Option<Work>),
+    Receive(Option<LocalWork>),
 }
 
 /// An operation under way.
@@ -49,7 +49,7 @@ pub(crate) struct Active {
     pub(crate) in_flight: usize,
     /// What is copied while they are on their way.
     pub(crate) copying: Option<Box<Copying>>,
-    pub(crate) after: Option<Work>,
+    pub(crate) after: Option<LocalWork>,
     /// Messages that this rank has announced, and those that others have.
     pub(crate) promised: Vec<Announced>,
     pub(crate) awaited: Vec<Announced>,
@@ -116,7 +116,7 @@ impl Active {
         mail: &mut Mail,
         in_flight: &mut Vec<InFlight>,
     ) -> Result<bool> {
-        let Some(Step { sends, receives, meanwhile, after }) = self.steps.steps.next() else {
+        let Some(ExchangeStep { sends, receives, meanwhile, after }) = self.steps.steps.next() else {
             return Ok(false);
         };
         self.expects.extend(receives);
@@ -284,7 +284,7 @@ impl Active {
                 self.refused = Some(Box::new(letter));
                 Err(failure)
             }
-            Content::Presence | Content::Ending { .. } => Ok(()),
+            Content::Presence | Content::FailedOperations { .. } => Ok(()),
         }
     }
 
@@ -304,7 +304,7 @@ impl Active {
             Some(mut request) => {
                 request.expect(length);
                 let came = request.memory().slice(0, length);
-                let then = came.map(|came| -> Work {
+                let then = came.map(|came| -> LocalWork {
                     match target {
                         Target::Memory(into) => Box::new(move || copy(&came, &into)),
                         Target::Folded(fold) => Box::new(move || fold(&came)),
@@ -319,7 +319,7 @@ impl Active {
                 };
                 let came = into.clone();
                 let request = library.receive(into, announced.peer, tag)?;
-                (request, fold.map(|fold| -> Work { Box::new(move || fold(&came)) }))
+                (request, fold.map(|fold| -> LocalWork { Box::new(move || fold(&came)) }))
             }
         };
         announced.begin();
@@ -336,7 +336,7 @@ impl Active {
     }
 
     /// A message has come.
-    pub(crate) fn landed(&mut self, request: &Request, then: Option<Work>) {
+    pub(crate) fn landed(&mut self, request: &Request, then: Option<LocalWork>) {
         self.is_landed = true;
         if request.is_short() {
             self.is_given_up = true;
@@ -360,7 +360,7 @@ impl Active {
         let missing: BTreeSet<u32> = self.expects.iter().map(|receive| receive.from).collect();
         let names: Vec<String> = missing.iter().take(8).map(u32::to_string).collect();
         let group = &self.started.group;
-        let slots: Vec<String> = self.started.slots.iter().map(Slot::to_string).collect();
+        let slots: Vec<String> = self.started.slots.iter().map(OperationSlot::to_string).collect();
         let whom = if names.is_empty() {
             "others do not take what it sends, or do not send what they have announced".to_owned()
         } else {

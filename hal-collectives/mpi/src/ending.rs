@@ -32,7 +32,7 @@
 use crate::active::InFlight;
 use crate::group::Generation;
 use crate::library::Library;
-use crate::progress::Told;
+use crate::progress::DueCallback;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -44,8 +44,8 @@ pub(crate) const UNOWNED: u64 = u64::MAX;
 
 /// Operations of a group that have failed, whose ranks are told together when all of their transfers have
 /// ended: they may be pieces of one, each with a callback of its own.
-struct Ending {
-    told: Vec<Told>,
+struct FailedOperations {
+    told: Vec<DueCallback>,
     transfers: usize,
     until: Instant,
 }
@@ -53,7 +53,7 @@ struct Ending {
 /// See the [module documentation](self).
 #[derive(Default)]
 pub(crate) struct Endings {
-    groups: BTreeMap<Generation, Ending>,
+    groups: BTreeMap<Generation, FailedOperations>,
     /// The groups of operations that have transfers under way.
     operations: BTreeMap<u64, Generation>,
     /// Transfers whose ranks could not wait for them.
@@ -77,10 +77,13 @@ impl Endings {
     }
 
     /// An operation of a group has failed that has so many transfers under way.
-    pub(crate) fn add(&mut self, group: Generation, operation: u64, told: Told, transfers: usize) {
+    pub(crate) fn add(&mut self, group: Generation, operation: u64, told: DueCallback, transfers: usize) {
         let until = Instant::now() + GRACE;
-        let ending =
-            self.groups.entry(group).or_insert_with(|| Ending { told: Vec::new(), transfers: 0, until });
+        let ending = self.groups.entry(group).or_insert_with(|| FailedOperations {
+            told: Vec::new(),
+            transfers: 0,
+            until,
+        });
         ending.told.push(told);
         ending.transfers += transfers;
         if transfers > 0 {
@@ -89,7 +92,7 @@ impl Endings {
     }
 
     /// The callbacks of a group that has failed, unless transfers are left.
-    pub(crate) fn over(&mut self, group: Generation) -> Vec<Told> {
+    pub(crate) fn over(&mut self, group: Generation) -> Vec<DueCallback> {
         if self.groups.get(&group).is_none_or(|ending| ending.transfers > 0) {
             return Vec::new();
         }
@@ -103,7 +106,7 @@ impl Endings {
     }
 
     /// A transfer of an operation has ended: returns the callbacks that are due if it was the last one of its group.
-    pub(crate) fn landed(&mut self, operation: u64) -> Vec<Told> {
+    pub(crate) fn landed(&mut self, operation: u64) -> Vec<DueCallback> {
         let Some(&group) = self.operations.get(&operation) else { return Vec::new() };
         if let Some(ending) = self.groups.get_mut(&group) {
             ending.transfers -= 1;
@@ -112,7 +115,7 @@ impl Endings {
     }
 
     /// Those whose time is over are to be told, and their transfers are kept.
-    pub(crate) fn overdue(&mut self, in_flight: &mut Vec<InFlight>) -> Vec<Told> {
+    pub(crate) fn overdue(&mut self, in_flight: &mut Vec<InFlight>) -> Vec<DueCallback> {
         let mut overdue = Vec::new();
         if self.groups.is_empty() {
             return overdue;

@@ -9,7 +9,7 @@
 //! # Who looks
 //!
 //! A thread that starts an operation sends its first messages at once, unless another one looks just then;
-//! messages that have come for it are taken in by the next look. A thread that [watches](watch) looks, and as
+//! messages that have come for it are taken in by the next look. A thread that [polls](poll_until) looks, and as
 //! long as any does, the engine's own thread sleeps: two that look are in each other's way. That thread looks
 //! when no other does.
 //!
@@ -30,7 +30,7 @@
 use crate::group::Failed;
 use crate::launcher::{processors_on_this_machine, ranks_on_this_machine};
 use crate::library::{Library, at_exit, in_forks};
-use crate::progress::{Ended, Progress, Started, Told};
+use crate::progress::{DueCallback, Ended, Progress, Started};
 use crate::table::Groups;
 use hal_collectives::Result;
 use hal_collectives::local::{Helper, is_busy as is_busy_here};
@@ -82,11 +82,11 @@ pub(crate) struct Engine {
     /// The engine's thread sleeps until it is woken, or nearly so.
     is_idle: AtomicBool,
     begun: Instant,
-    watchers: Watchers,
+    watchers: Pollers,
     /// When a thread watched last, in nanoseconds from the beginning.
     watched: AtomicU64,
     /// Callbacks that are due while another one runs, and whether there are any. Each look calls one.
-    untold: Mutex<VecDeque<Told>>,
+    untold: Mutex<VecDeque<DueCallback>>,
     has_untold: AtomicBool,
     /// The number of looks.
     looks: AtomicU64,
@@ -120,9 +120,9 @@ thread_local! {
 }
 
 /// This thread is not looking any more, however that ends.
-struct Looking;
+struct Polling;
 
-impl Drop for Looking {
+impl Drop for Polling {
     fn drop(&mut self) {
         LOOKING.set(false);
     }
@@ -134,7 +134,7 @@ static ENGINE: OnceLock<Result<Arc<Engine>>> = OnceLock::new();
 static WATCHERS: AtomicUsize = AtomicUsize::new(0);
 
 /// A number of threads that watch, which is there before any engine is.
-pub(crate) type Watchers = &'static AtomicUsize;
+pub(crate) type Pollers = &'static AtomicUsize;
 
 /// The engine of this process if it has one, and it is this process's.
 fn known() -> Option<&'static Arc<Engine>> {
@@ -157,9 +157,9 @@ extern "C" fn forked() {
 }
 
 /// Waits until MPI is left alone, if the program finalises it and there is no group any more.
-pub(crate) fn rest() {
+pub(crate) fn wait_until_idle() {
     if let Some(engine) = known() {
-        engine.rest();
+        engine.wait_until_idle();
     }
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
 
 /// The result of a look.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Look {
+pub(crate) struct Poll {
     moved: bool,
     /// Something is under way.
     waits: bool,
@@ -202,7 +202,7 @@ pub(crate) struct Look {
 }
 
 impl Engine {
-    pub(crate) fn new(library: Library, watchers: Watchers) -> Self {
+    pub(crate) fn new(library: Library, watchers: Pollers) -> Self {
         let (rank, size, owned) = (library.rank, library.size, library.owned);
         let groups = Arc::new(Groups::default());
         Self {
@@ -247,7 +247,7 @@ impl Engine {
     }
 
     /// Waits until MPI is left alone, as [`rest`].
-    pub(crate) fn rest(&self) {
+    pub(crate) fn wait_until_idle(&self) {
         if self.owned {
             return;
         }
@@ -304,7 +304,7 @@ impl Engine {
             None => self.progress.try_lock_for(patience)?,
         };
         LOOKING.set(true);
-        let _looking = Looking;
+        let _looking = Polling;
         let result = work(&mut progress);
         self.under_way.store(progress.waits(), Ordering::SeqCst);
         self.sends.store(progress.sends(), Ordering::SeqCst);
@@ -312,7 +312,7 @@ impl Engine {
     }
 
     /// Looks at everything once, unless another thread does, and tells whose operations have ended.
-    pub(crate) fn look(&self) -> Look {
+    pub(crate) fn poll(&self) -> Poll {
         let mut ended = Ended::default();
         let look = self.find(&mut ended);
         if !ended.is_empty() {
@@ -349,9 +349,9 @@ impl Engine {
     }
 
     /// Looks, and what there is to tell.
-    fn find(&self, ended: &mut Ended) -> Look {
+    fn find(&self, ended: &mut Ended) -> Poll {
         let looked = self.with(Duration::ZERO, |progress| {
-            let mut look = Look::default();
+            let mut look = Poll::default();
             self.looks.fetch_add(1, Ordering::Relaxed);
             look.moved = self.take_commands(progress);
             look.moved |= progress.step();
@@ -361,15 +361,15 @@ impl Engine {
             look.has_quit = progress.has_quit();
             look
         });
-        let mut look = looked.unwrap_or(Look { waits: true, ..Look::default() });
+        let mut look = looked.unwrap_or(Poll { waits: true, ..Poll::default() });
         if ended.is_empty() {
             look.moved |= self.take_untold(ended);
         }
         look
     }
 
-    /// As [`look`](Self::look), by the thread that serves. Nothing if another one has taken its place while it told.
-    fn look_serving(self: &Arc<Self>, idle: Duration) -> Option<Look> {
+    /// As [`poll`](Self::poll), by the thread that serves. Nothing if another one has taken its place while it told.
+    fn poll_serving(self: &Arc<Self>, idle: Duration) -> Option<Poll> {
         let mut ended = Ended::default();
         let look = self.find(&mut ended);
         if ended.is_empty() {
@@ -457,14 +457,14 @@ impl Engine {
                 }
                 // Unless they are all busy with what they have found.
                 if self.looks.load(Ordering::Relaxed) == looks {
-                    match self.look_serving(idle) {
+                    match self.poll_serving(idle) {
                         Some(look) if !look.has_quit => {}
                         over => return over.is_some(),
                     }
                 }
                 continue;
             }
-            let look = match self.look_serving(idle) {
+            let look = match self.poll_serving(idle) {
                 Some(look) if !look.has_quit => look,
                 over => return over.is_some(),
             };
@@ -482,9 +482,9 @@ impl Engine {
             // A thread that begins an operation counts it before it asks whether this thread is idle.
             if commands.is_empty() && (look.waits || !self.under_way.load(Ordering::SeqCst)) {
                 let pause = match look {
-                    Look { waits: true, .. } => NAP,
+                    Poll { waits: true, .. } => NAP,
                     // The longer they are not taken, the longer is the pause.
-                    Look { sends: true, .. } => (now - moved).clamp(NAP, idle.max(NAP)),
+                    Poll { sends: true, .. } => (now - moved).clamp(NAP, idle.max(NAP)),
                     _ => idle,
                 };
                 self.news.wait_for(&mut commands, pause);
@@ -518,16 +518,16 @@ fn nap(watched: Duration) -> Duration {
 type Find<'a> = &'a dyn Fn() -> Option<&'a Arc<Engine>>;
 
 /// A thread that watches, as long as this is there.
-struct Watching<'a>(Watchers, Find<'a>);
+struct CountedPoller<'a>(Pollers, Find<'a>);
 
-impl<'a> Watching<'a> {
-    fn begin(watchers: Watchers, find: Find<'a>) -> Self {
+impl<'a> CountedPoller<'a> {
+    fn begin(watchers: Pollers, find: Find<'a>) -> Self {
         watchers.fetch_add(1, Ordering::SeqCst);
         Self(watchers, find)
     }
 }
 
-impl Drop for Watching<'_> {
+impl Drop for CountedPoller<'_> {
     fn drop(&mut self) {
         if self.0.fetch_sub(1, Ordering::SeqCst) == 1
             && let Some(engine) = (self.1)()
@@ -537,23 +537,23 @@ impl Drop for Watching<'_> {
     }
 }
 
-/// Whether an operation of this process is under way that a thread which waits could [help](watch).
+/// Whether an operation of this process is under way that a thread which waits could [help](poll_until).
 pub(crate) fn is_busy() -> bool {
     is_busy_here() || known().is_some_and(|engine| engine.under_way.load(Ordering::Relaxed))
 }
 
 /// See [`crate::watch`].
-pub(crate) fn watch(until: Option<Instant>, is_over: impl FnMut() -> bool) -> bool {
-    watch_by(&WATCHERS, &known, until, is_over)
+pub(crate) fn poll_until(until: Option<Instant>, is_over: impl FnMut() -> bool) -> bool {
+    poll_until_by(&WATCHERS, &known, until, is_over)
 }
 
-fn watch_by(
-    watchers: Watchers,
+fn poll_until_by(
+    watchers: Pollers,
     find: Find<'_>,
     until: Option<Instant>,
     mut is_over: impl FnMut() -> bool,
 ) -> bool {
-    let (_watching, helper) = (Watching::begin(watchers, find), Helper::begin());
+    let (_watching, helper) = (CountedPoller::begin(watchers, find), Helper::begin());
     let yields = shares_processors();
     let (mut idle_since, mut looks) = (None, 0_u32);
     loop {
@@ -561,7 +561,7 @@ fn watch_by(
             return true;
         }
         // Asked each time, as MPI may be begun while this thread waits.
-        let look = find().map(|engine| engine.look()).unwrap_or_default();
+        let look = find().map(|engine| engine.poll()).unwrap_or_default();
         let moved = helper.help() || look.moved;
         if moved {
             idle_since = None;

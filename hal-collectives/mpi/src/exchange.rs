@@ -43,7 +43,7 @@ const SCATTERED: u64 = 256 << 10;
 pub(crate) const SEGMENT: u64 = 2 << 20;
 
 /// Local work.
-pub(crate) type Work = Box<dyn FnOnce() + Send>;
+pub(crate) type LocalWork = Box<dyn FnOnce() + Send>;
 
 /// Folds the bytes of a message into others.
 pub(crate) type Fold = Box<dyn FnOnce(&HostRange) + Send>;
@@ -65,12 +65,12 @@ pub(crate) struct Receive {
 
 /// Messages that may go in any order. The next step begins when all of them have gone and what comes after is done.
 #[derive(Default)]
-pub(crate) struct Step {
+pub(crate) struct ExchangeStep {
     pub(crate) sends: SmallVec<[(u32, HostRange); 1]>,
     pub(crate) receives: SmallVec<[Receive; 1]>,
     /// What is copied while they go. In a box, as steps are moved and hardly any has one.
     pub(crate) meanwhile: Option<Box<Copying>>,
-    pub(crate) after: Option<Work>,
+    pub(crate) after: Option<LocalWork>,
 }
 
 /// How many bytes are copied between two looks at messages.
@@ -103,7 +103,7 @@ impl Copying {
 
 /// The steps of one rank.
 pub(crate) struct Schedule {
-    pub(crate) steps: Box<dyn Iterator<Item = Step> + Send>,
+    pub(crate) steps: Box<dyn Iterator<Item = ExchangeStep> + Send>,
     /// What it sends to others, and receives from them, in messages.
     pub(crate) sends: Totals,
     pub(crate) receives: Totals,
@@ -111,7 +111,7 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     /// Steps that are known one by one, as is what they send.
-    fn by_steps(steps: impl Iterator<Item = Step> + Send + 'static) -> Self {
+    fn by_steps(steps: impl Iterator<Item = ExchangeStep> + Send + 'static) -> Self {
         Self { steps: Box::new(steps), sends: Totals::new(), receives: Totals::new() }
     }
 }
@@ -128,7 +128,7 @@ fn add(totals: &mut Totals, rank: u32, length: u64) {
     }
 }
 
-impl Step {
+impl ExchangeStep {
     fn send(&mut self, to: u32, range: Option<HostRange>) {
         segments(range, |segment| self.sends.push((to, segment)));
     }
@@ -184,7 +184,7 @@ fn part(range: &HostRange, offset: u64, length: u64) -> HostRange {
     range.slice(offset, length).expect("a part is inside of what it is a part of")
 }
 
-fn steps(steps: Vec<Step>) -> Schedule {
+fn steps(steps: Vec<ExchangeStep>) -> Schedule {
     let (mut sends, mut receives) = (Totals::new(), Totals::new());
     for step in &steps {
         step.sends.iter().for_each(|(to, range)| add(&mut sends, *to, range.length()));
@@ -215,7 +215,7 @@ pub(crate) fn schedule(
             plan.transfers(send.map(|send| send.whole()), recv.map(|recv| recv.whole()))
         }
         // Without any elements there is nothing to exchange but that all ranks are there.
-        (_, None, None) => steps(vec![Step::default()]),
+        (_, None, None) => steps(vec![ExchangeStep::default()]),
         (Kind::AllReduce(how), Some(send), Some(recv)) => {
             plan.all_reduce(how, &send.whole(), &recv.whole(), scratch)?
         }
@@ -260,7 +260,7 @@ impl Plan {
             Kind::SendRecv { to, from } => (to, from),
             _ => (None, None),
         };
-        let mut step = Step::default();
+        let mut step = ExchangeStep::default();
         if let Some(to) = to {
             step.send(to, send);
         }

@@ -7,8 +7,8 @@ use crate::progress::Started;
 use crate::wire::{Asked, Meeting};
 use hal_backend::HostRange;
 use hal_collectives::{
-    Buffers, Communicator, Done, Element, Entered, Entry, GroupOperation, Job, Kind, Operation, Participants,
-    Piece, Pieces, Portions, RECEIVER, Result, Side, Terms,
+    Buffers, Communicator, Done, Element, Entered, GroupOperation, Job, Kind, Operation, OperationEntry,
+    Participants, Piece, Pieces, Portions, RECEIVER, Result, Side, Terms,
 };
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex};
@@ -40,7 +40,7 @@ pub(crate) struct Group {
     pub(crate) terms: Terms,
     /// A part of a split group, which cannot be joined again when it is gone.
     is_part: bool,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<AgreementState>>,
     speaker: Mutex<Speaker>,
 }
 
@@ -60,36 +60,36 @@ pub(crate) enum Failed {
 }
 
 /// An operation of a line, from this rank's end of it: which end that is goes without saying for a line of all ranks.
-type Place = (Participants, bool, u64);
+type OperationPlace = (Participants, bool, u64);
 
 /// What other ranks ask for.
-type Heard = SmallVec<[(u32, Asked); 1]>;
+type PeerRequests = SmallVec<[(u32, Asked); 1]>;
 
-fn place(line: Participants, side: Side, number: u64) -> Place {
+fn place(line: Participants, side: Side, number: u64) -> OperationPlace {
     (line, line != Participants::Everyone && side == RECEIVER, number)
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct AgreementState {
     failed: Option<Failure>,
     /// How many operations each side of each line has entered.
     entered: BTreeMap<(Participants, Side), u64>,
     /// What this rank has asked for, and what others have that it has not come to: the first of those that
     /// fit each other.
-    asked: BTreeMap<Place, Asked>,
-    heard: BTreeMap<Place, Heard>,
+    asked: BTreeMap<OperationPlace, Asked>,
+    peer_requests: BTreeMap<OperationPlace, PeerRequests>,
     splits: u32,
 }
 
 /// Which operation of a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct OperationSlot {
     pub(crate) line: Participants,
     pub(crate) side: Side,
     pub(crate) number: u64,
 }
 
-impl fmt::Display for Slot {
+impl fmt::Display for OperationSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             Participants::Everyone => write!(f, "operation {}", self.number),
@@ -134,13 +134,14 @@ fn whole_job(engine: Arc<Engine>, id: &[u8], name: &str, terms: Terms) -> Arc<Gr
     Group::get(engine, number, name.to_owned(), (members, rank), terms, false)
 }
 
-impl State {
+impl AgreementState {
     /// Remembers what another rank asks for, until this one does.
     pub(crate) fn hear(&mut self, meeting: Meeting, peer: u32, theirs: Option<Asked>) {
         let Some(theirs) = theirs else { return };
-        let heard = self.heard.entry(place(meeting.line, RECEIVER, meeting.number)).or_default();
-        if !heard.iter().any(|(_, known)| fits(*known, theirs, meeting.line)) {
-            heard.push((peer, theirs));
+        let peer_requests =
+            self.peer_requests.entry(place(meeting.line, RECEIVER, meeting.number)).or_default();
+        if !peer_requests.iter().any(|(_, known)| fits(*known, theirs, meeting.line)) {
+            peer_requests.push((peer, theirs));
         }
     }
 }
@@ -167,9 +168,13 @@ impl Group {
             // A part is not begun anew: others were in the one that has failed.
             let failed = known.failure.clone().filter(|_| is_part);
             let (generation, state) = match failed {
-                Some(failure) => {
-                    (0, Arc::new(Mutex::new(State { failed: Some(failure), ..State::default() })))
-                }
+                Some(failure) => (
+                    0,
+                    Arc::new(Mutex::new(AgreementState {
+                        failed: Some(failure),
+                        ..AgreementState::default()
+                    })),
+                ),
                 None => (known.generation, known.state.clone()),
             };
             let id = Generation { number, generation };
@@ -233,7 +238,7 @@ impl Group {
     }
 
     /// Takes the next place of one side of a line, and compares the operation with what others have asked for there.
-    fn enter(&self, (line, side): (Participants, Side), own: Asked) -> Result<Slot> {
+    fn enter(&self, (line, side): (Participants, Side), own: Asked) -> Result<OperationSlot> {
         let mut state = self.state.lock();
         if let Some(failure) = &state.failed {
             return Err(failure.clone());
@@ -241,14 +246,14 @@ impl Group {
         let entered = state.entered.entry((line, side)).or_default();
         let number = *entered;
         *entered += 1;
-        let slot = Slot { line, side, number };
+        let slot = OperationSlot { line, side, number };
         state.asked.insert(place(line, side, number), own);
         if let Some(old) = number.checked_sub(REMEMBERED) {
             state.asked.remove(&place(line, side, old));
         }
-        let heard = state.heard.remove(&place(line, side, number)).unwrap_or_default();
-        match heard.into_iter().find(|&(_, theirs)| !fits(own, theirs, line)) {
-            Some((peer, theirs)) => Err(self.misfit(slot, (self.rank, own), (peer, Some(theirs)))),
+        let peer_requests = state.peer_requests.remove(&place(line, side, number)).unwrap_or_default();
+        match peer_requests.into_iter().find(|&(_, theirs)| !fits(own, theirs, line)) {
+            Some((peer, theirs)) => Err(self.mismatch(slot, (self.rank, own), (peer, Some(theirs)))),
             None => Ok(slot),
         }
     }
@@ -263,10 +268,12 @@ impl Group {
             return Err(failure.clone());
         }
         let own = state.asked.get(&place(line, side, number)).map(|&own| (self.rank, own));
-        let known = own.or_else(|| state.heard.get(&place(line, side, number))?.first().copied());
+        let known = own.or_else(|| state.peer_requests.get(&place(line, side, number))?.first().copied());
         match (known, theirs) {
             (Some((_, known)), Some(theirs)) if fits(known, theirs, line) => Ok(()),
-            (Some(known), theirs) => Err(self.misfit(Slot { line, side, number }, known, (peer, theirs))),
+            (Some(known), theirs) => {
+                Err(self.mismatch(OperationSlot { line, side, number }, known, (peer, theirs)))
+            }
             (None, theirs) => {
                 let is_over = state.entered.get(&(line, side)).is_some_and(|&entered| number < entered);
                 if !is_over {
@@ -277,7 +284,12 @@ impl Group {
         }
     }
 
-    fn misfit(&self, slot: Slot, (rank, own): (u32, Asked), (peer, theirs): (u32, Option<Asked>)) -> Failure {
+    fn mismatch(
+        &self,
+        slot: OperationSlot,
+        (rank, own): (u32, Asked),
+        (peer, theirs): (u32, Option<Asked>),
+    ) -> Failure {
         let operation = own.operation;
         if let Some(theirs) = theirs.filter(|theirs| operation.fits(&theirs.operation, slot.line)) {
             let message = format!(
@@ -309,7 +321,7 @@ impl Drop for Group {
         if self.is_part {
             self.engine.groups.forget(self.id.number);
         }
-        self.engine.rest();
+        self.engine.wait_until_idle();
     }
 }
 
@@ -345,7 +357,7 @@ impl Communicator for Member {
         Ok((self.0.rank, self.0.count()))
     }
 
-    fn enter(&self, operation: Operation) -> Result<Box<dyn Entry>> {
+    fn enter(&self, operation: Operation) -> Result<Box<dyn OperationEntry>> {
         operation.check(self.0.count())?;
         let lines = operation.lines(self.0.rank);
         let asked = self.0.ask(operation);
@@ -390,7 +402,7 @@ impl Communicator for Member {
                 told.pass_on();
             }),
         );
-        Ok(color.map(|_| Box::new(Part(pending)) as Box<dyn Communicator>))
+        Ok(color.map(|_| Box::new(PendingMember(pending)) as Box<dyn Communicator>))
     }
 }
 
@@ -459,14 +471,14 @@ impl Pending {
 }
 
 /// The same, for the rank.
-struct Part(Arc<Pending>);
+struct PendingMember(Arc<Pending>);
 
-impl Communicator for Part {
+impl Communicator for PendingMember {
     fn place(&self) -> Result<(u32, u32)> {
         self.0.member()?.place()
     }
 
-    fn enter(&self, operation: Operation) -> Result<Box<dyn Entry>> {
+    fn enter(&self, operation: Operation) -> Result<Box<dyn OperationEntry>> {
         self.0.member()?.enter(operation)
     }
 
@@ -485,7 +497,7 @@ impl Communicator for Part {
 struct Places {
     group: Arc<Group>,
     asked: Asked,
-    slots: SmallVec<[Slot; 2]>,
+    slots: SmallVec<[OperationSlot; 2]>,
 }
 
 impl Places {
@@ -548,7 +560,7 @@ mod tests {
     }
 
     /// Another rank is in an operation of all.
-    fn heard(group: &Group, number: u64, asks: Option<Asked>) -> Result {
+    fn peer_requests(group: &Group, number: u64, asks: Option<Asked>) -> Result {
         let meeting = Meeting { group: group.id, line: Participants::Everyone, number, piece: 0 };
         group.hear(meeting, 1, asks)
     }
@@ -576,40 +588,43 @@ mod tests {
         }
         assert_eq!(group.state.lock().asked.len() as u64, REMEMBERED);
         for number in [50, REMEMBERED + 49] {
-            assert!(heard(&group, number, Some(own)).is_ok());
-            assert!(heard(&group, number, Some(other)).is_err() && heard(&group, number, None).is_err());
+            assert!(peer_requests(&group, number, Some(own)).is_ok());
+            assert!(
+                peer_requests(&group, number, Some(other)).is_err()
+                    && peer_requests(&group, number, None).is_err()
+            );
         }
         // What is over is not kept for an operation that is to come.
-        assert!(heard(&group, 49, Some(other)).is_ok());
-        assert!(group.state.lock().heard.is_empty());
+        assert!(peer_requests(&group, 49, Some(other)).is_ok());
+        assert!(group.state.lock().peer_requests.is_empty());
     }
 
     /// However often they say it.
     #[test]
     fn what_others_ask_for_in_a_group_that_is_not_joined_is_kept_once() {
-        let (group, mut state) = (group(0, 4), State::default());
+        let (group, mut state) = (group(0, 4), AgreementState::default());
         let meeting = Meeting { group: group.id, line: Participants::Everyone, number: 0, piece: 0 };
         for (peer, count) in [(1, 5), (2, 5), (3, 6), (1, 5), (3, 6)] {
             state.hear(meeting, peer, Some(asked(&group, count)));
         }
-        let heard = state.heard.values().flatten().map(|(peer, _)| *peer);
-        assert!(heard.eq([1, 3]));
+        let peer_requests = state.peer_requests.values().flatten().map(|(peer, _)| *peer);
+        assert!(peer_requests.eq([1, 3]));
     }
 
     #[test]
     fn what_was_heard_is_kept_until_this_rank_asks_and_no_longer() {
         let group = group(0, 4);
         let (own, other) = (asked(&group, 5), asked(&group, 6));
-        let kept = || group.state.lock().heard.values().map(SmallVec::len).sum::<usize>();
+        let kept = || group.state.lock().peer_requests.values().map(SmallVec::len).sum::<usize>();
         for _ in 0..3 {
-            assert!(heard(&group, 0, Some(own)).is_ok());
+            assert!(peer_requests(&group, 0, Some(own)).is_ok());
         }
         // Of what is the same, once.
         assert_eq!(kept(), 1);
-        assert!(heard(&group, 0, Some(other)).is_err());
+        assert!(peer_requests(&group, 0, Some(other)).is_err());
         assert!(group.enter((Participants::Everyone, 0), own).is_ok());
         assert_eq!(kept(), 0);
-        assert!(heard(&group, 1, Some(other)).is_ok());
+        assert!(peer_requests(&group, 1, Some(other)).is_ok());
         let failure = group.enter((Participants::Everyone, 0), own).err().unwrap();
         assert_eq!(failure.code(), Code::InvalidArgument);
     }
@@ -626,7 +641,7 @@ mod tests {
         assert!(hear(1, Some(own)).is_ok() && hear(1, Some(other)).is_err());
         // What is over is not kept, and what is to come is.
         assert!(hear(0, Some(other)).is_ok());
-        assert!(group.state.lock().heard.is_empty());
+        assert!(group.state.lock().peer_requests.is_empty());
         assert!(hear(REMEMBERED + 1, Some(other)).is_ok());
         assert!(group.enter((line, RECEIVER), own).is_err());
     }
@@ -635,8 +650,8 @@ mod tests {
     fn ranks_that_do_not_fit_are_told_in_what() {
         let group = group(0, 2);
         let (own, other) = (asked(&group, 5), asked(&group, 6));
-        let slot = Slot { line: Participants::Everyone, side: 0, number: 3 };
-        let message = |theirs| group.misfit(slot, (0, own), (1, theirs)).message().to_owned();
+        let slot = OperationSlot { line: Participants::Everyone, side: 0, number: 3 };
+        let message = |theirs| group.mismatch(slot, (0, own), (1, theirs)).message().to_owned();
         let said = message(Some(other));
         assert!(said.contains(&format!("rank 0 asks for {}", own.operation)), "{said}");
         assert!(said.contains(&format!("rank 1 for {};", other.operation)), "{said}");
@@ -644,7 +659,7 @@ mod tests {
         assert!(said.contains("rank 0 has 1 pieces") && said.contains("rank 1 has 9;"), "{said}");
         let said = message(None);
         assert!(said.contains("rank 1 for something unknown"), "{said}");
-        assert!(heard(&group, 0, Some(other)).is_ok());
+        assert!(peer_requests(&group, 0, Some(other)).is_ok());
         let said = group.enter((Participants::Everyone, 0), own).err().unwrap().message().to_owned();
         assert!(said.contains(&format!("rank 1 for {};", other.operation)), "{said}");
     }

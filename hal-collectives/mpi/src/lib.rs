@@ -69,26 +69,25 @@ pub fn join_as(
     group::join(owner, id, name, terms.into())
 }
 
-/// Whether an operation of this process is under way, so that a thread which has to wait does well to [watch].
+/// True if an operation of this process is under way, so that a waiting thread should [poll](poll_until).
 pub fn is_busy() -> bool {
     engine::is_busy()
 }
 
-/// Polls for messages on this thread, and helps with what is done within this process, until something is
-/// over: for a thread that has nothing better to do than to wait for an operation. Returns what it found
-/// last. It returns early where it does no good: when nothing is under way any more, when nothing has moved
-/// for a while, and at the latest a little after `until`. Operations go on without it.
+/// Polls for messages on this thread, and helps with work within this process, until something is over or a little
+/// after `until`: for a thread that waits for an operation. It returns early if nothing is under way any more or
+/// nothing has moved for a while. Returns the last answer of `is_over`. Operations go on without it.
 ///
-/// Operations that end meanwhile are told of on this thread, with nothing locked. A program whose callbacks
-/// may want what this thread holds has those put off, or does not watch.
-pub fn watch(until: Option<Instant>, is_over: impl FnMut() -> bool) -> bool {
-    engine::watch(until, is_over)
+/// Callbacks of operations that end meanwhile run on this thread, without a lock. If they may take a lock that this
+/// thread holds, the program defers them or does not poll.
+pub fn poll_until(until: Option<Instant>, is_over: impl FnMut() -> bool) -> bool {
+    engine::poll_until(until, is_over)
 }
 
-/// Returns when MPI is left alone, if this process is in no group any more and MPI is the program's: it may
-/// end it then.
-pub fn rest() {
-    engine::rest();
+/// Waits until this crate makes no calls to MPI, if this process is in no group any more and the program has started
+/// MPI: the program may end it then.
+pub fn wait_until_idle() {
+    engine::wait_until_idle();
 }
 
 /// Jobs whose ranks are in one process and reach each other without any MPI, for counting what an operation costs here.
@@ -99,7 +98,7 @@ pub mod loopback {
     use hal_collectives::{Communicator, Terms};
     use std::sync::Arc;
 
-    /// A rank of a job. It moves only when it [looks](Self::look) or starts something.
+    /// A rank of a job. It moves only when it [polls](Self::poll) or starts something.
     pub struct Rank(pub(crate) Arc<Engine>);
 
     /// A job of so many ranks.
@@ -120,8 +119,8 @@ pub mod loopback {
         }
 
         /// Looks once whether anything has moved.
-        pub fn look(&self) {
-            self.0.look();
+        pub fn poll(&self) {
+            self.0.poll();
         }
     }
 }

@@ -89,7 +89,7 @@ pub(crate) struct Mail {
     untold: VecDeque<(u32, [u8; HEADER], Option<HostRange>)>,
     /// A process of the job has another version: nothing that it says is understood, so that every operation
     /// fails from then on.
-    misfit: Option<Failure>,
+    mismatch: Option<Failure>,
     /// Processes of other versions that were told so.
     answered: BTreeSet<u32>,
     /// Another version than it has, for tests.
@@ -133,7 +133,7 @@ impl Mail {
 
     /// Why nothing can be sent and received any more, if it cannot.
     pub(crate) fn failure(&self, library: &Library) -> Option<Failure> {
-        self.misfit.as_ref().or(library.failure()).cloned()
+        self.mismatch.as_ref().or(library.failure()).cloned()
     }
 
     /// Whether all letters are read that have come, also from other ranks than the one whose letter is the
@@ -193,7 +193,7 @@ impl Mail {
                 return Err(failure.clone());
             }
             let Some(place) = self.places.front_mut() else { return self.nothing() };
-            if self.misfit.is_none()
+            if self.mismatch.is_none()
                 && let Some(letter) = self.kept.pop_front()
             {
                 return Ok(Some(letter));
@@ -216,14 +216,14 @@ impl Mail {
             }
             // What is no letter is from a program that is not this one.
             match letter {
-                Ok(Some(letter)) if self.misfit.is_none() => {
+                Ok(Some(letter)) if self.mismatch.is_none() => {
                     self.behind.iter_mut().for_each(|(_, last)| *last = Instant::now());
                     return Ok(Some(letter));
                 }
                 Ok(_) => {}
                 Err(failure) => {
                     self.answer(library, origin, &failure);
-                    self.misfit.get_or_insert(failure);
+                    self.mismatch.get_or_insert(failure);
                 }
             }
         }
@@ -231,7 +231,7 @@ impl Mail {
 
     /// What there is where no letter has come.
     fn nothing(&self) -> Result<Option<Letter>> {
-        self.misfit.clone().map_or(Ok(None), Err)
+        self.mismatch.clone().map_or(Ok(None), Err)
     }
 
     /// Lets go of what has been sent.
@@ -408,7 +408,7 @@ impl Mail {
         debug_assert!(written, "it is as long as the text");
         let meeting = Meeting { group, line: Participants::Everyone, number: 0, piece: 0 };
         let length = carried.as_ref().map_or(0, HostRange::length);
-        let content = Content::Ending { code: failure.code(), length };
+        let content = Content::FailedOperations { code: failure.code(), length };
         // One version may have to answer another one's, so the process that sends it is named; which rank of
         // the group that is does not matter.
         let header = Header { meeting, from: 0, source: library.rank, asked: None, content };
@@ -460,7 +460,7 @@ impl Mail {
                         Ok(letter) => self.kept.extend(letter),
                         Err(failure) => {
                             self.answer(library, Some(origin_of(place.memory())), &failure);
-                            self.misfit.get_or_insert(failure);
+                            self.mismatch.get_or_insert(failure);
                         }
                     }
                 }
@@ -505,7 +505,7 @@ fn opened(memory: &HostRange, own: u8, processes: u32) -> Result<Option<Letter>>
     let carried = match header.content {
         Content::Part { length } => length.min(CARRIED),
         Content::Messages { .. } | Content::Presence => 0,
-        Content::Ending { length, .. } => length.min(TEXT as u64),
+        Content::FailedOperations { length, .. } => length.min(TEXT as u64),
     };
     #[expect(clippy::cast_possible_truncation, reason = "no more than a letter carries")]
     let mut carried = SmallVec::from_elem(0, carried as usize);

@@ -11,8 +11,8 @@ use crate::active::{Active, InFlight, Purpose};
 use crate::announced::{Announced, tags_between};
 use crate::ending::{Endings, GRACE, UNOWNED};
 use crate::engine::Command;
-use crate::exchange::{Receive, Schedule, Scratch, Work, schedule};
-use crate::group::{Failed, Generation, Group, Slot};
+use crate::exchange::{LocalWork, Receive, Schedule, Scratch, schedule};
+use crate::group::{Failed, Generation, Group, OperationSlot};
 use crate::library::Library;
 use crate::mail::{Letter, Mail};
 use crate::table::{Addressee, Groups};
@@ -37,22 +37,22 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 pub(crate) const LETTERS: usize = 256;
 
 /// A callback that is due, its outcome, and what the rank may let go of then.
-pub(crate) struct Told {
+pub(crate) struct DueCallback {
     done: Done,
     outcome: Result,
     group: Arc<Group>,
-    held: Held,
+    held: OperationResources,
 }
 
 /// The resources of an operation that has ended: its memory, and what would have been done with it.
-pub(crate) struct Held {
+pub(crate) struct OperationResources {
     memory: Result<Portions>,
     steps: Option<Schedule>,
-    after: Option<Work>,
+    after: Option<LocalWork>,
     expects: SmallVec<[Receive; 1]>,
 }
 
-impl Held {
+impl OperationResources {
     /// What uses memory goes before the memory, so that no two owners panic at once.
     fn let_go(self) {
         let Self { memory, steps, after, expects } = self;
@@ -67,7 +67,7 @@ impl Held {
 /// Operations that have ended, to be told without the lock.
 #[derive(Default)]
 pub(crate) struct Ended {
-    told: SmallVec<[Told; 1]>,
+    told: SmallVec<[DueCallback; 1]>,
     /// Transfers that have outlived their operations, with their memory and what would have been done with it.
     let_go: Vec<InFlight>,
 }
@@ -83,19 +83,19 @@ impl Ended {
     }
 
     /// All that are to be told but the first one.
-    pub(crate) fn take_rest(&mut self) -> impl Iterator<Item = Told> {
+    pub(crate) fn take_rest(&mut self) -> impl Iterator<Item = DueCallback> {
         self.told.drain(1..)
     }
 
     /// More who are to be told.
-    pub(crate) fn extend(&mut self, told: Option<Told>) {
+    pub(crate) fn extend(&mut self, told: Option<DueCallback>) {
         self.told.extend(told);
     }
 
     /// Tells each rank, whatever another one's callback does.
     pub(crate) fn tell(&mut self) {
         self.let_go.drain(..).for_each(release);
-        for Told { done, outcome, group, held } in self.told.drain(..) {
+        for DueCallback { done, outcome, group, held } in self.told.drain(..) {
             // Memory is let go, and with it written back where it has to be, before the rank is told, since a
             // rank that is told may let go of the group, and count on that being the last reference.
             held.let_go();
@@ -110,26 +110,26 @@ pub(crate) struct Started {
     pub(crate) group: Arc<Group>,
     pub(crate) asked: Asked,
     pub(crate) piece: Piece,
-    pub(crate) slots: SmallVec<[Slot; 2]>,
+    pub(crate) slots: SmallVec<[OperationSlot; 2]>,
     /// As long as the piece needs, unless it is not long enough.
     pub(crate) memory: Result<Portions>,
     pub(crate) done: Done,
 }
 
 impl Started {
-    fn meeting(&self, slot: Slot) -> Meeting {
+    fn meeting(&self, slot: OperationSlot) -> Meeting {
         Meeting { group: self.group.id, line: slot.line, number: slot.number, piece: self.piece.number }
     }
 
     /// Where its letters go.
     pub(crate) fn outgoing(&self) -> Option<Meeting> {
-        let sends = |slot: &&Slot| slot.line == Participants::Everyone || slot.side == SENDER;
+        let sends = |slot: &&OperationSlot| slot.line == Participants::Everyone || slot.side == SENDER;
         self.slots.iter().find(sends).map(|slot| self.meeting(*slot))
     }
 
     /// Where letters come that it waits for.
     pub(crate) fn incoming(&self) -> Option<Meeting> {
-        let receives = |slot: &&Slot| slot.line == Participants::Everyone || slot.side == RECEIVER;
+        let receives = |slot: &&OperationSlot| slot.line == Participants::Everyone || slot.side == RECEIVER;
         self.slots.iter().find(receives).map(|slot| self.meeting(*slot))
     }
 }
@@ -277,7 +277,7 @@ impl Progress {
             match command {
                 Command::Listen => {
                     self.mail.listen(&self.library);
-                    self.unclaimed.look(&self.library);
+                    self.unclaimed.poll(&self.library);
                 }
                 Command::Start(started) => self.start(started),
                 Command::Fail { group, failed } => self.end_failed(&group, failed),
@@ -350,9 +350,9 @@ impl Progress {
             Err(failure) => {
                 self.end(&started.group, &failure);
                 let Started { done, group, memory, .. } = *started;
-                let held = Held { memory, steps: None, after: None, expects: SmallVec::new() };
+                let held = OperationResources { memory, steps: None, after: None, expects: SmallVec::new() };
                 let id = group.id;
-                self.endings.add(id, UNOWNED, Told { done, outcome: Err(failure), group, held }, 0);
+                self.endings.add(id, UNOWNED, DueCallback { done, outcome: Err(failure), group, held }, 0);
                 return self.ended.told.extend(self.endings.over(id));
             }
         };
@@ -389,7 +389,7 @@ impl Progress {
         let mut moved = self.read_letters();
         self.let_go_of_kept();
         if self.receives_unclaimed() {
-            self.unclaimed.look(&self.library);
+            self.unclaimed.poll(&self.library);
         }
         self.look_at_time(now);
         moved = moved || self.copy_some();
@@ -559,7 +559,7 @@ impl Progress {
     fn deliver(&mut self, letter: Letter) {
         let header = letter.header;
         let id = header.meeting.group;
-        if let Content::Ending { code, .. } = header.content {
+        if let Content::FailedOperations { code, .. } = header.content {
             let failure = Failure::new(code, letter.text());
             match self.groups.addressee(id) {
                 Addressee::Member(group) => self.end(&group, &failure),
@@ -722,7 +722,12 @@ impl Progress {
             }
         }
         let Started { done, group, memory, .. } = started;
-        let told = Told { done, outcome, group, held: Held { memory, steps: Some(steps), after, expects } };
+        let told = DueCallback {
+            done,
+            outcome,
+            group,
+            held: OperationResources { memory, steps: Some(steps), after, expects },
+        };
         if told.outcome.is_err() {
             // With the others of its group.
             self.endings.add(told.group.id, id, told, in_flight);

@@ -4,7 +4,7 @@
 //!
 //! The end of a group looks at the table too, so no group is let go of under its lock.
 
-use crate::group::{Generation, Group, State};
+use crate::group::{AgreementState, Generation, Group};
 use crate::wire::{Asked, Meeting};
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Mutex, MutexGuard};
@@ -18,7 +18,7 @@ pub(crate) struct Known {
     /// The generation that is joined next, or was, and how far it is: a rank that lets go of a group and
     /// joins it again goes on counting, as other ranks may not have let go of it.
     pub(crate) generation: u32,
-    pub(crate) state: Arc<Mutex<State>>,
+    pub(crate) state: Arc<Mutex<AgreementState>>,
     /// Why the one before failed.
     pub(crate) failure: Option<Failure>,
 }

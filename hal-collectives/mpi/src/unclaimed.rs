@@ -212,7 +212,7 @@ impl Unclaimed {
             self.is_unfinished = true;
         }
         if self.is_unfinished {
-            self.look(library);
+            self.poll(library);
         }
     }
 
@@ -241,7 +241,7 @@ impl Unclaimed {
     }
 
     /// Lets go of what has come and is not wanted, and receives more of it.
-    pub(crate) fn look(&mut self, library: &Library) {
+    pub(crate) fn poll(&mut self, library: &Library) {
         let has_ended = |request: &mut ManuallyDrop<Request>| library.has_ended(request).unwrap_or(false);
         for request in self.undecided.extract_if(.., has_ended).collect::<Vec<_>>() {
             self.missed(&request);
@@ -327,12 +327,12 @@ mod tests {
         // The first rank's do not come.
         for (peer, at, expected) in [(2, 0, 4), (2, 1, 3), (3, 0, 2)] {
             send(peer, at);
-            unclaimed.look(library);
+            unclaimed.poll(library);
             assert_eq!((expected_by(library), unexpected_by(library)), (expected, 0), "rank {peer}");
         }
         (0..3).for_each(|at| send(1, at));
-        unclaimed.look(library);
-        unclaimed.look(library);
+        unclaimed.poll(library);
+        unclaimed.poll(library);
         assert!(!unclaimed.is_unfinished());
         assert_eq!((expected_by(library), unexpected_by(library)), (0, 0));
     }

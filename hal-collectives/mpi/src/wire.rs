@@ -64,7 +64,7 @@ pub(crate) enum Content {
     /// The sender is in the operation, and sends the receiver nothing.
     Presence,
     /// The group has failed, and so many bytes say why.
-    Ending { code: Code, length: u64 },
+    FailedOperations { code: Code, length: u64 },
 }
 
 /// The beginning of a letter.
@@ -108,7 +108,7 @@ impl Header {
         let (kind, number, tag) = match self.content {
             Content::Part { length } => (0_u32, length, 0),
             Content::Presence => (1, 0, 0),
-            Content::Ending { code, length } => (2, length, (code as u32).cast_signed()),
+            Content::FailedOperations { code, length } => (2, length, (code as u32).cast_signed()),
             Content::Messages { tag, messages } => {
                 (count, largest) = (messages.count, messages.largest);
                 (3, messages.bytes, tag)
@@ -172,7 +172,7 @@ impl Header {
         let content = match kind ^ MARK ^ (u32::from(VERSION) << 8) {
             0 => Content::Part { length },
             1 => Content::Presence,
-            2 => Content::Ending { code: Code::from_number(tag.cast_unsigned()), length },
+            2 => Content::FailedOperations { code: Code::from_number(tag.cast_unsigned()), length },
             3 if (FIRST_TAG..FIRST_TAG + TAGS.cast_signed()).contains(&tag) => {
                 let messages = Messages { count, largest, bytes: length };
                 if !can_be(&messages) {
@@ -223,7 +223,7 @@ mod tests {
                     messages: Messages { count: 300, largest: 2 << 20, bytes: 500 << 20 },
                 },
                 Content::Presence,
-                Content::Ending { code: Code::DataLoss, length: 5 },
+                Content::FailedOperations { code: Code::DataLoss, length: 5 },
             ] {
                 let group = Generation { number: u64::MAX - 3, generation: 9 };
                 let meeting = Meeting { group, line, number: 1 << 50, piece: 70_001 };

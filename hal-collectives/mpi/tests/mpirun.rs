@@ -74,7 +74,7 @@ fn mpich_carries_the_same() {
         (2, "pieces"),
         (3, "again"),
         (4, "split"),
-        (3, "misfits"),
+        (3, "mismatches"),
         (3, "gives-up"),
         (3, "late"),
     ] {
@@ -156,7 +156,7 @@ fn groups_that_are_let_go_and_joined_again_go_on_counting() {
 
 #[test]
 fn operations_that_do_not_fit_are_noticed_on_any_rank() {
-    ends_well(3, "misfits");
+    ends_well(3, "mismatches");
 }
 
 #[test]
@@ -236,8 +236,8 @@ fn groups_are_split() {
 
 #[test]
 fn what_does_not_fit_fails_every_process_with_one_message() {
-    ends_well(2, "misfit");
-    ends_well(4, "misfit");
+    ends_well(2, "mismatch");
+    ends_well(4, "mismatch");
 }
 
 #[test]

@@ -7,7 +7,9 @@ use super::rendezvous::{Arrival, OperationPart, OperationParts, OperationSlot};
 use super::split::PendingGroup;
 use super::timekeeper;
 use crate::operation::{Kind, Side};
-use crate::{Communicator, Done, Entered, Entry, GroupOperation, Job, Operation, Piece, Portions, Result};
+use crate::{
+    Communicator, Done, Entered, GroupOperation, Job, Operation, OperationEntry, Piece, Portions, Result,
+};
 use hal_semaphore::Failure;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -40,7 +42,7 @@ impl Communicator for Member {
         Ok((self.rank, self.group.count()))
     }
 
-    fn enter(&self, operation: Operation) -> Result<Box<dyn Entry>> {
+    fn enter(&self, operation: Operation) -> Result<Box<dyn OperationEntry>> {
         operation.check(self.group.count())?;
         let (rank, timeout) = (self.rank, self.timeout);
         let mut slots = SmallVec::new();

@@ -6,7 +6,7 @@
 use super::group::Group;
 use super::member::Member;
 use super::rendezvous::Wait;
-use crate::{Communicator, Entry, Operation, Result};
+use crate::{Communicator, Operation, OperationEntry, Result};
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -123,7 +123,7 @@ impl Communicator for Arc<PendingGroup> {
         self.member()?.place()
     }
 
-    fn enter(&self, operation: Operation) -> Result<Box<dyn Entry>> {
+    fn enter(&self, operation: Operation) -> Result<Box<dyn OperationEntry>> {
         self.member()?.enter(operation)
     }
 

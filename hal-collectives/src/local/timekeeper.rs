@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 /// How long the thread stays without work.
 const IDLE: Duration = Duration::from_secs(2);
 
-static WATCH: Mutex<Timekeeper> = Mutex::new(Timekeeper { groups: Vec::new(), sooner: false, runs: false });
+static TIMEKEEPER: Mutex<Timekeeper> =
+    Mutex::new(Timekeeper { groups: Vec::new(), sooner: false, runs: false });
 static NEWS: Condvar = Condvar::new();
 
 struct Timekeeper {
@@ -45,14 +46,14 @@ pub(super) fn notify(parts: impl Iterator<Item = OperationPart>, failure: &Failu
 
 /// Watches the group until no rank waits in it.
 pub(super) fn keep_time(group: &Arc<Group>) {
-    let mut timekeeper = WATCH.lock();
+    let mut timekeeper = TIMEKEEPER.lock();
     timekeeper.groups.push(Arc::downgrade(group));
     timekeeper.wake();
 }
 
 /// Checks all groups again, as one of them has an earlier time.
 pub(super) fn check_again() {
-    let mut timekeeper = WATCH.lock();
+    let mut timekeeper = TIMEKEEPER.lock();
     timekeeper.sooner = true;
     timekeeper.wake();
 }
@@ -70,7 +71,7 @@ impl Timekeeper {
 }
 
 fn serve() {
-    let mut timekeeper = WATCH.lock();
+    let mut timekeeper = TIMEKEEPER.lock();
     let mut kept: Vec<Weak<Group>> = Vec::new();
     loop {
         kept.append(&mut timekeeper.groups);
@@ -82,7 +83,7 @@ fn serve() {
             next = next.into_iter().chain(deadline).min();
             deadline.is_some()
         });
-        timekeeper = WATCH.lock();
+        timekeeper = TIMEKEEPER.lock();
         if std::mem::take(&mut timekeeper.sooner) || !timekeeper.groups.is_empty() {
             continue;
         }

@@ -68,7 +68,10 @@ pub(crate) fn start(rank: &Arc<dyn Communicator>, operation: Operation, buffers:
     Ok(started)
 }
 
-pub(crate) fn begin(entry: Box<dyn hal_collectives::Entry>, buffers: Buffers) -> (Started, Option<Job>) {
+pub(crate) fn begin(
+    entry: Box<dyn hal_collectives::OperationEntry>,
+    buffers: Buffers,
+) -> (Started, Option<Job>) {
     let (sender, receiver) = channel();
     let job = entry.start(buffers, Box::new(move |outcome| drop(sender.send(outcome))));
     (Started(receiver), job)

@@ -13,10 +13,10 @@
 //! collectives, so they divide the list: each step has device commands and collectives without an order between
 //! them, and ends when both have ended. A barrier between a collective and another record begins a new step.
 
-use crate::command::collective::CollectiveRecord;
+use crate::command::collectives::record::CollectiveRecord;
 use crate::command::executable::{DeviceIdentity, is_same_device};
-use crate::command::record::{Record, Reference, StandIns, Use, Uses};
-use crate::command::staging;
+use crate::command::record::{Record, Reference, Substitutes, Use, Uses};
+use crate::command::update_staging;
 use crate::ffi::object::{Borrowed, HostAllocator, HostMemory, Out, Retained, allocate, bytes, free, to_u64};
 use crate::ffi::status::{Result, guard, guard_or, invalid};
 use crate::memory::buffer_range::BufferRange;
@@ -229,7 +229,7 @@ impl Recorded {
         step: usize,
         device: &Arc<D>,
         bindings: &[Option<BufferRange>],
-        stand_ins: &StandIns,
+        substitutes: &Substitutes,
     ) -> Result<Commands<D>> {
         let step = self.step(step);
         match step.cached.get() {
@@ -253,7 +253,7 @@ impl Recorded {
             }
             None => {}
         }
-        let resolve = |record: &Record| record.resolve(device, bindings, stand_ins);
+        let resolve = |record: &Record| record.resolve(device, bindings, substitutes);
         Ok(Commands::Own(step.records.iter().map(resolve).collect::<Result<_>>()?))
     }
 
@@ -538,7 +538,7 @@ unsafe extern "C" fn update_buffer(
             let reference = Reference::new(&target)?;
             let length = update_length(&reference)?;
             let source = bytes(source, source_offset, length)?;
-            Record::update(staging::copy(source)?, reference)
+            Record::update(update_staging::copy(source)?, reference)
         })
     }
 }

@@ -65,15 +65,15 @@ impl Reference {
         }
     }
 
-    /// The memory, or its stand-in if the device cannot use it.
+    /// The memory, or its substitute if the device cannot use it.
     fn resolve<D: Device>(
         &self,
         device: &Arc<D>,
         table: &[Option<BufferRange>],
-        stand_ins: &StandIns,
+        substitutes: &Substitutes,
     ) -> Result<Span<D>> {
         let range = self.bytes(table)?;
-        match stand_ins.of(&range) {
+        match substitutes.of(&range) {
             Some(staging) => staging.resolve(device),
             None => range.resolve(device),
         }
@@ -99,16 +99,16 @@ impl Reference {
 
 /// Stand-ins for memory of other devices that an operation cannot use in place. Usually empty.
 #[derive(Default)]
-pub(crate) struct StandIns(Box<[(BufferRange, BufferRange)]>);
+pub(crate) struct Substitutes(Box<[(BufferRange, BufferRange)]>);
 
-impl StandIns {
-    /// Pairs of a range that the operation names and its stand-in of the same length. They are sorted by address
+impl Substitutes {
+    /// Pairs of a range that the operation names and its substitute of the same length. They are sorted by address
     /// and do not overlap.
     pub(crate) fn new(pairs: Vec<(BufferRange, BufferRange)>) -> Self {
         Self(pairs.into())
     }
 
-    /// The stand-in for a range, if there is one.
+    /// The substitute for a range, if there is one.
     fn of(&self, range: &BufferRange) -> Option<BufferRange> {
         if self.0.is_empty() {
             return None;
@@ -441,9 +441,9 @@ impl Record {
         &self,
         device: &Arc<D>,
         table: &[Option<BufferRange>],
-        stand_ins: &StandIns,
+        substitutes: &Substitutes,
     ) -> Result<Command<D>> {
-        self.translate(|reference| reference.resolve(device, table, stand_ins))
+        self.translate(|reference| reference.resolve(device, table, substitutes))
     }
 
     /// The command for the device, if its memory is certain already: then only that memory must be retained.
@@ -515,11 +515,11 @@ impl Record {
         }
     }
 
-    /// Replaces buffers by their stand-ins.
-    pub(crate) fn replace(&mut self, stand_ins: &StandIns) {
+    /// Replaces buffers by their substitutes.
+    pub(crate) fn replace(&mut self, substitutes: &Substitutes) {
         for reference in self.references_mut() {
             if let Reference::Direct(range) = reference
-                && let Some(staging) = stand_ins.of(range)
+                && let Some(staging) = substitutes.of(range)
             {
                 *range = staging;
             }

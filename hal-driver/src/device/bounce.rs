@@ -29,9 +29,9 @@
 
 use super::DeviceState;
 use super::submit::{SemaphoreLists, Side};
+use crate::command::collectives::execution::ExecutionPart;
 use crate::command::command_buffer::{CommandStep, Recorded};
-use crate::command::execution::ExecutionPart;
-use crate::command::record::{Record, Reference, StandIns, Use};
+use crate::command::record::{Record, Reference, Substitutes, Use};
 use crate::device::work::Operation;
 use crate::ffi::constants::ACCESS_WRITE;
 use crate::ffi::object::Borrowed;
@@ -161,10 +161,10 @@ impl Bounces {
         self.0.is_empty()
     }
 
-    /// The stand-ins for the operation's ranges.
-    pub(super) fn stand_ins(&self) -> StandIns {
+    /// The substitutes for the operation's ranges.
+    pub(super) fn substitutes(&self) -> Substitutes {
         let pair = |buffer: &BounceBuffer| (buffer.original.clone(), buffer.staging.clone());
-        StandIns::new(self.0.iter().map(|bounce| pair(&bounce.buffer)).collect())
+        Substitutes::new(self.0.iter().map(|bounce| pair(&bounce.buffer)).collect())
     }
 }
 
@@ -259,7 +259,7 @@ impl<D: Device> DeviceState<D> {
         });
         asked?;
         let bounces = self.bounce_all(requests)?;
-        record.replace(&bounces.stand_ins());
+        record.replace(&bounces.substitutes());
         self.with_bounces(affinity, lists, &bounces, |lists| self.submit_record(affinity, lists, record))
     }
 

@@ -5,30 +5,29 @@
 //! | [`Completion`] | who polls | when |
 //! |---|---|---|
 //! | `Callback` | a thread of the backend reports | |
-//! | `Descriptor` | IREE's proactor ([`watch`]) | the descriptor is readable |
-//! | `Poll` | a thread of the driver ([`poller`]) | constantly for some microseconds, then ever more rarely, and
-//! never while idle |
+//! | `Descriptor` | IREE's proactor ([`descriptor`]) | the descriptor is readable |
+//! | `Poll` | a thread of the driver ([`poll_thread`]) | constantly, then ever more rarely; never while idle |
 //!
 //! Polling calls [`Device::poll`]. The polling thread also does what a report releases, callbacks of the program
 //! included, as any thread that reports a completion.
 
-mod poller;
 #[cfg(unix)]
-mod watch;
+mod descriptor;
+mod poll_thread;
 
 use crate::ffi::status::Result;
 use crate::sync::proactor::Proactor;
 use crate::sync::teardown;
+#[cfg(unix)]
+use descriptor::DescriptorWatch;
 use hal_backend::{Completion, Device, Properties};
 use hal_semaphore::backend::Completer;
 use hal_semaphore::{Failure, Point};
 use parking_lot::Mutex;
-use poller::PollThread;
+use poll_thread::PollThread;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-#[cfg(unix)]
-use watch::DescriptorWatch;
 
 /// A device to poll, and the completer that takes its loss.
 pub(crate) struct DevicePoller<D: Device> {

@@ -378,7 +378,7 @@ impl Session {
     }
 }
 
-/// The description of an operation for a profile; [`about`](super::about) makes it.
+/// The description of an operation for a profile; [`operation_description`](super::operation_description) makes it.
 #[derive(Default)]
 pub(crate) struct OperationDescription {
     pub(crate) kind: u32,

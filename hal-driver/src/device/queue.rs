@@ -2,7 +2,7 @@
 
 //! The queue operations of the device.
 
-use super::collective::end_groups;
+use super::collective_steps::end_groups;
 use super::submit::{SemaphoreLists, Side};
 use super::{DeviceState, HalDevice, Raw, Table};
 use crate::command::command_buffer::{Recorded, bindings};
@@ -527,8 +527,8 @@ impl<D: Device> Table<D> {
                 }
                 // A single step without collectives.
                 let bounces = state.bounce_commands(&commands, commands.step(0), &bindings)?;
-                let stand_ins = bounces.stand_ins();
-                let operation = Operation::Execute { commands, step: 0, bindings, stand_ins, part: None };
+                let substitutes = bounces.substitutes();
+                let operation = Operation::Execute { commands, step: 0, bindings, substitutes, part: None };
                 state.with_bounces(affinity, &lists, &bounces, |lists| {
                     state.submit(affinity, lists, Side::Queue, operation)
                 })

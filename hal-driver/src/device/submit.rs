@@ -3,7 +3,7 @@
 //! Submissions to the engine: operations with their semaphore lists, their queues and where they run.
 
 use super::DeviceState;
-use crate::command::execution::ExecutionEnd;
+use crate::command::collectives::execution::ExecutionEnd;
 use crate::command::record::Record;
 use crate::device::profile::{OperationDescription, Trace};
 use crate::device::work::{Operation, QueueWork};
@@ -36,7 +36,7 @@ impl<'a> SemaphoreLists<'a> {
     }
 }
 
-/// Where an operation runs.
+/// The side on which an operation runs.
 #[derive(Clone, Copy)]
 pub(super) enum Side {
     /// On the device.

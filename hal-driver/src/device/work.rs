@@ -2,10 +2,10 @@
 
 //! The engine's backend: it turns each queue operation into a job of the device or a task of the host.
 
+use crate::command::collectives::execution::{ExecutionEnd, ExecutionPart};
+use crate::command::collectives::running::{Collectives, RunningCollectives};
 use crate::command::command_buffer::Recorded;
-use crate::command::execution::{ExecutionEnd, ExecutionPart};
-use crate::command::record::{Record, StandIns};
-use crate::command::running_collectives::{Collectives, RunningCollectives};
+use crate::command::record::{Record, Substitutes};
 use crate::device::Bounce;
 use crate::device::completions::Completions;
 use crate::device::profile::Trace;
@@ -44,7 +44,7 @@ pub(crate) enum Operation<D: Device> {
         commands: Recorded,
         step: usize,
         bindings: Box<[Option<BufferRange>]>,
-        stand_ins: StandIns,
+        substitutes: Substitutes,
         #[expect(dead_code, reason = "it exists as long as the operation")]
         part: Option<ExecutionPart>,
     },
@@ -239,10 +239,10 @@ impl<D: Device> EngineBackend<D> {
     fn resolve(&self, point: Point, operation: &mut Operation<D>) -> Result<Commands<D>> {
         Ok(match operation {
             Operation::Record(record) => {
-                Commands::Own(smallvec![record.resolve(&self.device, &[], &StandIns::default())?])
+                Commands::Own(smallvec![record.resolve(&self.device, &[], &Substitutes::default())?])
             }
-            Operation::Execute { commands, step, bindings, stand_ins, .. } => {
-                commands.resolve(*step, &self.device, bindings, stand_ins)?
+            Operation::Execute { commands, step, bindings, substitutes, .. } => {
+                commands.resolve(*step, &self.device, bindings, substitutes)?
             }
             Operation::Dealloca(dealloca) => {
                 dealloca.begin(point, &self.frontiers, &self.pending_allocas)?;

@@ -25,7 +25,7 @@ use std::marker::PhantomData;
 use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::sync::Arc;
 
-/// What all buffers of a device share, used by the allocator and the pools.
+/// The memory of a device, shared by all of its buffers, the allocator and the pools.
 pub(crate) struct Memory<D: Device> {
     pub(crate) device: Arc<D>,
     pub(crate) properties: Arc<Properties>,

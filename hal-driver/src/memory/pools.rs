@@ -91,7 +91,7 @@ impl<D: Device> Table<D> {
             provider.acquired.fetch_add(1, Ordering::Relaxed);
             let view = memory.host_view();
             let handle = Box::into_raw(Box::new(memory));
-            // Pools only use the address to tell slabs apart.
+            // Pools only distinguish slabs by the address.
             let base_ptr = view.map_or(handle.cast(), |view| view.address());
             out.set(sys::iree_hal_slab_t { base_ptr, length: min_length, provider_handle: handle as u64 });
             Ok(())

@@ -29,7 +29,7 @@ pub(crate) struct HostPool {
     state: Mutex<PoolState>,
     work: Condvar,
     /// Wakes the monitor.
-    watch: Condvar,
+    monitor: Condvar,
     exited: Condvar,
 }
 
@@ -41,7 +41,7 @@ struct PoolState {
     /// The number of jobs that were taken from the queue.
     taken: u64,
     /// True while a thread monitors the queue.
-    watched: bool,
+    is_monitored: bool,
     stopping: bool,
 }
 
@@ -73,7 +73,7 @@ impl HostPool {
                     job();
                 }
             }
-        } else if !std::mem::replace(&mut state.watched, true) {
+        } else if !std::mem::replace(&mut state.is_monitored, true) {
             drop(state);
             self.start_watch();
         }
@@ -85,8 +85,8 @@ impl HostPool {
     }
 
     fn start_watch(self: &Arc<Self>) {
-        if !self.start(Self::watch) {
-            self.state.lock().watched = false;
+        if !self.start(Self::monitor) {
+            self.state.lock().is_monitored = false;
         }
     }
 
@@ -116,12 +116,12 @@ impl HostPool {
 
     /// Monitors whether jobs are taken. If none is for a while, the running jobs may wait for one in the queue, and
     /// half as many threads are added.
-    fn watch(self: &Arc<Self>) {
+    fn monitor(self: &Arc<Self>) {
         let mut state = self.state.lock();
         while !state.jobs.is_empty() {
             let seen = state.taken;
             let end = Instant::now() + PATIENCE;
-            while !state.jobs.is_empty() && !self.watch.wait_until(&mut state, end).timed_out() {}
+            while !state.jobs.is_empty() && !self.monitor.wait_until(&mut state, end).timed_out() {}
             if state.taken == seen {
                 let more = (state.threads / 2).max(1).min(state.jobs.len());
                 state.threads += more;
@@ -131,7 +131,7 @@ impl HostPool {
                 state.threads -= failed;
             }
         }
-        state.watched = false;
+        state.is_monitored = false;
         drop(state);
         self.exited.notify_all();
     }
@@ -142,10 +142,10 @@ impl HostPool {
         let mut state = self.state.lock();
         state.stopping = true;
         self.work.notify_all();
-        self.watch.notify_all();
-        while state.threads > 0 || state.watched {
+        self.monitor.notify_all();
+        while state.threads > 0 || state.is_monitored {
             if self.exited.wait_until(&mut state, end).timed_out() {
-                return state.threads == 0 && !state.watched;
+                return state.threads == 0 && !state.is_monitored;
             }
         }
         true

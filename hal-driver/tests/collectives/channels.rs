@@ -301,7 +301,7 @@ fn is_rank_of_two(name: &str) -> bool {
     false
 }
 
-/// What every rank of the job does.
+/// The program of every rank of the job.
 fn sums_to_two(rank: &Rank) {
     let (send, recv) = (rank.words(&[1; 3]), rank.words(&[0; 3]));
     rank.execute(&rank.commands(ALL_REDUCE, 0, (&send, &recv), 3).unwrap(), 1).unwrap();

@@ -51,8 +51,8 @@ fn device_may_be_released_by_the_callback_of_its_collective() {
             sum(&other).wait(1).unwrap();
         } else {
             let (send, recv) = (other.words(&[1; 4]), other.words(&[0; 4]));
-            let misfit = other.commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
-            other.execute(&misfit, 1).unwrap_err();
+            let mismatch = other.commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
+            other.execute(&mismatch, 1).unwrap_err();
         }
         assert_eq!(receiver.recv_timeout(SOON).unwrap(), succeeds);
         assert_eq!(after.wait(1).unwrap_err().code, Code::Cancelled);

@@ -244,8 +244,8 @@ fn failure_of_a_collective_is_reported_when_the_commands_beside_it_have_ended() 
     let begin = Instant::now();
     ranks[0].execute(&commands, 1).unwrap();
     let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
-    let misfit = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
-    ranks[1].execute(&misfit, 1).unwrap_err();
+    let mismatch = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
+    ranks[1].execute(&mismatch, 1).unwrap_err();
     assert_eq!(fails(&ranks[0].done).code, Code::InvalidArgument);
     assert!(begin.elapsed() >= LATENCY, "{:?}", begin.elapsed());
     assert_eq!(ranks[0].read(&beside), [1; 4]);
@@ -330,8 +330,8 @@ fn memory_of_an_operation_ended_by_another_rank_is_released_on_no_submitting_thr
     ranks[0].execute(&commands, 1).unwrap();
     drop((commands, buffer));
     let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
-    let misfit = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
-    ranks[1].execute(&misfit, 1).unwrap_err();
+    let mismatch = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
+    ranks[1].execute(&mismatch, 1).unwrap_err();
     let thread = back.recv_timeout(SOON).unwrap();
     assert_ne!(thread, std::thread::current().id());
     fails(&ranks[0].done);
@@ -410,8 +410,8 @@ fn failure_of_a_collective_is_reported_when_what_was_written_beside_it_is_back_a
     let (send, recv) = (ranks[1].words(&[1; 4]), ranks[1].words(&[0; 4]));
     // The commands have ended, and the copies are under way.
     std::thread::sleep(LATENCY / 6);
-    let misfit = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
-    ranks[1].execute(&misfit, 1).unwrap_err();
+    let mismatch = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
+    ranks[1].execute(&mismatch, 1).unwrap_err();
     assert_eq!(fails(&ranks[0].done).code, Code::InvalidArgument);
     assert!(begin.elapsed() >= LATENCY, "{:?}", begin.elapsed());
 }
@@ -433,8 +433,8 @@ fn failure_of_a_collective_ends_those_beside_it_in_other_groups() {
     });
     ranks[0].execute(&both.unwrap(), 1).unwrap();
     let [send, recv] = [(); 2].map(|()| ranks[1].words(&[1; 4]));
-    let misfit = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
-    ranks[1].execute(&misfit, 1).unwrap_err();
+    let mismatch = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
+    ranks[1].execute(&mismatch, 1).unwrap_err();
     let cause = "rank 1 asks for broadcast";
     assert!(fails(&ranks[0].done).text.contains(cause));
     // A rank that comes later gets the failure.
@@ -488,8 +488,8 @@ fn failure_of_a_collective_ends_no_group_whose_own_is_through() {
     ranks[0].execute(&both.unwrap(), 1).unwrap();
     sums(&others[1]).wait(1).unwrap();
     let [send, recv] = [(); 2].map(|()| ranks[1].words(&[1; 4]));
-    let misfit = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
-    ranks[1].execute(&misfit, 1).unwrap_err();
+    let mismatch = ranks[1].commands(BROADCAST, 0, (&send, &recv), 4).unwrap();
+    ranks[1].execute(&mismatch, 1).unwrap_err();
     fails(&ranks[0].done);
     let again = others.each_ref().map(sums);
     again.iter().for_each(|done| done.wait(1).unwrap());

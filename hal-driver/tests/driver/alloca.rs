@@ -167,7 +167,7 @@ fn no_more_than_a_slab_is_taken_ahead_of_time() {
     }
 }
 
-/// Whatever the pool has, the rest is for operations that need it sooner.
+/// The rest of the pool is for operations that need it sooner.
 #[test]
 fn no_more_than_a_slab_is_out_ahead_of_time() {
     const PIECE: usize = 1 << 20;

@@ -289,7 +289,7 @@ fn dispatch_works_on_memory_of_each_driver_in_each_way() {
     }
 }
 
-/// What a card does with a buffer while another one works on its copy.
+/// The steps of a card with a buffer while another one works on its copy.
 fn beside(way: SubmitAs, work: impl Fn(&Executable, &Buffer) -> Vec<CardStep>, length: usize) -> Vec<u8> {
     let (owner, worker) = (card(0), card(1));
     let executable = steps(&worker);
@@ -621,7 +621,7 @@ fn command_buffers_of_iree_s_local_devices_work_on_memory_of_a_card() {
     let (gone, done) = (filled(&lost, LENGTH, 1), local.semaphore(0));
     let work = [BouncedWork::Copy((&gone, 0, LENGTH), (&own, 0, LENGTH))];
     let refused = perform(&local, SubmitAs::Table, 1, &List::none(), &done.at(1), &work).err();
-    // That driver passes on a bare code.
+    // The other driver passes on a bare code.
     let failed = refused.or_else(|| done.wait(1).err()).unwrap();
     assert_eq!(failed.code, Code::Unavailable, "{}", failed.text);
 }

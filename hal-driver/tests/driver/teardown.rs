@@ -134,7 +134,7 @@ fn device_may_be_dropped_on_the_thread_that_polls_its_proactor() {
     }
 }
 
-/// That thread may not have polled since the device was created, so the device cannot know it.
+/// The polling thread may not have polled since the device was created, so the device cannot know it.
 #[test]
 fn device_may_be_made_and_dropped_on_the_thread_that_polls_its_proactor() {
     let (sender, receiver) = mpsc::channel();

@@ -272,7 +272,7 @@ pub(crate) fn judge(program: &Program) -> Legal<World> {
     if are_ordered(program, &world) { Ok(world) } else { Err(Illegal("a race")) }
 }
 
-/// What is known when a step begins.
+/// The facts that are known when a step begins.
 #[derive(Clone, Default)]
 pub(crate) struct Before {
     /// The steps that have ended.

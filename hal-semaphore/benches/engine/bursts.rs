@@ -17,7 +17,7 @@ pub(crate) fn table(report: &mut Report, plan: &Plan) {
     report.section(
         "first publication of a drain: from the signal until another thread sees the first operation's",
     );
-    for &n in plan.held.iter().filter(|&&n| n >= 10_000 || n == plan.most()) {
+    for &n in plan.blocked.iter().filter(|&&n| n >= 10_000 || n == plan.most()) {
         first_publication(report, plan, n);
     }
     report.section("memory that stays after a burst, drained but for one straggler, and a trim");

@@ -8,7 +8,7 @@
 //!
 //! - for half of the time the calling thread only reads the clock, and the worst gap is the machine's own
 //!   noise;
-//! - where the kernel tells how long a thread was ready to run and did not (Linux's `schedstat`), that of both
+//! - where the kernel says how long a thread was ready to run and did not (Linux's `schedstat`), that of both
 //!   threads during a slice of time is no part of the hold. A lock that a thread sleeps for does not count as
 //!   ready.
 //!
@@ -127,7 +127,7 @@ struct HoldSample {
 }
 
 impl HoldSample {
-    /// Whether the calling thread would have met a long hold.
+    /// True if the calling thread would have met a long hold.
     fn counts(&self) -> bool {
         self.asking > self.work / 10
     }

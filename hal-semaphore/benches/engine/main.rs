@@ -72,7 +72,7 @@ fn main() {
     let quick = std::env::args().any(|argument| argument == "--quick");
     if test {
         sampled::under_criterion(&mut Criterion::default().configure_from_args(), 100);
-        let plan = Plan { rounds: 1, long_rounds: 1, n: 100, held: vec![100, 1000], pings: 100 };
+        let plan = Plan { rounds: 1, long_rounds: 1, n: 100, blocked: vec![100, 1000], pings: 100 };
         return table(&plan).finish(false);
     }
     if !quick && only.is_empty() {
@@ -83,7 +83,7 @@ fn main() {
         sampled::under_criterion(&mut criterion, 10_000);
         criterion.final_summary();
     }
-    let held = vec![1_000, 10_000, 100_000, 1_000_000];
+    let blocked = vec![1_000, 10_000, 100_000, 1_000_000];
     let (rounds, long_rounds, pings) = if quick { (5, 2, 5_000) } else { (15, 7, 50_000) };
-    table(&Plan { rounds, long_rounds, n: 10_000, held, pings }).finish(true);
+    table(&Plan { rounds, long_rounds, n: 10_000, blocked, pings }).finish(true);
 }

@@ -40,7 +40,7 @@ impl Rig {
     }
 
     /// The same, behind a signal that comes later. Calls back when the last was submitted.
-    pub(crate) fn held_chain(&mut self, n: u64, make: Make) -> Instant {
+    pub(crate) fn blocked_chain(&mut self, n: u64, make: Make) -> Instant {
         self.at += 1;
         let first = self.at;
         self.chain(n, 1, make);
@@ -113,15 +113,15 @@ pub(crate) fn table(report: &mut Report, plan: &Plan) {
     let fan = rounds(plan.rounds * 10, 1001, || rig.fan(&mut waits));
     allocation_free(report, "fan out 1 to 1,000 and in again", 1001, fan);
 
-    held(report, plan);
+    blocked(report, plan);
     ping_pong(report, plan);
     producers(report, plan);
 }
 
 /// Everything is submitted before the first signal.
-fn held(report: &mut Report, plan: &Plan) {
+fn blocked(report: &mut Report, plan: &Plan) {
     let mut drains = Vec::new();
-    for &n in &plan.held {
+    for &n in &plan.blocked {
         let (mut submits, mut drained) = (Vec::new(), Vec::new());
         let mut bytes = 0.0;
         let count = if n < 1_000_000 { plan.rounds } else { plan.long_rounds };
@@ -137,10 +137,10 @@ fn held(report: &mut Report, plan: &Plan) {
                 let first = rig.at - n;
                 rig.x.signal(first).unwrap();
             } else {
-                rig.held_chain(n, Action::Queue);
+                rig.blocked_chain(n, Action::Queue);
             }
             let begin = Instant::now();
-            let submitted = rig.held_chain(n, Action::Queue);
+            let submitted = rig.blocked_chain(n, Action::Queue);
             drained.push(per(n, submitted.elapsed()));
             submits.push(per(n, submitted - begin));
         }

@@ -19,7 +19,7 @@ pub(crate) struct Plan {
     /// Operations in a chain.
     pub(crate) n: u64,
     /// How many operations are blocked at once.
-    pub(crate) held: Vec<u64>,
+    pub(crate) blocked: Vec<u64>,
     /// Round trips between two threads, and latencies that are reported one by one.
     pub(crate) pings: u64,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// The most operations that are blocked at once.
     pub(crate) fn most(&self) -> u64 {
-        self.held.iter().copied().max().unwrap_or(1)
+        self.blocked.iter().copied().max().unwrap_or(1)
     }
 }
 

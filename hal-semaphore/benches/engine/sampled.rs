@@ -39,12 +39,12 @@ pub(crate) fn under_criterion(criterion: &mut Criterion, n: u64) {
         });
     });
     let mut rig = Rig::new(Noop::immediate(1), 0);
-    group.bench_function(BenchmarkId::new("held_chain", n), |bencher| {
+    group.bench_function(BenchmarkId::new("blocked_chain", n), |bencher| {
         bencher.iter(|| {
             if rig.at > MAX_VALUE / 2 {
                 rig = Rig::new(Noop::immediate(1), 0);
             }
-            rig.held_chain(black_box(n), Action::Queue)
+            rig.blocked_chain(black_box(n), Action::Queue)
         });
     });
     group.throughput(Throughput::Elements(1001));

@@ -13,9 +13,9 @@
 //! A callback may take long, or wait for a callback that is due after it: for a lock of its, a value that it
 //! signals, a waiter that it wakes. So callbacks can have no fixed order and no fixed number of threads, or one
 //! could wait forever. But most slow callbacks wait for the submitting thread itself, and two thousand of those
-//! do not justify two thousand threads. One thread is busy and another one watches. If no callback is taken for
-//! a millisecond, times the number of busy threads, the watching thread becomes busy as well and starts another
-//! one to watch. So n threads are busy after n²/2 milliseconds at the earliest, in which every callback waited,
+//! do not justify two thousand threads. One thread is busy and another one monitors. If no callback is taken for
+//! a millisecond, times the number of busy threads, the monitoring thread becomes busy as well and starts another
+//! one to monitor. So n threads are busy after n²/2 milliseconds at the earliest, in which every callback waited,
 //! and every callback is taken in the end.
 //!
 //! A submitting thread starts only the first thread. Threads without work exit after a second, and when the
@@ -35,6 +35,8 @@ impl DeferredCallbacks {
     }
 
     /// Runs the callbacks on this thread, which holds nothing that a program may want.
+    // Callbacks that are dropped run as well.
+    #[cfg_attr(mutants, mutants::skip)]
     pub fn run(mut self) {
         if let Some(run) = self.0.take() {
             run();
@@ -107,7 +109,7 @@ mod threads {
     struct Pool {
         due: VecDeque<DeferredCallbacks>,
         threads: usize,
-        /// Threads that watch for work, including those that are about to.
+        /// Threads that monitor the callbacks, including those that are about to.
         idle: usize,
         /// How many callbacks were taken so far.
         taken: u64,
@@ -123,7 +125,7 @@ mod threads {
             self.threads - self.idle
         }
 
-        /// Whether a watching thread without work can exit.
+        /// True if a monitoring thread without work can exit.
         // Speed alone: the next callback starts another thread.
         #[cfg_attr(mutants, mutants::skip)]
         fn has_no_use(&self, timed_out: bool) -> bool {
@@ -154,7 +156,7 @@ mod threads {
     /// Signalled when no thread is idle.
     static QUIET: Condvar = Condvar::new();
 
-    /// Callbacks are due and no thread watches, because none could be started.
+    /// Callbacks are due and no thread monitors, because none could be started.
     static STRANDED: AtomicBool = AtomicBool::new(false);
 
     fn lock() -> MutexGuard<'static, Pool> {
@@ -172,7 +174,7 @@ mod threads {
         }
     }
 
-    /// Starts a watching thread. If that fails, a busy thread takes the callbacks when it is done, the next
+    /// Starts a monitoring thread. If that fails, a busy thread takes the callbacks when it is done, the next
     /// thread that defers one tries again, and a thread that completes something helps.
     fn start(mut pool: MutexGuard<'static, Pool>) {
         pool.threads += 1;
@@ -223,7 +225,7 @@ mod threads {
             while let Some(deferred) = pool.due.pop_front() {
                 pool.taken += 1;
                 if pool.idle == 0 {
-                    // A thread that runs a callback leaves another one to watch.
+                    // A thread that runs a callback leaves another one to monitor.
                     start(pool);
                 } else {
                     let more = !pool.due.is_empty();
@@ -239,7 +241,7 @@ mod threads {
         }
     }
 
-    /// Watches until this thread is to run a callback, and returns busy; or until it is to exit.
+    /// Monitors until this thread is to run a callback, and returns busy; or until it is to exit.
     fn wait_for_work() -> Option<MutexGuard<'static, Pool>> {
         let mut pool = lock();
         let mut seen = None;
@@ -367,7 +369,7 @@ mod threads {
             }
         }
 
-        /// One is busy and another watches.
+        /// One is busy and another monitors.
         #[test]
         fn callbacks_one_after_the_other_have_two_threads() {
             if is_alone("callbacks_one_after_the_other_have_two_threads", 1 << 20) {
@@ -375,7 +377,7 @@ mod threads {
                 for _ in 0..20 {
                     call_back();
                 }
-                assert!(counts().0 <= 2, "threads, and those that watch: {:?}", counts());
+                assert!(counts().0 <= 2, "threads, and those that monitor: {:?}", counts());
             }
         }
 
@@ -418,7 +420,7 @@ mod threads {
                 let engine = EngineCount::new();
                 call_back();
                 let (sender, called) = mpsc::channel();
-                // Both before the watching thread wakes up.
+                // Both before the monitoring thread wakes up.
                 let mut pool = lock();
                 pool.due.push_back(DeferredCallbacks::new(move || sender.send(()).unwrap()));
                 pool.engines -= 1;

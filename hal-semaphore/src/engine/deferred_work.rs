@@ -13,7 +13,7 @@
 //! # Who may call the program
 //!
 //! A program may hold a lock while it submits, and take the same lock in a callback. Therefore a thread that
-//! submits, cancels or waits runs no callback (rule S8): [`is_submitting`] tells such a thread, and callbacks
+//! submits, cancels or waits runs no callback (rule S8): [`is_submitting`] is true on such a thread, and callbacks
 //! that become due there are [deferred](crate::Backend::defer).
 
 use super::host_wait::CallbackRecord;
@@ -107,7 +107,7 @@ impl DeferredWork {
         left == 0 && self.yielding_queue.is_none() && !self.runs_late
     }
 
-    /// Whether a burst has left too much memory to keep.
+    /// True if a burst has left too much memory to keep.
     fn is_large(&self) -> bool {
         // `LARGE` is a power of two: if one capacity reaches it, so does the union of their bits.
         let capacities = self.released.capacity()
@@ -135,7 +135,7 @@ struct ThreadState {
     inbox: RefCell<VecDeque<LeftWork>>,
     /// For the next call; `spare` has those for calls nested in it.
     next: Cell<Option<Box<DeferredWork>>>,
-    #[expect(clippy::vec_box, reason = "agendas move between here and calls, and are large")]
+    #[expect(clippy::vec_box, reason = "they move between here and calls, and are large")]
     spare: RefCell<Vec<Box<DeferredWork>>>,
 }
 
@@ -161,6 +161,8 @@ impl ThreadState {
     }
 }
 
+// An argument that is not used is dropped too.
+#[cfg_attr(mutants, mutants::skip)]
 #[cold]
 fn drop_large(deferred: Box<DeferredWork>) {
     drop(deferred);
@@ -175,7 +177,7 @@ fn with<R>(use_state: impl FnOnce(&ThreadState) -> R) -> Option<R> {
     THREAD.try_with(use_state).ok()
 }
 
-/// Whether this thread is inside a call that must not call the program. A thread that is exiting may be.
+/// True if this thread is inside a call that must not call the program. A thread that is exiting may be.
 pub(super) fn is_submitting() -> bool {
     with(|local| local.submitting.get() > 0).unwrap_or(true)
 }
@@ -198,7 +200,7 @@ impl WithoutCallbacks {
         drop(super::DeferredCallbacks::new(run));
     }
 
-    /// Whether this thread has such a guard, or is inside a call that forbids callbacks.
+    /// True if this thread has such a guard, or is inside a call that forbids callbacks.
     pub fn is_active() -> bool {
         is_submitting()
     }
@@ -210,7 +212,7 @@ impl Drop for WithoutCallbacks {
     }
 }
 
-/// Whether this thread's innermost call leaves its work to the calls around it.
+/// True if this thread's innermost call leaves its work to the calls around it.
 pub(super) fn is_nested() -> bool {
     with(|local| local.depth.get() > MAX_DEPTH).unwrap_or(false)
 }
@@ -259,7 +261,7 @@ impl<'a> EngineCall<'a> {
         self.deferred.get_or_insert_default()
     }
 
-    /// Whether the call leaves its work to the call around it.
+    /// True if the call leaves its work to the call around it.
     #[inline]
     pub(crate) fn is_nested(&self) -> bool {
         self.depth > MAX_DEPTH
@@ -297,6 +299,7 @@ impl Drop for EngineCall<'_> {
 
 impl EngineCall<'_> {
     /// Ends the call as `drop` does; inlined for frequent callers.
+    #[cfg_attr(mutants, mutants::skip)]
     #[inline(always)]
     pub(crate) fn end(mut self) {
         self.leave();

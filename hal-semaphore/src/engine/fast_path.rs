@@ -12,16 +12,16 @@
 //! it is in flight, it is like any other: a full device sends it back to the head of `queued`, and
 //! [`QueueGuard::run`] does what follows.
 
-use super::admit::OrderedWaits;
 #[cfg(doc)]
 use super::queue::Op;
 use super::queue::{InFlight, OpState, QueueGuard};
+use super::route::OrderedWaits;
 use super::timeline_state::Promise;
 use crate::backend::{Backend, Batch, BatchItem, Submitted, Transition, WaitClass};
 use crate::slab::Key;
 
 impl<B: Backend> QueueGuard<'_, B> {
-    /// Whether a new operation would be the only work of the queue.
+    /// True if a new operation would be the only work of the queue.
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         let state = &self.state;

@@ -47,16 +47,20 @@
 mod admit;
 mod deferred_callbacks;
 mod deferred_work;
+mod device_loss;
+mod early_ends;
 mod fast_path;
 mod flow_window;
 mod host_wait;
 mod outbox;
 mod queue;
+mod queue_choice;
 mod retire;
-mod stop;
+mod route;
+mod shutdown;
 mod submit;
 mod timeline_state;
-mod wait;
+mod wait_class;
 mod wait_lists;
 mod work_loop;
 
@@ -178,7 +182,7 @@ impl<W> fmt::Display for Refused<W> {
 
 impl<W> std::error::Error for Refused<W> {}
 
-/// Whether a host wait needs all of its timelines or any.
+/// The timelines that end a host wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
     /// Every one.
@@ -288,16 +292,16 @@ struct Device {
     completion: Completion,
     /// The other devices whose points this device can wait for natively, sorted.
     peers: Box<[usize]>,
-    /// Whether `lost` holds anything.
+    /// True if `lost` holds anything.
     is_lost: AtomicU64,
     lost: Mutex<Option<Failure>>,
     /// The backend failed to make an event: operations that need a new one run without it from then on.
     out_of_events: AtomicU64,
-    /// The device was full once. Reports are counted from then on, to tell "is full" from "was full".
+    /// The device was full once. Reports are counted from then on, to distinguish "is full" from "was full".
     counts_reports: AtomicU64,
     /// How often the backend called [`Completer::unblock`].
     unblocks: AtomicU64,
-    /// Whether `full` holds anything.
+    /// True if `full` holds anything.
     any_full: AtomicU64,
     /// Queues that wait for the device to have capacity.
     full: Mutex<Vec<u32>>,
@@ -328,7 +332,7 @@ impl Device {
         }
     }
 
-    /// Whether queues of this device, whose number is `own`, can wait natively for queues of `producer`.
+    /// True if queues of this device, whose number is `own`, can wait natively for queues of `producer`.
     fn reaches(&self, own: usize, producer: usize) -> bool {
         self.native_waits != NativeWaits::None
             && (own == producer || self.peers.binary_search(&producer).is_ok())
@@ -716,7 +720,7 @@ fn make_devices(specs: &[DeviceSpec]) -> Box<[Device]> {
 
 fn make_queues<B: Backend>(specs: &[DeviceSpec]) -> Box<[Queue<B>]> {
     let devices = make_devices(specs);
-    // Whether another device can wait for the queues of a device.
+    // Devices for whose queues another device can wait.
     let mut waited_for = vec![false; specs.len()];
     for device in &devices {
         for &peer in &device.peers {
@@ -727,10 +731,10 @@ fn make_queues<B: Backend>(specs: &[DeviceSpec]) -> Box<[Queue<B>]> {
     }
     let mut queues = Vec::new();
     for ((number, device), waited_for) in (0u16..).zip(&devices).zip(waited_for) {
-        let watched = waited_for || (device.queues > 1 && device.native_waits != NativeWaits::None);
+        let awaitable = waited_for || (device.queues > 1 && device.native_waits != NativeWaits::None);
         for ordinal in (0u16..).take(device.queues as usize) {
             let index = queue_number(queues.len());
-            queues.push(Queue::new(QueueId { index, device: number, ordinal }, watched));
+            queues.push(Queue::new(QueueId { index, device: number, ordinal }, awaitable));
         }
     }
     queues.into()
@@ -788,8 +792,8 @@ impl<B: Backend> Shared<B> {
         Arc::new(TimelineState::new(key, false, value))
     }
 
-    /// The state that stands in for a foreign timeline.
-    fn stand_in(&self) -> Arc<TimelineState> {
+    /// A state for a foreign timeline, which a subscription moves.
+    fn new_foreign_state(&self) -> Arc<TimelineState> {
         Arc::new(TimelineState::new(TimelineKey { engine: 0, number: 0 }, true, 0))
     }
 

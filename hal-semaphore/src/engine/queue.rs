@@ -195,7 +195,7 @@ impl<B: Backend> Op<B> {
         self.waits.push(WaitRecord { timeline: timeline_state, value, state, failure_entry: None });
     }
 
-    /// Whether all of its waits are satisfied by the order of `queue`.
+    /// True if all of its waits are satisfied by the order of `queue`.
     #[inline]
     pub(super) fn waits_for_nothing_but(&self, queue: u32) -> bool {
         self.waits.iter().all(|wait| wait.producer() == Some(queue))
@@ -221,7 +221,6 @@ impl<B: Backend> Op<B> {
         is_barrier && begins && self.work.is_some()
     }
 
-    /// Whether its cleanup runs.
     pub(super) fn is_cleaning_up(&self) -> bool {
         self.kind == ActionKind::Barrier && self.state == OpState::Running
     }
@@ -242,7 +241,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// Whether it is over, after the device has completed the queue up to `completed`.
+    /// True if it is over, after the device has completed the queue up to `completed`.
     pub(super) fn has_ended(&self, completed: u64) -> bool {
         self.epoch <= completed || self.failure.is_some() || !self.on_device
     }
@@ -330,7 +329,7 @@ impl<B: Backend> Effects<B> {
         }
     }
 
-    /// Whether all of them return soon. The caller says whether work is reclaimed later.
+    /// True if all of them return soon. The caller says whether work is reclaimed later.
     pub(super) fn are_quick(&self, reclaims_later: bool) -> bool {
         (reclaims_later || self.reclaims.is_empty())
             && self.subscriptions.is_empty()
@@ -480,7 +479,7 @@ impl<B: Backend> QueueState<B> {
         }
     }
 
-    /// Whether the oldest operation in flight can retire, as far as the queue itself can tell.
+    /// True if the oldest operation in flight can retire, by the state of the queue alone.
     #[inline(always)]
     pub(super) fn is_due(&self) -> bool {
         !self.gated
@@ -492,7 +491,7 @@ impl<B: Backend> QueueState<B> {
             })
     }
 
-    /// Whether nothing is under way, and no thread is about to act for the queue.
+    /// True if nothing is under way, and no thread is about to act for the queue.
     pub(super) fn is_idle(&self) -> bool {
         self.ops.len() == 0 && self.performing == 0 && !self.submitting && self.effects.is_empty()
     }
@@ -670,7 +669,7 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
         Self { shared, index, queue, device: shared.device(queue), state: queue.lock_for_work(), deferred }
     }
 
-    /// Whether another thread will work for the queue next, so that this one can leave. A thread that submits
+    /// True if another thread will work for the queue next, so that this one can leave. A thread that submits
     /// leaves after one round, to any thread; a thread that completes something does not leave work to threads
     /// that submit.
     // Decides who does the work, not what is done.
@@ -693,6 +692,8 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
     }
 
     /// Releases the lock.
+    // A guard that is dropped releases the lock too.
+    #[cfg_attr(mutants, mutants::skip)]
     #[inline(always)]
     pub(super) fn unlock(self) {
         self.queue.state.unlock(self.state);

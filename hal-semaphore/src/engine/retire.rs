@@ -177,7 +177,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Whether a lost device will not report something in flight. Operations that it was not given end with
+    /// True if a lost device will not report something in flight. Operations that it was not given end with
     /// those that have not started.
     #[inline(always)]
     pub(super) fn needs_sweep(&self) -> bool {
@@ -270,13 +270,15 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
         match record.state {
             WaitState::InQueueList(number) => {
-                record.timeline.unpark(ListOwner::queue(self.index), record.value, number)
+                record.timeline.remove_timepoint(ListOwner::queue(self.index), record.value, number)
             }
-            WaitState::InHostList(number) => record.timeline.unpark(ListOwner::HOST, record.value, number),
+            WaitState::InHostList(number) => {
+                record.timeline.remove_timepoint(ListOwner::HOST, record.value, number)
+            }
             WaitState::Dependency(_) | WaitState::Reached => {}
         }
         if let Some(number) = record.failure_entry {
-            record.timeline.unpark(ListOwner::HOST, record.value, number);
+            record.timeline.remove_timepoint(ListOwner::HOST, record.value, number);
         }
     }
 
@@ -353,7 +355,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.shared.outbox.post(identity, Delivery { timeline, state, pending_deliveries });
     }
 
-    /// Whether an operation was done early, or is on its device or the host: then it cannot be cancelled.
+    /// True if an operation was done early, or is on its device or the host: then it cannot be cancelled.
     pub(super) fn has_started(&self, key: Key) -> bool {
         self.state.ops.get(key).is_some_and(|op| {
             matches!(op.state, OpState::Submitted | OpState::Running)
@@ -368,11 +370,11 @@ fn gate(record: &WaitRecord, queue: u32) -> bool {
     if record.timeline.value() >= record.value || timeline_state.failure().is_some() {
         return false;
     }
-    record.timeline.park(&mut timeline_state, ListOwner::HOST, record.value, Target::Gate(queue));
+    record.timeline.add_timepoint(&mut timeline_state, ListOwner::HOST, record.value, Target::Gate(queue));
     true
 }
 
-/// Whether the device has completed it, or something behind it.
+/// True if the device has completed it, or something behind it.
 fn is_reported(entry: &InFlight, completed: u64) -> bool {
     entry.epoch <= completed
 }

@@ -71,7 +71,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         !state.submitting && !state.queued.is_empty() && !state.window.is_full() && self.may_start()
     }
 
-    /// Whether the queue may start work: its device is not lost, and its operations are not being failed.
+    /// True if the queue may start work: its device is not lost, and its operations are not being failed.
     pub(super) fn may_start(&self) -> bool {
         self.state.lost.is_none() && self.state.unstarted_sweep.is_none()
     }
@@ -408,7 +408,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         let key = self.take_back(refused, fails, last_native);
         if self.state.closing {
             // Operations were failed while these looked as if they were on the device.
-            self.fail_all_unstarted(&super::stop::shutdown_failure());
+            self.fail_all_unstarted(&super::shutdown::shutdown_failure());
         }
         match stop {
             Some(StopReason::Failed(failure)) => {
@@ -602,7 +602,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     }
 }
 
-/// Whether the queue with this frontier, or the batch that is being made for it, already waits for the
+/// True if the queue with this frontier, or the batch that is being made for it, already waits for the
 /// dependency or for a later epoch of its queue.
 fn is_dominated<B: Backend>(
     shared: &Shared<B>,

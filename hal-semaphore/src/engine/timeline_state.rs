@@ -55,9 +55,9 @@ const LARGE: usize = 1024;
 /// The receiver of a released timepoint.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// One wait of a blocked operation. `wide`: the operation has other waits. Once the wait is satisfied by
+    /// One wait of a blocked operation. `has_others`: the operation has other waits. Once the wait is satisfied by
     /// order, only a failure matters to it.
-    Op { queue: u32, key: Key, wait: u32, wide: bool },
+    Op { queue: u32, key: Key, wait: u32, has_others: bool },
     /// A wait that is satisfied by order, of an operation that is not submitted yet: only a failure matters to
     /// it.
     OpFailure { queue: u32, key: Key },
@@ -108,7 +108,7 @@ pub(crate) struct TimelineInner {
     lists: WaitLists,
     /// Promises of work that is queued or submitted, by value, queue and epoch.
     promises: VecDeque<Promise>,
-    /// The subscription to the foreign timeline that this state stands in for.
+    /// The subscription to the foreign timeline, if this is the state of one.
     subscription: Option<Box<dyn Any + Send>>,
     /// The engine's list of large timelines has this one.
     large: bool,
@@ -122,7 +122,7 @@ pub(crate) struct TimelineState {
     /// The largest promised value, for readers without the lock, who may see an older one. It orders nothing.
     promised: std::sync::atomic::AtomicU64,
     key: TimelineKey,
-    /// It stands in for a foreign timeline.
+    /// It is the state of a foreign timeline.
     foreign: bool,
     state: Mutex<TimelineInner>,
 }
@@ -136,7 +136,7 @@ impl fmt::Debug for TimelineState {
     }
 }
 
-/// Whether a wait is over.
+/// The status of a wait.
 #[derive(Clone, Debug)]
 pub(crate) enum WaitStatus {
     Open,
@@ -362,8 +362,8 @@ impl TimelineState {
         self.prune(state);
     }
 
-    /// Adds a timepoint of an open wait. Returns the number for [`unpark`](TimelineState::unpark).
-    pub(super) fn park(
+    /// Adds a timepoint of an open wait. Returns the number for [`remove_timepoint`](TimelineState::remove_timepoint).
+    pub(super) fn add_timepoint(
         &self,
         state: &mut TimelineInner,
         owner: ListOwner,
@@ -379,7 +379,7 @@ impl TimelineState {
     }
 
     /// Removes a timepoint whose owner no longer waits. It may have been released already.
-    pub(crate) fn unpark(&self, owner: ListOwner, value: u64, order: u32) {
+    pub(crate) fn remove_timepoint(&self, owner: ListOwner, value: u64, order: u32) {
         let mut state = self.state.lock();
         let removed = state.lists.remove(owner, value, order);
         self.count_listeners(&state);
@@ -402,7 +402,7 @@ impl TimelineState {
         self.listeners.store(state.lists.queue_waits(), Ordering::Relaxed);
     }
 
-    /// Whether a submitted promise may satisfy a wait. The caller has moved its queue's `submitted` and passed
+    /// True if a submitted promise may satisfy a wait. The caller has moved its queue's `submitted` and passed
     /// a sequentially consistent fence.
     #[inline]
     pub(super) fn has_listeners(&self) -> bool {
@@ -417,7 +417,7 @@ impl TimelineState {
         self.count_listeners(state);
     }
 
-    /// Whether there may be promises that are enough for `value`, which is not reached. It reads without the
+    /// True if there may be promises that are enough for `value`, which is not reached. It reads without the
     /// lock: the answer may be out of date.
     #[inline]
     pub(super) fn may_be_promised(&self, value: u64) -> bool {
@@ -481,7 +481,7 @@ impl TimelineState {
             None if reached >= value => return Err(Ok(reached)),
             None => {}
         }
-        let order = self.park(&mut state, ListOwner::HOST, value, target);
+        let order = self.add_timepoint(&mut state, ListOwner::HOST, value, target);
         Ok((order, state.becomes_large()))
     }
 
@@ -552,7 +552,7 @@ impl TimelineInner {
         self.promises.back()
     }
 
-    /// Whether the last promise, and no other, is enough for `value`.
+    /// True if the last promise, and no other, is enough for `value`.
     fn only_last_is_enough(&self, value: u64) -> bool {
         let mut from_last = self.promises.iter().rev().map(|promise| promise.value >= value);
         from_last.next() == Some(true) && from_last.next() != Some(true)
@@ -594,7 +594,7 @@ impl TimelineInner {
         self.lists.pop_of(queue, value)
     }
 
-    /// Whether the timeline has become large and is not in the engine's list yet.
+    /// True if the timeline has become large and is not in the engine's list yet.
     // A limit of memory: either side of it is as good.
     #[cfg_attr(mutants, mutants::skip)]
     pub(super) fn becomes_large(&mut self) -> bool {

@@ -81,6 +81,8 @@ struct Index {
 #[derive(Default)]
 struct OwnerHasher(u64);
 
+// Any hash is correct: of few numbers.
+#[cfg_attr(mutants, mutants::skip)]
 impl Hasher for OwnerHasher {
     fn finish(&self) -> u64 {
         self.0
@@ -176,7 +178,7 @@ impl WaitLists {
         self.lists.len()
     }
 
-    /// Whether [`pop`](WaitLists::pop) would take something.
+    /// True if [`pop`](WaitLists::pop) would take something.
     #[inline]
     pub(super) fn releases(&self, reached: u64) -> bool {
         match &self.index {
@@ -285,14 +287,14 @@ impl WaitLists {
                 return true;
             }
             left -= 1;
-            if let Some((failure_entry, &Target::Op { key: op, wait, wide: true, .. })) = list.sole() {
+            if let Some((failure_entry, &Target::Op { key: op, wait, has_others: true, .. })) = list.sole() {
                 let failure_entry = Some(self.give_to_host(place, failure_entry));
                 ordered.push(OrderedWait { op, wait, failure_entry });
                 return false;
             }
             let Some((value, target)) = self.pop_at(place, reached) else { return false };
-            let Target::Op { key: op, wait, wide, .. } = target else { continue };
-            let failure_entry = wide.then(|| self.push(ListOwner::HOST, value, target));
+            let Target::Op { key: op, wait, has_others, .. } = target else { continue };
+            let failure_entry = has_others.then(|| self.push(ListOwner::HOST, value, target));
             ordered.push(OrderedWait { op, wait, failure_entry });
         }
         false
@@ -314,7 +316,7 @@ impl WaitLists {
         self.push(ListOwner::HOST, value, target)
     }
 
-    /// Whether that queue has a wait whose value is at most `reached`.
+    /// True if that queue has a wait whose value is at most `reached`.
     #[cfg(test)]
     fn release_of(&self, queue: u32, reached: u64) -> bool {
         self.place(ListOwner::queue(queue))
@@ -369,7 +371,7 @@ impl WaitLists {
         self.empty = self.lists.len();
     }
 
-    /// Whether a list has become large since the last [`trim`](WaitLists::trim).
+    /// True if a list has become large since the last [`trim`](WaitLists::trim).
     pub(super) fn are_large(&self) -> bool {
         self.large
     }
@@ -442,7 +444,7 @@ mod tests {
             for (id, step) in (0u32..).zip(steps) {
                 match step {
                     ListStep::Push(owner, value) => {
-                        let target = Target::Op { queue: 0, key, wait: id, wide: id % 2 == 0 };
+                        let target = Target::Op { queue: 0, key, wait: id, has_others: id % 2 == 0 };
                         let order = lists.push(owner, value, target);
                         prop_assert!(order > last, "a number is used again");
                         last = order;
@@ -530,7 +532,7 @@ mod tests {
         let key = Slab::<()>::new().next_key();
         let mut lists = WaitLists::default();
         for queue in 0..100 {
-            lists.push(ListOwner::queue(queue), 1, Target::Op { queue, key, wait: 0, wide: false });
+            lists.push(ListOwner::queue(queue), 1, Target::Op { queue, key, wait: 0, has_others: false });
             assert_eq!(lists.index.is_some(), lists.lists.len() > MANY, "{} lists", lists.lists.len());
         }
         while lists.pop(1).is_some() {
@@ -549,14 +551,15 @@ mod tests {
             ordered.iter().map(|ordered| ordered.failure_entry).collect::<Vec<_>>()
         };
         for round in 1..10 {
-            let order = lists.push(ListOwner::queue(7), 1, Target::Op { queue: 7, key, wait: 0, wide: true });
+            let order =
+                lists.push(ListOwner::queue(7), 1, Target::Op { queue: 7, key, wait: 0, has_others: true });
             assert_eq!(lists.queue_waits(), 1);
             assert_eq!(take(&mut lists), [Some(order)]);
             assert_eq!((lists.queue_waits(), lists.len()), (0, 1), "round {round}");
             assert!(take(&mut lists).is_empty(), "it is taken once");
             assert!(lists.releases(1) && lists.remove(ListOwner::HOST, 1, order).is_some());
         }
-        lists.push(ListOwner::queue(7), 1, Target::Op { queue: 7, key, wait: 0, wide: false });
+        lists.push(ListOwner::queue(7), 1, Target::Op { queue: 7, key, wait: 0, has_others: false });
         assert_eq!(take(&mut lists), [None]);
         assert!(lists.are_empty(), "there is nothing that a failure would matter to");
     }
@@ -565,8 +568,9 @@ mod tests {
     fn wait_that_was_not_always_the_only_one_is_satisfied_once_though_its_list_becomes_the_hosts() {
         let key = Slab::<()>::new().next_key();
         let mut lists = WaitLists::default();
-        let [first, _] = [0, 1]
-            .map(|wait| lists.push(ListOwner::queue(7), 1, Target::Op { queue: 7, key, wait, wide: true }));
+        let [first, _] = [0, 1].map(|wait| {
+            lists.push(ListOwner::queue(7), 1, Target::Op { queue: 7, key, wait, has_others: true })
+        });
         assert!(lists.remove(ListOwner::queue(7), 1, first).is_some());
         let mut ordered = SmallVec::new();
         assert!(!lists.take_ordered(7, 1, 3, &mut ordered), "there are no more");
@@ -579,7 +583,7 @@ mod tests {
         let key = Slab::<()>::new().next_key();
         let mut lists = WaitLists::default();
         let push = |lists: &mut WaitLists, queue| {
-            lists.push(ListOwner::queue(queue), 1, Target::Op { queue, key, wait: 0, wide: false })
+            lists.push(ListOwner::queue(queue), 1, Target::Op { queue, key, wait: 0, has_others: false })
         };
         push(&mut lists, 0);
         assert!(!lists.are_large());
@@ -598,7 +602,7 @@ mod tests {
         let key = Slab::<()>::new().next_key();
         let mut lists = WaitLists::default();
         for queue in 0..1_000 {
-            lists.push(ListOwner::queue(queue), 1, Target::Op { queue, key, wait: 0, wide: false });
+            lists.push(ListOwner::queue(queue), 1, Target::Op { queue, key, wait: 0, has_others: false });
             assert!(lists.pop(1).is_some());
             lists.prune();
         }

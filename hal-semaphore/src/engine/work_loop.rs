@@ -59,7 +59,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Whether nothing is left to do after `rounds` rounds.
+    /// True if nothing is left to do after `rounds` rounds.
     #[inline(always)]
     fn is_done(&self, rounds: usize) -> bool {
         let brings = rounds == 0 && !self.deferred.released.is_empty();
@@ -222,7 +222,7 @@ fn queue_of(target: &Target) -> Option<u32> {
 }
 
 impl<T: Timeline> Publication<T> {
-    /// Whether both are values of one timeline.
+    /// True if both are values of one timeline.
     fn merges(&self, other: &Self) -> bool {
         let key = |publication: &Self| publication.timeline.key();
         self.state.is_ok() && other.state.is_ok() && key(self).is_some() && key(self) == key(other)
@@ -574,7 +574,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Subscribes to a foreign timeline on behalf of its stand-in.
+    /// Subscribes to a foreign timeline on behalf of its state.
     pub(super) fn subscribe(&self, timeline: &B::Timeline, value: u64, timeline_state: &Arc<TimelineState>) {
         let engine: Weak<dyn EngineEvents> = self.this.clone();
         let subscriber = Subscriber::new(engine, timeline_state);
@@ -787,11 +787,11 @@ mod tests {
         let timeline_state = shared.new_timeline_state(0);
         for wait in (0u32..).take(2 * RELEASE_BATCH + 1) {
             let key = crate::slab::Slab::<()>::new().next_key();
-            timeline_state.park(
+            timeline_state.add_timepoint(
                 &mut timeline_state.lock(),
                 crate::engine::ListOwner::queue(1),
                 1,
-                Target::Op { queue: 1, key, wait, wide: false },
+                Target::Op { queue: 1, key, wait, has_others: false },
             );
         }
         // The queue has submitted epoch zero, and nothing else.

@@ -113,7 +113,7 @@ impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Fake<T, W, OBSERVES> 
         self
     }
 
-    /// Tells work whose reclaim calls the program back. By default none does.
+    /// Selects work whose reclaim calls the program back. By default none does.
     pub(crate) fn calls_back(mut self, hook: impl Fn(&W) -> bool + Send + Sync + 'static) -> Self {
         self.calls_back = Some(Box::new(hook));
         self

@@ -3,8 +3,10 @@
 //! Random graphs of operations, and the oracle for the order in which they ran and for their failures.
 //!
 //! Most waits of such a graph cost nothing: the engine drops them because queue order, or an earlier native wait,
-//! already implies them. The devices do exactly what they are told and no more, so a wait that was dropped wrongly
+//! already implies them. The devices do exactly what the engine asks and no more, so a wait that was dropped wrongly
 //! shows as an operation that ran before its dependency. The oracle is a walk over the execution log.
+//!
+//! `dag.rs` runs the graphs under random orders of steps and in threads, `shuttle.rs` under schedules of a checker.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use hal_semaphore::backend::{DeviceSpec, NativeWaits};

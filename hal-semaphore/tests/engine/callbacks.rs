@@ -590,7 +590,7 @@ fn job_that_is_cancelled_deep_inside_callbacks_while_an_event_is_made_fails() {
 }
 
 /// `call_back` runs at once on a thread that may call the program, and on another one as long as this one must
-/// not. `is_active` tells, also on an exiting thread (S8).
+/// not. `is_active` says so, also on an exiting thread (S8).
 #[test]
 fn thread_that_must_not_call_back_defers_to_another_one() {
     let (sender, receiver) = mpsc::channel();
@@ -662,7 +662,7 @@ fn callbacks_that_wait_for_the_submitting_thread_do_not_hold_a_thread_each() {
 }
 
 /// Of some callbacks that become due inside `submit` each waits until the one behind it has been called.
-/// Whatever bounds their threads, all of them end (S13).
+/// All of them end, however many threads there are (S13).
 #[test]
 fn callbacks_that_wait_for_those_behind_them_all_end() {
     const CALLBACKS: usize = 20;
@@ -900,7 +900,7 @@ fn callback_on_a_foreign_signal_runs_after_sixteen_deliveries() {
     while far.query().unwrap() < 40 {
         let before = far.query().unwrap();
         rig.drop_deferred();
-        assert!(far.query().unwrap() > before, "no thread is left to tell the rest");
+        assert!(far.query().unwrap() > before, "no thread is left to make the rest of the signals");
     }
 }
 

@@ -9,7 +9,7 @@ use hal_semaphore::*;
 use std::time::Duration;
 
 /// A barrier that waits for two timelines and has something to clean up.
-struct Held {
+struct BlockedCleanup {
     rig: Rig,
     first: Semaphore,
     second: Semaphore,
@@ -17,7 +17,7 @@ struct Held {
     ticket: Ticket,
 }
 
-impl Held {
+impl BlockedCleanup {
     fn new() -> Self {
         let rig = Rig::new(2, NativeWaits::None);
         let [first, second, end] = rig.semaphores();
@@ -43,77 +43,77 @@ impl Held {
 
 #[test]
 fn reached_barrier_is_not_cleaned_up_and_its_work_is_reclaimed() {
-    let held = Held::new();
-    held.rig.job(1, &[], &[(&held.first, 1)], 2);
-    held.second.signal(1).unwrap();
-    held.rig.run_until_idle();
-    assert_eq!(held.end.query().unwrap(), 1);
-    assert!(held.rig.take_host().is_empty());
-    let mut reclaimed = held.rig.reclaimed();
+    let blocked = BlockedCleanup::new();
+    blocked.rig.job(1, &[], &[(&blocked.first, 1)], 2);
+    blocked.second.signal(1).unwrap();
+    blocked.rig.run_until_idle();
+    assert_eq!(blocked.end.query().unwrap(), 1);
+    assert!(blocked.rig.take_host().is_empty());
+    let mut reclaimed = blocked.rig.reclaimed();
     reclaimed.sort_unstable();
     assert_eq!(reclaimed, [1, 2]);
-    held.rig.assert_idle();
+    blocked.rig.assert_idle();
 }
 
 #[test]
 fn barrier_whose_wait_fails_is_cleaned_up_before_its_signals_fail() {
-    let held = Held::new();
+    let blocked = BlockedCleanup::new();
     let cause = broken("given up");
-    held.first.fail(cause.clone());
-    let task = held.cleaning();
+    blocked.first.fail(cause.clone());
+    let task = blocked.cleaning();
     // Neither the other wait nor the cleanup's own result matters.
-    held.second.signal(1).unwrap();
-    assert_eq!(held.rig.engine.cancel(held.ticket), Cancel::TooLate);
-    assert_eq!(held.end.query().unwrap(), 0);
+    blocked.second.signal(1).unwrap();
+    assert_eq!(blocked.rig.engine.cancel(blocked.ticket), Cancel::TooLate);
+    assert_eq!(blocked.end.query().unwrap(), 0);
     task.finish(Err(broken("while it was cleaned up")));
-    held.has_failed_with(&cause);
+    blocked.has_failed_with(&cause);
 }
 
 #[test]
 fn barrier_whose_two_waits_fail_is_cleaned_up_once() {
-    let held = Held::new();
+    let blocked = BlockedCleanup::new();
     let cause = broken("parity");
-    held.rig.failing_job(1, &[], &[(&held.first, 1), (&held.second, 1)], 2, &cause);
-    held.rig.run_until_idle();
-    held.cleaning().finish(Ok(()));
-    held.has_failed_with(&cause);
+    blocked.rig.failing_job(1, &[], &[(&blocked.first, 1), (&blocked.second, 1)], 2, &cause);
+    blocked.rig.run_until_idle();
+    blocked.cleaning().finish(Ok(()));
+    blocked.has_failed_with(&cause);
 }
 
 #[test]
 fn dropped_cleanup_has_ended() {
-    let held = Held::new();
+    let blocked = BlockedCleanup::new();
     let cause = broken("given up");
-    held.second.fail(cause.clone());
-    drop(held.cleaning());
-    held.has_failed_with(&cause);
+    blocked.second.fail(cause.clone());
+    drop(blocked.cleaning());
+    blocked.has_failed_with(&cause);
 }
 
 #[test]
 fn barrier_of_a_lost_device_is_cleaned_up_before_its_signals_fail() {
-    let held = Held::new();
+    let blocked = BlockedCleanup::new();
     let cause = gone();
-    held.rig.lose(0, &cause);
-    held.cleaning().finish(Ok(()));
-    held.has_failed_with(&cause);
+    blocked.rig.lose(0, &cause);
+    blocked.cleaning().finish(Ok(()));
+    blocked.has_failed_with(&cause);
     // And one that comes later.
-    let later = held.rig.semaphore();
-    held.rig.submit(0, &[], &[(&later, 1)], Action::Cleanup(Job::new(3)));
+    let later = blocked.rig.semaphore();
+    blocked.rig.submit(0, &[], &[(&later, 1)], Action::Cleanup(Job::new(3)));
     assert_eq!(later.query().unwrap(), 0);
-    let (task, _) = held.rig.take_host().pop().unwrap();
+    let (task, _) = blocked.rig.take_host().pop().unwrap();
     task.finish(Ok(()));
     assert!(later.query().unwrap_err().same_root(&cause));
-    held.rig.assert_idle();
+    blocked.rig.assert_idle();
 }
 
 #[test]
 fn barrier_that_is_cancelled_is_cleaned_up_before_its_signals_fail() {
-    let held = Held::new();
-    assert_eq!(held.rig.engine.cancel(held.ticket), Cancel::Cancelled);
-    assert_eq!(held.rig.engine.cancel(held.ticket), Cancel::TooLate);
-    held.cleaning().finish(Ok(()));
-    assert_eq!(held.end.query().unwrap_err().code(), Code::Cancelled);
-    assert_eq!(held.rig.engine.cancel(held.ticket), Cancel::Ended);
-    held.rig.assert_idle();
+    let blocked = BlockedCleanup::new();
+    assert_eq!(blocked.rig.engine.cancel(blocked.ticket), Cancel::Cancelled);
+    assert_eq!(blocked.rig.engine.cancel(blocked.ticket), Cancel::TooLate);
+    blocked.cleaning().finish(Ok(()));
+    assert_eq!(blocked.end.query().unwrap_err().code(), Code::Cancelled);
+    assert_eq!(blocked.rig.engine.cancel(blocked.ticket), Cancel::Ended);
+    blocked.rig.assert_idle();
 }
 
 /// It waits for an earlier job of its queue: it is queued behind that, and has nothing to clean up.
@@ -174,32 +174,32 @@ fn queued_barrier_of_a_lost_device_is_cleaned_up_before_its_signals_fail() {
 
 #[test]
 fn shutdown_waits_for_cleanups_until_its_limit() {
-    let held = Held::new();
+    let blocked = BlockedCleanup::new();
     within(LIMIT, move || {
         let unfinished =
-            held.rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
+            blocked.rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
         assert_eq!((unfinished.in_flight, unfinished.host), (0, 1));
         // No waiter waits forever.
-        assert_eq!(held.end.query().unwrap_err().code(), Code::Cancelled);
-        let (task, _) = held.rig.take_host().pop().unwrap();
+        assert_eq!(blocked.end.query().unwrap_err().code(), Code::Cancelled);
+        let (task, _) = blocked.rig.take_host().pop().unwrap();
         task.finish(Ok(()));
-        held.rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap();
-        held.rig.assert_idle();
+        blocked.rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap();
+        blocked.rig.assert_idle();
     });
 }
 
 #[test]
 fn barrier_in_cleanup_at_the_limit_of_a_shutdown_fails_with_its_own_cause() {
-    let held = Held::new();
+    let blocked = BlockedCleanup::new();
     let cause = broken("given up");
-    held.first.fail(cause.clone());
-    let task = held.cleaning();
+    blocked.first.fail(cause.clone());
+    let task = blocked.cleaning();
     within(LIMIT, move || {
         let unfinished =
-            held.rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
+            blocked.rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
         assert_eq!((unfinished.in_flight, unfinished.host), (0, 1));
         task.finish(Ok(()));
-        held.has_failed_with(&cause);
+        blocked.has_failed_with(&cause);
     });
 }
 

@@ -161,7 +161,7 @@ fn full_queue_keeps_its_order_and_loses_nothing() {
 #[test]
 fn lost_device_fails_its_own_work_and_no_other() {
     let engine = Engine::new(SoftBackend::new(vec![device(2), device(1)])).unwrap();
-    let (x, y, z, held) = (
+    let (x, y, z, blocked) = (
         Semaphore::new(&engine, 0).unwrap(),
         Semaphore::new(&engine, 0).unwrap(),
         Semaphore::new(&engine, 0).unwrap(),
@@ -172,7 +172,7 @@ fn lost_device_fails_its_own_work_and_no_other() {
         engine.submit(device, Affinity::ANY, waits, &signals, Action::Queue(Job::new(signal.1))).unwrap();
     };
     job(0, &[], (&x, 1));
-    job(0, &[(held.clone(), 1)], (&y, 1));
+    job(0, &[(blocked.clone(), 1)], (&y, 1));
     job(1, &[], (&z, 1));
     let cause = Failure::with_origin(Code::Unavailable, Origin::Device, "the card fell off the bus");
     engine.backend().completer().lose(0, cause.clone()).unwrap();
@@ -350,8 +350,8 @@ mod descriptor {
                 .env(ALONE, "1")
                 .output()
                 .unwrap();
-            let told = String::from_utf8_lossy(&alone.stdout);
-            assert!(alone.status.success() && told.contains("1 passed"), "{told}");
+            let output = String::from_utf8_lossy(&alone.stdout);
+            assert!(alone.status.success() && output.contains("1 passed"), "{output}");
             return;
         }
         let Wired { engine, far } = wired(2);

@@ -7,12 +7,13 @@
 //! that it is not here.
 
 use crate::fake::Fake;
+use crate::fake_timeline::FakeTimeline;
 use hal_semaphore::backend::{DeviceSpec, NativeWaits, Submitted, Transition, WaitClass};
 use hal_semaphore::testing::{Job, SoftBackend, SoftStep, device};
-use hal_semaphore::timeline::{Registration, Subscriber, Timeline};
+use hal_semaphore::timeline::Timeline;
 use hal_semaphore::*;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn soft(specs: Vec<DeviceSpec>) -> Engine<SoftBackend> {
@@ -138,79 +139,8 @@ fn c_nothing_blocks_and_a_failed_wait_fails_the_signals() {
     assert_eq!(engine.backend().reclaimed().len(), 2);
 }
 
-/// A timeline that writes down what the engine does to it.
-#[derive(Clone)]
-struct Noted(Arc<NotedInner>);
-
-struct NotedInner {
-    value: AtomicU64,
-    failure: OnceLock<Failure>,
-    recorded: Mutex<Vec<(u64, Option<Point>)>>,
-    notified: Mutex<usize>,
-    registration: Registration,
-}
-
-impl Timeline for Noted {
-    type Subscription = ();
-
-    fn registration(&self) -> Option<&Registration> {
-        Some(&self.0.registration)
-    }
-
-    fn identity(&self) -> usize {
-        Arc::as_ptr(&self.0).addr()
-    }
-
-    fn value(&self) -> u64 {
-        self.0.value.load(Ordering::SeqCst)
-    }
-
-    fn failure(&self) -> Option<Failure> {
-        self.0.failure.get().cloned()
-    }
-
-    fn show(&self, state: Result<u64, (u64, &Failure)>) -> Option<Failure> {
-        match state {
-            Ok(value) => self.0.value.store(value, Ordering::SeqCst),
-            Err((value, failure)) => {
-                assert_eq!(value, self.value(), "a failure does not move the value");
-                assert!(self.0.failure.set(failure.clone()).is_ok(), "a timeline fails once");
-            }
-        }
-        None
-    }
-
-    fn record_step(&self, state: Result<u64, &Failure>, by: Option<Point>) -> bool {
-        if let Ok(value) = state {
-            assert!(self.value() >= value, "the step is shown before it is recorded");
-            self.0.recorded.lock().unwrap().push((value, by));
-        }
-        true
-    }
-
-    fn notify(&self, state: Result<u64, &Failure>) {
-        if let Ok(value) = state {
-            let recorded = self.0.recorded.lock().unwrap();
-            assert!(recorded.iter().any(|(known, _)| *known == value), "what led up to it is known already");
-        }
-        *self.0.notified.lock().unwrap() += 1;
-    }
-
-    fn deliver(&self, state: Result<u64, &Failure>) {
-        match state {
-            // Refused means that another signal was there first.
-            Ok(value) => drop(self.0.registration.signal(value)),
-            Err(failure) => drop(self.0.registration.fail(failure)),
-        }
-    }
-
-    fn subscribe(&self, _value: u64, _subscriber: Subscriber) {
-        unreachable!("each of these timelines is its engine's own")
-    }
-}
-
 /// A device that counts how often it is dropped, how often each work is reclaimed, and panics at work number 666.
-type Counting = Fake<Noted, Arc<AtomicUsize>>;
+type Counting = Fake<FakeTimeline, Arc<AtomicUsize>>;
 
 /// Counts its drops.
 struct CountsDrops(Arc<AtomicUsize>);
@@ -243,40 +173,33 @@ fn counting(queues: usize) -> (Engine<Counting>, Arc<AtomicUsize>) {
     (engine, dropped)
 }
 
-fn noted(engine: &Engine<Counting>) -> Noted {
-    Noted(Arc::new(NotedInner {
-        value: AtomicU64::new(0),
-        failure: OnceLock::new(),
-        recorded: Mutex::default(),
-        notified: Mutex::default(),
-        registration: engine.register(0),
-    }))
-}
-
 /// d. Frontiers advance when work is submitted. Here a timeline is notified only after the work has ended, and
 /// of where it ran.
 #[test]
 fn d_nothing_is_published_before_completion() {
     let (engine, _) = counting(2);
-    let (x, work) = (noted(&engine), Arc::new(AtomicUsize::new(0)));
+    let (x, work) = (FakeTimeline::with_waiters(&engine), Arc::new(AtomicUsize::new(0)));
     for value in 1..=3 {
         let signals = [(x.clone(), value)];
         engine.submit(0, Affinity::queue(1), &[], &signals, Action::Queue(work.clone())).unwrap();
     }
-    assert!(x.0.recorded.lock().unwrap().is_empty());
+    let recorded = || -> Vec<(u64, Option<Point>)> {
+        x.recorded.lock().unwrap().iter().map(|(state, by)| (state.clone().unwrap(), *by)).collect()
+    };
+    assert!(recorded().is_empty());
     assert_eq!(x.value(), 0);
     let queue = engine.queue(0, 1).unwrap();
     let completer = engine.backend().completer().clone();
     completer.complete(queue, 1).unwrap();
     assert_eq!(x.value(), 1);
-    assert_eq!(*x.0.recorded.lock().unwrap(), [(1, Some(Point { queue, epoch: 1 }))]);
+    assert_eq!(recorded(), [(1, Some(Point { queue, epoch: 1 }))]);
     completer.complete(queue, 3).unwrap();
     assert_eq!(x.value(), 3);
     // Of two in one report the last may stand for both.
-    let recorded = x.0.recorded.lock().unwrap();
+    let recorded = recorded();
     assert_eq!(recorded.last(), Some(&(3, Some(Point { queue, epoch: 3 }))));
     assert!(recorded.iter().all(|(value, by)| *by == Some(Point { queue, epoch: *value })), "{recorded:?}");
-    assert_eq!(*x.0.notified.lock().unwrap(), recorded.len());
+    assert_eq!(x.notified.lock().unwrap().len(), recorded.len());
     assert_eq!(work.load(Ordering::SeqCst), 3);
 }
 
@@ -313,7 +236,7 @@ fn e_creation_fails_whole_and_teardown_of_full_lists_ends() {
 #[test]
 fn f_everything_is_dropped_exactly_once() {
     let (engine, dropped) = counting(1);
-    let (x, work) = (noted(&engine), Arc::new(AtomicUsize::new(0)));
+    let (x, work) = (FakeTimeline::with_waiters(&engine), Arc::new(AtomicUsize::new(0)));
     engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(work.clone())).unwrap();
     let queue = engine.queue(0, 0).unwrap();
     let completer = engine.backend().completer().clone();
@@ -557,7 +480,7 @@ fn n_a_failed_submission_returns_everything() {
 
     // A backend that panics loses its device, and nothing else.
     let (engine, _) = counting(1);
-    let (x, work) = (noted(&engine), Arc::new(AtomicUsize::new(666)));
+    let (x, work) = (FakeTimeline::with_waiters(&engine), Arc::new(AtomicUsize::new(666)));
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(work.clone())).unwrap();

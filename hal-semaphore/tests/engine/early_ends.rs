@@ -230,7 +230,7 @@ fn forced_shutdown_calls_back_before_it_returns() {
 /// A program need not have a thread that polls descriptors. During a shutdown the engine polls such a device
 /// itself, or work that has long ended counts as unfinished (S10).
 #[test]
-fn shutdown_polls_a_device_whose_descriptor_nobody_polls() {
+fn shutdown_polls_a_device_whose_descriptor_is_not_polled() {
     within(LIMIT, || {
         // Beside it is a device that would report by itself, and has nothing to do.
         let idle = device(1, NativeWaits::None);
@@ -272,12 +272,12 @@ fn host_operation_of_a_lost_device_ends_once() {
 /// A queue whose device has job 1 forever, and job 2, which a full device is just being offered when
 /// `meanwhile` runs. Returns the signal of job 2.
 fn refused_when_full_after(rig: &Rig, meanwhile: impl FnOnce() + Send + 'static) -> Semaphore {
-    let [held, never, x] = rig.semaphores();
+    let [blocked, never, x] = rig.semaphores();
     rig.job(0, &[], &[], 1);
-    rig.job(0, &[(&never, 1)], &[(&held, 1)], 3);
+    rig.job(0, &[(&never, 1)], &[(&blocked, 1)], 3);
     rig.once(Moment::SubmitBegins(0), move |_| {
         meanwhile();
-        eventually("blocked operations have been cancelled", || held.query().is_err());
+        eventually("blocked operations have been cancelled", || blocked.query().is_err());
     });
     rig.job(0, &[], &[(&x, 1)], 2);
     x
@@ -465,7 +465,7 @@ fn batch_in_the_making_is_not_submitted_once_a_shutdown_has_begun_to_end_the_que
     within(LIMIT, || {
         let rig = Rig::new(2, NativeWaits::Events);
         let [never, gate, x] = rig.semaphores();
-        // These are ended first, all in one turn.
+        // These are ended first, all in one round.
         for id in 1..=64 {
             rig.job(0, &[(&never, 1)], &[], id);
         }

@@ -8,166 +8,14 @@
 //! signals of operations by [`Timeline::deliver`], which never happens on a thread that is inside `submit`.
 
 use crate::fake::Fake;
+use crate::fake_timeline::{FakeTimeline, TimelineCall};
 use crate::rig::{LIMIT, broken, device, eventually, within};
 use hal_semaphore::backend::{DeferredCallbacks, NativeWaits};
-use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A timeline that is registered with the engine and repeats what it is shown.
-struct Mirrored {
-    registration: Registration,
-    value: AtomicU64,
-    failed_at: OnceLock<(u64, Failure)>,
-    /// All shown steps, in order. No thread holds this lock while it calls the engine.
-    shown: Mutex<Vec<Result<u64, u64>>>,
-    /// The recorded steps and their origins.
-    recorded: Mutex<Vec<Recorded>>,
-    /// The notifications.
-    notified: Mutex<Vec<Result<u64, Failure>>>,
-    /// All waits for it go through the engine.
-    is_lonely: bool,
-}
-
-/// A step, and where it was made.
-type Recorded = (Result<u64, Failure>, Option<Point>);
-
-/// A timeline of some other driver.
-#[derive(Default)]
-struct Elsewhere {
-    value: AtomicU64,
-    delivered: Mutex<Vec<Result<u64, Failure>>>,
-    subscribers: Mutex<Vec<(u64, Subscriber)>>,
-    /// Dropped subscriptions.
-    unsubscribed: AtomicUsize,
-    refuses_subscriptions: bool,
-    has_failed: bool,
-    /// A timeline of the engine, and its value when the engine posted a delivery for this one.
-    beside: Option<Arc<Mirrored>>,
-    found: Mutex<Vec<u64>>,
-}
-
-#[derive(Clone)]
-enum MirroredOrElsewhere {
-    Mirrored(Arc<Mirrored>),
-    Elsewhere(Arc<Elsewhere>),
-}
-
-/// A subscription.
-struct FakeSubscription(Arc<Elsewhere>);
-
-impl Drop for FakeSubscription {
-    fn drop(&mut self) {
-        self.0.unsubscribed.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Mirrored {
-    /// Signals from the host; the copy is shown the step as it is made.
-    fn signal(&self, value: u64) -> Result<(), SignalError> {
-        self.registration.signal_and(value, || self.show(Ok(value)))
-    }
-
-    /// Fails from the host, likewise.
-    fn fail(&self, failure: &Failure) -> bool {
-        self.registration.fail_and(failure, |reached| self.show(Err((reached, failure))))
-    }
-
-    fn show(&self, state: Result<u64, (u64, &Failure)>) {
-        match state {
-            Ok(value) => self.value.store(value, Ordering::SeqCst),
-            Err((value, failure)) => {
-                assert!(self.failed_at.set((value, failure.clone())).is_ok(), "a timeline fails once")
-            }
-        }
-        self.shown.lock().unwrap().push(state.map_err(|(value, _)| value));
-    }
-}
-
-impl Timeline for MirroredOrElsewhere {
-    type Subscription = FakeSubscription;
-
-    fn registration(&self) -> Option<&Registration> {
-        match self {
-            MirroredOrElsewhere::Mirrored(mirrored) => Some(&mirrored.registration),
-            MirroredOrElsewhere::Elsewhere(_) => None,
-        }
-    }
-
-    fn identity(&self) -> usize {
-        match self {
-            MirroredOrElsewhere::Mirrored(mirrored) => Arc::as_ptr(mirrored).addr(),
-            MirroredOrElsewhere::Elsewhere(elsewhere) => {
-                let found = elsewhere.beside.as_ref().map(|beside| beside.registration.value());
-                elsewhere.found.lock().unwrap().extend(found);
-                Arc::as_ptr(elsewhere).addr()
-            }
-        }
-    }
-
-    fn value(&self) -> u64 {
-        match self {
-            MirroredOrElsewhere::Mirrored(mirrored) => mirrored.value.load(Ordering::SeqCst),
-            MirroredOrElsewhere::Elsewhere(elsewhere) => elsewhere.value.load(Ordering::SeqCst),
-        }
-    }
-
-    fn failure(&self) -> Option<Failure> {
-        match self {
-            MirroredOrElsewhere::Mirrored(mirrored) => {
-                mirrored.failed_at.get().map(|(_, failure)| failure.clone())
-            }
-            MirroredOrElsewhere::Elsewhere(elsewhere) => {
-                elsewhere.has_failed.then(|| broken("the other driver's"))
-            }
-        }
-    }
-
-    fn show(&self, state: Result<u64, (u64, &Failure)>) -> Option<Failure> {
-        let MirroredOrElsewhere::Mirrored(mirrored) = self else {
-            panic!("this timeline is not the engine's")
-        };
-        mirrored.show(state);
-        None
-    }
-
-    fn record_step(&self, state: Result<u64, &Failure>, by: Option<Point>) -> bool {
-        let MirroredOrElsewhere::Mirrored(mirrored) = self else {
-            panic!("this timeline is not the engine's")
-        };
-        mirrored.recorded.lock().unwrap().push((state.map_err(Failure::clone), by));
-        !mirrored.is_lonely
-    }
-
-    fn notify(&self, state: Result<u64, &Failure>) {
-        let MirroredOrElsewhere::Mirrored(mirrored) = self else {
-            panic!("this timeline is not the engine's")
-        };
-        assert!(!mirrored.is_lonely, "it has no waiters to wake");
-        mirrored.notified.lock().unwrap().push(state.map_err(Failure::clone));
-    }
-
-    fn deliver(&self, state: Result<u64, &Failure>) {
-        match self {
-            MirroredOrElsewhere::Mirrored(_) => panic!("this timeline is the engine's own"),
-            MirroredOrElsewhere::Elsewhere(elsewhere) => {
-                elsewhere.delivered.lock().unwrap().push(state.map_err(Failure::clone))
-            }
-        }
-    }
-
-    fn subscribe(&self, value: u64, subscriber: Subscriber) -> FakeSubscription {
-        let MirroredOrElsewhere::Elsewhere(elsewhere) = self else {
-            panic!("this timeline is the engine's own")
-        };
-        assert!(!elsewhere.refuses_subscriptions, "the other driver panics");
-        elsewhere.subscribers.lock().unwrap().push((value, subscriber));
-        FakeSubscription(elsewhere.clone())
-    }
-}
-
-type Bare = Fake<MirroredOrElsewhere, u64>;
+type Bare = Fake<FakeTimeline, u64>;
 
 struct Setup {
     engine: Engine<Bare>,
@@ -185,27 +33,15 @@ impl Setup {
         Self { engine: Bare::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start() }
     }
 
-    fn mirrored(&self) -> (MirroredOrElsewhere, Arc<Mirrored>) {
-        self.with_waiters(true)
-    }
-
-    fn with_waiters(&self, waiters: bool) -> (MirroredOrElsewhere, Arc<Mirrored>) {
-        let mirrored = Arc::new(Mirrored {
-            registration: self.engine.register(0),
-            value: AtomicU64::new(0),
-            failed_at: OnceLock::new(),
-            shown: Mutex::default(),
-            recorded: Mutex::default(),
-            notified: Mutex::default(),
-            is_lonely: !waiters,
-        });
-        (MirroredOrElsewhere::Mirrored(mirrored.clone()), mirrored)
+    /// A timeline of the engine, with a copy of its value and with waiters of its own.
+    fn mirrored(&self) -> FakeTimeline {
+        FakeTimeline::with_waiters(&self.engine)
     }
 
     fn submit(
         &self,
-        waits: &[(MirroredOrElsewhere, u64)],
-        signals: &[(MirroredOrElsewhere, u64)],
+        waits: &[(FakeTimeline, u64)],
+        signals: &[(FakeTimeline, u64)],
         action: Action<u64>,
     ) -> Ticket {
         self.engine.submit(0, Affinity::ANY, waits, signals, action).unwrap().ticket
@@ -221,38 +57,30 @@ impl Setup {
     }
 }
 
-fn elsewhere() -> (MirroredOrElsewhere, Arc<Elsewhere>) {
-    let elsewhere = Arc::new(Elsewhere::default());
-    (MirroredOrElsewhere::Elsewhere(elsewhere.clone()), elsewhere)
-}
-
 /// One signal releases a chain of barriers, each of which signals the wait of the next. The timeline is shown
 /// each step, and many steps are published as one: its waiters are not woken for each link (S7).
 #[test]
 fn steps_of_a_released_chain_are_published_together() {
     const LINKS: u64 = 256;
     let setup = Setup::new();
-    let (chain, at) = setup.mirrored();
+    let chain = setup.mirrored();
     for link in 1..=LINKS {
         setup.submit(&[(chain.clone(), link)], &[(chain.clone(), link + 1)], Action::Barrier);
     }
-    at.signal(1).unwrap();
-    assert_eq!(
-        (at.value.load(Ordering::SeqCst), at.shown.lock().unwrap().len() as u64),
-        (LINKS + 1, LINKS + 1)
-    );
-    let told = at.recorded.lock().unwrap().len();
-    assert!(told <= 16, "{LINKS} steps were published {told} times");
-    assert!(matches!(at.notified.lock().unwrap().last(), Some(Ok(last)) if *last == LINKS + 1));
+    chain.signal(1).unwrap();
+    assert_eq!((chain.value(), chain.shown.lock().unwrap().len() as u64), (LINKS + 1, LINKS + 1));
+    let recorded = chain.recorded.lock().unwrap().len();
+    assert!(recorded <= 16, "{LINKS} steps were published {recorded} times");
+    assert!(matches!(chain.notified.lock().unwrap().last(), Some(Ok(last)) if *last == LINKS + 1));
 }
 
 /// Two timelines of other drivers are both unknown to the engine, which is no reason to take them for one (S9).
 #[test]
 fn signals_of_two_foreign_timelines_are_both_delivered() {
     let setup = Setup::new();
-    let ((a, at_a), (b, at_b)) = (elsewhere(), elsewhere());
-    setup.submit(&[], &[(a, 1), (b, 1)], Action::Barrier);
-    for at in [at_a, at_b] {
+    let [a, b] = std::array::from_fn(|_| FakeTimeline::foreign());
+    setup.submit(&[], &[(a.clone(), 1), (b.clone(), 1)], Action::Barrier);
+    for at in [a, b] {
         eventually("the signal is delivered", || at.delivered.lock().unwrap().len() == 1);
         assert!(matches!(at.delivered.lock().unwrap()[..], [Ok(1)]));
     }
@@ -263,11 +91,9 @@ fn signals_of_two_foreign_timelines_are_both_delivered() {
 #[test]
 fn wait_for_a_timeline_without_subscription_fails() {
     let setup = Setup::new();
-    let bad = MirroredOrElsewhere::Elsewhere(Arc::new(Elsewhere {
-        refuses_subscriptions: true,
-        ..Elsewhere::default()
-    }));
-    let (y, _) = setup.mirrored();
+    let bad = FakeTimeline::foreign();
+    bad.panic_at(TimelineCall::Subscribe);
+    let y = setup.mirrored();
     setup.submit(&[(bad, 1)], &[(y.clone(), 1)], Action::Queue(1));
     eventually("the operation has failed", || y.failure().is_some());
     eventually("its work is reclaimed", || setup.engine.backend().reclaimed() == 1);
@@ -278,20 +104,20 @@ fn wait_for_a_timeline_without_subscription_fails() {
 /// A foreign wait has one subscription, which releases it and is dropped then (S9).
 #[test]
 fn foreign_wait_is_released_by_its_subscriber() {
-    for (told, ends_well) in [(Ok(3), true), (Ok(2), false), (Err(broken("the other driver's")), false)] {
+    for (state, ends_well) in [(Ok(3), true), (Ok(2), false), (Err(broken("the other driver's")), false)] {
         let setup = Setup::new();
-        let ((x, at_x), (y, _)) = (elsewhere(), setup.mirrored());
-        let ticket = setup.submit(&[(x, 3)], &[(y.clone(), 1)], Action::Barrier);
-        eventually("the timeline is watched", || at_x.subscribers.lock().unwrap().len() == 1);
-        let (value, subscriber) = at_x.subscribers.lock().unwrap()[0].clone();
+        let (x, y) = (FakeTimeline::foreign(), setup.mirrored());
+        let ticket = setup.submit(&[(x.clone(), 3)], &[(y.clone(), 1)], Action::Barrier);
+        eventually("the timeline has a subscriber", || x.subscribers.lock().unwrap().len() == 1);
+        let (value, subscriber) = x.subscribers.lock().unwrap()[0].clone();
         assert_eq!((value, y.value()), (3, 0));
-        subscriber.notify(told.clone());
-        eventually("the operation has heard of it", || {
-            y.value() == 1 || y.failure().is_some() || matches!(told, Ok(2))
+        subscriber.notify(state.clone());
+        eventually("the operation is notified", || {
+            y.value() == 1 || y.failure().is_some() || matches!(state, Ok(2))
         });
         assert_eq!(y.value() == 1, ends_well);
         setup.engine.cancel(ticket);
-        eventually("the watch is over", || at_x.unsubscribed.load(Ordering::SeqCst) == 1);
+        eventually("the subscription is dropped", || x.unsubscribed.load(Ordering::SeqCst) == 1);
         // Late, twice, and after the wait: harmless.
         subscriber.notify(Ok(4));
         subscriber.notify(Err(broken("late")));
@@ -304,27 +130,27 @@ fn foreign_wait_is_released_by_its_subscriber() {
 #[test]
 fn steps_of_a_mirrored_timeline_are_shown_in_order() {
     let setup = Setup::new();
-    let (x, mirror) = setup.mirrored();
+    let x = setup.mirrored();
     for value in 1..=3 {
         setup.submit(&[], &[(x.clone(), 10 * value)], Action::Queue(value));
     }
-    assert!(mirror.shown.lock().unwrap().is_empty(), "nothing has completed");
+    assert!(x.shown.lock().unwrap().is_empty(), "nothing has completed");
     setup.complete(1);
     assert_eq!(x.value(), 10);
-    mirror.signal(15).unwrap();
+    x.signal(15).unwrap();
     setup.complete(2);
     let cause = broken("the program gives up");
-    assert!(mirror.fail(&cause));
-    assert!(!mirror.fail(&broken("too late")));
+    assert!(x.fail(&cause));
+    assert!(!x.fail(&broken("too late")));
     setup.complete(3);
-    let shown = mirror.shown.lock().unwrap();
+    let shown = x.shown.lock().unwrap();
     let last = shown.last().copied();
     let moves: Vec<u64> = shown.iter().filter_map(|step| step.ok()).collect();
     assert_eq!((moves, last), (vec![10, 15, 20], Some(Err(20))));
-    let (failed_at, failure) = mirror.failed_at.get().unwrap();
+    let (failed_at, failure) = x.failed_at.get().unwrap();
     assert!(*failed_at == 20 && failure.same_root(&cause));
-    assert!(mirror.registration.query().unwrap_err().same_root(&cause));
-    assert_eq!((mirror.registration.value(), setup.engine.backend().reclaimed()), (20, 3));
+    assert!(x.registered().query().unwrap_err().same_root(&cause));
+    assert_eq!((x.registered().value(), setup.engine.backend().reclaimed()), (20, 3));
 }
 
 /// Waiters that only the timeline knows are notified after the step is shown, when the timeline knows its point
@@ -332,19 +158,19 @@ fn steps_of_a_mirrored_timeline_are_shown_in_order() {
 #[test]
 fn waiters_of_a_mirrored_timeline_are_notified_of_the_point() {
     let setup = Setup::new();
-    let (x, mirror) = setup.mirrored();
+    let x = setup.mirrored();
     setup.submit(&[], &[(x.clone(), 1)], Action::Queue(1));
-    assert!(mirror.notified.lock().unwrap().is_empty());
+    assert!(x.notified.lock().unwrap().is_empty());
     setup.complete(1);
-    eventually("the waiters are notified", || !mirror.notified.lock().unwrap().is_empty());
+    eventually("the waiters are notified", || !x.notified.lock().unwrap().is_empty());
     let queue = setup.engine.queue(0, 0).unwrap();
-    let recorded = mirror.recorded.lock().unwrap().clone();
+    let recorded = x.recorded.lock().unwrap().clone();
     assert!(
         matches!(&recorded[..], [(Ok(1), Some(point))] if *point == Point { queue, epoch: 1 }),
         "{recorded:?}"
     );
-    let told = mirror.notified.lock().unwrap().clone();
-    assert!(matches!(told[..], [Ok(1)]), "{told:?}");
+    let notified = x.notified.lock().unwrap().clone();
+    assert!(matches!(notified[..], [Ok(1)]), "{notified:?}");
 }
 
 /// Of consecutive values of one timeline its waiters are notified of the last only, and of no other timeline's
@@ -352,25 +178,25 @@ fn waiters_of_a_mirrored_timeline_are_notified_of_the_point() {
 #[test]
 fn waiters_of_a_mirrored_timeline_are_notified_once_of_values_in_a_row() {
     let setup = Setup::new();
-    let ((x, at_x), (y, at_y)) = (setup.mirrored(), setup.mirrored());
+    let [x, y] = std::array::from_fn(|_| setup.mirrored());
     // The second of y's is there already when its operation ends.
     for (timeline, value) in [(&x, 1), (&x, 2), (&y, 2), (&y, 1), (&x, 3), (&x, 4), (&x, 5)] {
         setup.submit(&[], &[(timeline.clone(), value)], Action::Queue(1));
     }
     let queue = setup.engine.queue(0, 0).unwrap();
     setup.engine.backend().completer().fail(queue, 7, broken("parity")).unwrap();
-    eventually("the failure is notified", || at_x.notified.lock().unwrap().iter().any(Result::is_err));
-    let recorded = |at: &Mirrored| -> Vec<_> {
+    eventually("the failure is notified", || x.notified.lock().unwrap().iter().any(Result::is_err));
+    let recorded = |at: &FakeTimeline| -> Vec<_> {
         let recorded = at.recorded.lock().unwrap();
         recorded.iter().map(|(state, by)| (state.clone().ok(), by.map(|point| point.epoch))).collect()
     };
-    assert_eq!(recorded(&at_x), [(Some(2), Some(2)), (Some(4), Some(6)), (None, Some(7))]);
-    assert_eq!(recorded(&at_y), [(Some(2), Some(3))]);
-    let told = |at: &Mirrored| -> Vec<_> {
+    assert_eq!(recorded(&x), [(Some(2), Some(2)), (Some(4), Some(6)), (None, Some(7))]);
+    assert_eq!(recorded(&y), [(Some(2), Some(3))]);
+    let notified = |at: &FakeTimeline| -> Vec<_> {
         at.notified.lock().unwrap().iter().map(|state| state.clone().ok()).collect()
     };
-    assert_eq!((told(&at_x), told(&at_y)), (vec![Some(2), Some(4), None], vec![Some(2)]));
-    let shown = at_y.shown.lock().unwrap().clone();
+    assert_eq!((notified(&x), notified(&y)), (vec![Some(2), Some(4), None], vec![Some(2)]));
+    let shown = y.shown.lock().unwrap().clone();
     assert_eq!(shown, [Ok(2)], "what is there already is no step");
 }
 
@@ -379,14 +205,15 @@ fn waiters_of_a_mirrored_timeline_are_notified_once_of_values_in_a_row() {
 #[test]
 fn timeline_without_waiters_records_the_end_of_its_operation() {
     let setup = Setup::that_keeps_deferred();
-    let ((x, at_x), (y, at_y)) = (setup.with_waiters(false), setup.with_waiters(false));
+    let [x, y] = std::array::from_fn(|_| FakeTimeline::own(&setup.engine));
     setup.submit(&[], &[(x.clone(), 1)], Action::Barrier);
-    setup.submit(&[], &[(x, 2), (y, 1)], Action::Barrier);
+    setup.submit(&[], &[(x.clone(), 2), (y.clone(), 1)], Action::Barrier);
     assert_eq!(setup.run_deferred(), 0);
-    let told = |at: &Mirrored| -> Vec<_> {
+    let recorded = |at: &FakeTimeline| -> Vec<_> {
         at.recorded.lock().unwrap().iter().map(|(state, _)| state.clone().ok()).collect()
     };
-    assert_eq!((told(&at_x), told(&at_y)), (vec![Some(1), Some(2)], vec![Some(1)]));
+    assert_eq!((recorded(&x), recorded(&y)), (vec![Some(1), Some(2)], vec![Some(1)]));
+    assert!(x.notified.lock().unwrap().is_empty() && y.notified.lock().unwrap().is_empty());
 }
 
 /// Callbacks that are deferred to the backend run in the order in which they became due, whichever the backend
@@ -395,13 +222,13 @@ fn timeline_without_waiters_records_the_end_of_its_operation() {
 fn callbacks_deferred_to_the_backend_run_in_order() {
     let setup = Setup::that_keeps_deferred();
     let order = Arc::new(Mutex::new(Vec::new()));
-    let timelines: Vec<_> = (0..3).map(|_| setup.with_waiters(false)).collect();
-    let subscribe = |(number, (_, mirror)): (usize, &(MirroredOrElsewhere, Arc<Mirrored>))| {
+    let timelines: Vec<_> = (0..3).map(|_| FakeTimeline::own(&setup.engine)).collect();
+    let subscribe = |(number, timeline): (usize, &FakeTimeline)| {
         let order = order.clone();
-        mirror.registration.subscribe(1, move |_| order.lock().unwrap().push(number))
+        timeline.registered().subscribe(1, move |_| order.lock().unwrap().push(number))
     };
     let _subscriptions: Vec<_> = timelines.iter().enumerate().map(subscribe).collect();
-    for (timeline, _) in &timelines {
+    for timeline in &timelines {
         setup.submit(&[], &[(timeline.clone(), 1)], Action::Barrier);
     }
     assert_eq!(setup.run_deferred(), 3);
@@ -412,11 +239,11 @@ fn callbacks_deferred_to_the_backend_run_in_order() {
 #[test]
 fn registration_says_whether_its_timeline_has_failed() {
     let setup = Setup::new();
-    let (_, mirror) = setup.mirrored();
-    mirror.signal(1).unwrap();
-    assert!(!mirror.registration.has_failed());
-    mirror.fail(&broken("given up"));
-    assert!(mirror.registration.has_failed());
+    let x = setup.mirrored();
+    x.signal(1).unwrap();
+    assert!(!x.registered().has_failed());
+    x.fail(&broken("given up"));
+    assert!(x.registered().has_failed());
 }
 
 /// Of a host step and the engine's own, made at the same time by two threads, the copy and the truth agree in the end:
@@ -426,19 +253,19 @@ fn mirror_and_truth_agree_after_a_race() {
     within(4 * LIMIT, || {
         for round in 0..2000 {
             let setup = Setup::new();
-            let (x, mirror) = setup.mirrored();
+            let x = setup.mirrored();
             setup.submit(&[], &[(x.clone(), 2)], Action::Queue(1));
             std::thread::scope(|scope| {
                 scope.spawn(|| setup.complete(1));
                 match round % 2 {
-                    0 => drop(mirror.fail(&broken("given up"))),
+                    0 => drop(x.fail(&broken("given up"))),
                     // Refused if the device was first.
-                    _ => drop(mirror.signal(1)),
+                    _ => drop(x.signal(1)),
                 }
             });
-            let truth = (mirror.registration.value(), mirror.registration.query().is_err());
+            let truth = (x.registered().value(), x.registered().query().is_err());
             assert_eq!((x.value(), x.failure().is_some()), truth);
-            let shown = mirror.shown.lock().unwrap();
+            let shown = x.shown.lock().unwrap();
             assert!(shown.iter().filter_map(|step| step.as_ref().ok()).is_sorted(), "{shown:?}");
             assert_eq!(shown.iter().filter(|step| step.is_err()).count(), usize::from(truth.1));
         }
@@ -450,22 +277,22 @@ fn mirror_and_truth_agree_after_a_race() {
 #[test]
 fn callback_that_becomes_due_inside_submit_runs_on_the_backends_thread() {
     let setup = Setup::that_keeps_deferred();
-    let ((x, mirror), (y, at_y)) = (setup.mirrored(), elsewhere());
+    let (x, y) = (setup.mirrored(), FakeTimeline::foreign());
     let called = Arc::new(AtomicUsize::new(0));
-    let _subscription = mirror.registration.subscribe(1, {
+    let _subscription = x.registered().subscribe(1, {
         let called = called.clone();
         move |state| {
             assert_eq!(state.unwrap(), 1);
             called.fetch_add(1, Ordering::SeqCst);
         }
     });
-    setup.submit(&[], &[(x.clone(), 1), (y, 1)], Action::Barrier);
+    setup.submit(&[], &[(x.clone(), 1), (y.clone(), 1)], Action::Barrier);
     assert_eq!(x.value(), 1);
     assert_eq!(called.load(Ordering::SeqCst), 0);
-    assert!(at_y.delivered.lock().unwrap().is_empty());
+    assert!(y.delivered.lock().unwrap().is_empty());
     assert!(setup.run_deferred() > 0);
     assert_eq!(called.load(Ordering::SeqCst), 1);
-    assert!(matches!(at_y.delivered.lock().unwrap()[..], [Ok(1)]));
+    assert!(matches!(y.delivered.lock().unwrap()[..], [Ok(1)]));
     assert_eq!(setup.run_deferred(), 0);
 }
 
@@ -475,8 +302,8 @@ fn callback_that_becomes_due_inside_submit_runs_on_the_backends_thread() {
 fn dropped_deferred_callbacks_still_run() {
     within(LIMIT, || {
         let setup = Setup::that_keeps_deferred();
-        let (x, mirror) = setup.mirrored();
-        let _subscription = mirror.registration.subscribe(1, |_| {});
+        let x = setup.mirrored();
+        let _subscription = x.registered().subscribe(1, |_| {});
         setup.submit(&[], &[(x.clone(), 1)], Action::Barrier);
         setup.engine.backend().deferred.lock().unwrap().clear();
         setup.submit(&[(x.clone(), 1)], &[(x.clone(), 2)], Action::Barrier);
@@ -490,19 +317,22 @@ fn dropped_deferred_callbacks_still_run() {
 #[test]
 fn signals_of_an_operation_are_made_in_order_behind_posted_deliveries() {
     let setup = Setup::new();
-    let (x, mirror) = setup.mirrored();
-    let beside = Some(mirror.clone());
-    let at_y = Arc::new(Elsewhere { beside, ..Elsewhere::default() });
-    let y = MirroredOrElsewhere::Elsewhere(at_y.clone());
-    let signals = [(x.clone(), 1), (x.clone(), 2), (y, 1), (x.clone(), 3)];
+    let (x, y) = (setup.mirrored(), FakeTimeline::foreign());
+    // The engine asks for the identity when it posts the delivery.
+    let value_when_posted = Arc::new(OnceLock::new());
+    y.at(TimelineCall::Identity, {
+        let (x, value_when_posted) = (x.clone(), value_when_posted.clone());
+        move || value_when_posted.set(x.registered().value()).unwrap()
+    });
+    let signals = [(x.clone(), 1), (x.clone(), 2), (y.clone(), 1), (x.clone(), 3)];
     setup.submit(&[], &signals, Action::Queue(1));
     setup.complete(1);
-    assert_eq!((mirror.shown.lock().unwrap().as_slice(), x.value()), (&[Ok(1), Ok(2), Ok(3)][..], 3));
-    assert_eq!(at_y.found.lock().unwrap().first(), Some(&0));
-    eventually("it is delivered", || at_y.delivered.lock().unwrap().len() == 1);
+    assert_eq!((x.shown.lock().unwrap().as_slice(), x.value()), (&[Ok(1), Ok(2), Ok(3)][..], 3));
+    assert_eq!(value_when_posted.get(), Some(&0));
+    eventually("it is delivered", || y.delivered.lock().unwrap().len() == 1);
     setup.submit(&[], &[(x.clone(), 4), (x.clone(), 5)], Action::Queue(2));
     setup.complete(2);
-    assert_eq!(mirror.shown.lock().unwrap()[3..], [Ok(4), Ok(5)]);
+    assert_eq!(x.shown.lock().unwrap()[3..], [Ok(4), Ok(5)]);
 }
 
 /// A signal below the value of another driver's timeline is refused like one of the engine's own. A failed
@@ -510,13 +340,12 @@ fn signals_of_an_operation_are_made_in_order_behind_posted_deliveries() {
 #[test]
 fn signal_of_a_foreign_timeline_that_is_past_it_is_refused() {
     let setup = Setup::new();
-    let (x, at_x) = elsewhere();
-    at_x.value.store(5, Ordering::SeqCst);
+    let x = FakeTimeline::foreign_at(5);
     let refused = setup.engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 5)], Action::Barrier);
     let not_above = SubmitError::SignalNotAbove { value: 5, current: 5 };
     assert!(matches!(refused, Err(Refused { error, .. }) if error == not_above));
     setup.submit(&[], &[(x, 6)], Action::Barrier);
-    let failed =
-        MirroredOrElsewhere::Elsewhere(Arc::new(Elsewhere { has_failed: true, ..Elsewhere::default() }));
+    let failed = FakeTimeline::foreign();
+    failed.failed_at.set((0, broken("the other driver's"))).unwrap();
     setup.submit(&[], &[(failed, 0)], Action::Barrier);
 }

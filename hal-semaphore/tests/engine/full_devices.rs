@@ -167,7 +167,7 @@ fn failure_reaches_every_operation_behind_a_full_queue() {
     rig.assert_idle();
 }
 
-/// A queue with work of its own on a full device is about to be told so when a job of another queue ends. It
+/// A queue with work of its own on a full device is about to be notified of that when a job of another queue ends. It
 /// tries again at once (S13).
 #[test]
 fn report_during_a_full_answer_counts_for_a_queue_with_work_on_the_device() {

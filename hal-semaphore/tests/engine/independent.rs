@@ -6,11 +6,12 @@
 //! limited capacity.
 
 use crate::fake::Fake;
+use crate::fake_timeline::FakeTimeline;
 use crate::rig::device;
 use hal_semaphore::backend::{
     Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWait, NativeWaits, Submitted,
 };
-use hal_semaphore::timeline::{Registration, Subscriber};
+
 use hal_semaphore::*;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -657,59 +658,15 @@ fn timeline_registered_past_the_limit_is_at_the_limit() {
     }
 }
 
-/// A timeline of the engine, or one of a driver that counts as far as it likes.
-#[derive(Clone)]
-enum AnyTimeline {
-    Own(Arc<Registration>),
-    Far(Arc<Mutex<Vec<Subscriber>>>),
-}
-
-impl Timeline for AnyTimeline {
-    type Subscription = ();
-
-    fn registration(&self) -> Option<&Registration> {
-        match self {
-            AnyTimeline::Own(registration) => Some(registration),
-            AnyTimeline::Far(_) => None,
-        }
-    }
-
-    fn identity(&self) -> usize {
-        match self {
-            AnyTimeline::Own(registration) => Arc::as_ptr(registration).addr(),
-            AnyTimeline::Far(subscribers) => Arc::as_ptr(subscribers).addr(),
-        }
-    }
-
-    fn value(&self) -> u64 {
-        self.registration().map_or(0, Registration::value)
-    }
-
-    fn failure(&self) -> Option<Failure> {
-        self.registration().and_then(|registration| registration.query().err())
-    }
-
-    fn deliver(&self, _state: Result<u64, &Failure>) {}
-
-    fn subscribe(&self, _value: u64, subscriber: Subscriber) {
-        if let AnyTimeline::Far(subscribers) = self {
-            subscribers.lock().unwrap().push(subscriber);
-        }
-    }
-}
-
 /// Another driver counts further than this engine. Waits for smaller values are released (S9).
 #[test]
 fn foreign_timeline_may_be_past_the_limit() {
     for value in [MAX_VALUE, MAX_VALUE + 1, 1 << 63, u64::MAX] {
-        let engine = Fake::<AnyTimeline, ()>::new(vec![device(1, NativeWaits::None)]).start();
-        let subscribers = Arc::new(Mutex::default());
-        let (far, own) =
-            (AnyTimeline::Far(subscribers.clone()), AnyTimeline::Own(Arc::new(engine.register(0))));
-        let (waits, signals) = ([(far, 1)], [(own.clone(), 1)]);
+        let engine = Fake::<FakeTimeline, ()>::new(vec![device(1, NativeWaits::None)]).start();
+        let (foreign, own) = (FakeTimeline::foreign(), FakeTimeline::own(&engine));
+        let (waits, signals) = ([(foreign.clone(), 1)], [(own.clone(), 1)]);
         engine.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
-        let subscriber = subscribers.lock().unwrap().pop().unwrap();
-        subscriber.notify(Ok(value));
+        foreign.raise(value, || ());
         assert_eq!(own.value(), 1, "{value:#x}");
     }
 }

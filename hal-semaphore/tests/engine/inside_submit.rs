@@ -251,11 +251,11 @@ fn cancellation_inside_submit_spares_what_the_device_has() {
         let rig = Rig::new(1, NativeWaits::None);
         let [gate, x, y, never] = rig.semaphores();
         let given = rig.job(0, &[(&gate, 1)], &[(&x, 1)], 1).ticket;
-        let held = rig.job(0, &[(&never, 1)], &[(&y, 1)], 2).ticket;
+        let blocked = rig.job(0, &[(&never, 1)], &[(&y, 1)], 2).ticket;
         let engine = rig.engine.clone();
         rig.once(Moment::Taken(1), move |_| {
             assert_eq!(engine.cancel(given), Cancel::TooLate);
-            assert_eq!(engine.cancel(held), Cancel::Cancelled);
+            assert_eq!(engine.cancel(blocked), Cancel::Cancelled);
         });
         gate.signal(1).unwrap();
         rig.run_until_idle();

@@ -8,6 +8,11 @@
 //! decides which operations are on their devices, whatever the order of signals and waits. A blocked operation
 //! ends as soon as one of its waits fails, satisfied by order or not. Nothing runs during the program, so that
 //! the model has to know nothing else.
+//!
+//! It asks what [`dag`](crate::dag) cannot: that no wait is *blocked*, as well as that none is dropped. The oracle
+//! of `dag` sees the order in which work ran, and an engine that blocks every wait on the host keeps that order. So
+//! the programs differ as well: nothing runs, signals come in any order and more than once, and after each step the
+//! number of queued operations is compared.
 
 use crate::rig::{ALL_NATIVE_WAITS, Devices, device};
 use hal_semaphore::Semaphore;

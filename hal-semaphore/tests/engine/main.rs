@@ -26,6 +26,8 @@ mod early;
 mod early_ends;
 #[path = "../common/fake.rs"]
 mod fake;
+#[path = "../common/fake_timeline.rs"]
+mod fake_timeline;
 mod foreign_timelines;
 mod full_devices;
 #[path = "../common/graph.rs"]

@@ -65,7 +65,7 @@ fn submission_of_another_thread_comes_behind_one_left_to_the_calls_around() {
 }
 
 /// A timeline fails deep inside others, and its waiting operation is left to the calls around. Meanwhile the
-/// operation is cancelled: it ends as the caller was told (S3).
+/// operation is cancelled: it ends as the caller was answered (S3).
 #[test]
 fn operation_that_is_cancelled_deep_inside_others_fails_as_cancelled() {
     within(LIMIT, || {

@@ -69,8 +69,8 @@ impl Observed {
 
     /// The transitions since the last call, one line each. An operation that is being submitted has the next
     /// number.
-    fn told(&self) -> Vec<String> {
-        let told = std::mem::take(&mut *self.engine.backend().transitions.lock().unwrap());
+    fn lines(&self) -> Vec<String> {
+        let transitions = std::mem::take(&mut *self.engine.backend().transitions.lock().unwrap());
         let op = |ticket| self.tickets.iter().position(|&other| other == ticket).unwrap();
         let place =
             |point: Point| format!("{}.{}@{}", point.queue.device(), point.queue.ordinal(), point.epoch);
@@ -88,14 +88,14 @@ impl Observed {
                 let timeline = known.map_or("foreign".to_owned(), |known| known.to_string());
                 format!("{} waits {timeline}={value} {class}", op(ticket))
             }
-            Transition::Queued { ticket, point } => format!("{} ordered {}", op(ticket), place(point)),
-            Transition::Submitted { ticket, point } => format!("{} issued {}", op(ticket), place(point)),
+            Transition::Queued { ticket, point } => format!("{} queued {}", op(ticket), place(point)),
+            Transition::Submitted { ticket, point } => format!("{} submitted {}", op(ticket), place(point)),
             Transition::Ended { ticket, point, ref outcome } => {
                 let outcome = if outcome.is_ok() { "well" } else { "failed" };
                 format!("{} ended {outcome} {}", op(ticket), point.map_or("nowhere".to_owned(), place))
             }
         };
-        told.iter().map(line).collect()
+        transitions.iter().map(line).collect()
     }
 }
 
@@ -107,32 +107,32 @@ const JOB: Action<()> = Action::Queue(());
 fn steps_of_an_operation_are_observed_in_order() {
     let mut it = Observed::new(2);
     it.submit((0, 0), &[], &[(0, 1)], JOB);
-    assert_eq!(it.told(), ["0 ordered 0.0@1", "0 issued 0.0@1"]);
+    assert_eq!(it.lines(), ["0 queued 0.0@1", "0 submitted 0.0@1"]);
     it.submit((0, 0), &[(0, 1)], &[(1, 1)], JOB);
     assert_eq!(
-        it.told(),
-        ["1 waits 0=1 behind 0.0@1", "1 ordered 0.0@2", "1 waits 0=1 behind 0.0@1", "1 issued 0.0@2"]
+        it.lines(),
+        ["1 waits 0=1 behind 0.0@1", "1 queued 0.0@2", "1 waits 0=1 behind 0.0@1", "1 submitted 0.0@2"]
     );
     it.submit((0, 1), &[(1, 1)], &[], JOB);
     assert_eq!(
-        it.told(),
-        ["2 waits 1=1 native 0.0@2", "2 ordered 0.1@1", "2 waits 1=1 native 0.0@2", "2 issued 0.1@1"]
+        it.lines(),
+        ["2 waits 1=1 native 0.0@2", "2 queued 0.1@1", "2 waits 1=1 native 0.0@2", "2 submitted 0.1@1"]
     );
     it.submit((0, 1), &[(0, 1)], &[], JOB);
     assert_eq!(
-        it.told(),
-        ["3 waits 0=1 dominated 0.0@1", "3 ordered 0.1@2", "3 waits 0=1 dominated 0.0@1", "3 issued 0.1@2"]
+        it.lines(),
+        ["3 waits 0=1 dominated 0.0@1", "3 queued 0.1@2", "3 waits 0=1 dominated 0.0@1", "3 submitted 0.1@2"]
     );
     it.submit((1, 0), &[(1, 1)], &[], JOB);
     assert_eq!(
-        it.told(),
-        ["4 waits 1=1 peer 0.0@2", "4 ordered 1.0@1", "4 waits 1=1 peer 0.0@2", "4 issued 1.0@1"]
+        it.lines(),
+        ["4 waits 1=1 peer 0.0@2", "4 queued 1.0@1", "4 waits 1=1 peer 0.0@2", "4 submitted 1.0@1"]
     );
     it.report((0, 0), 1, None);
     it.report((0, 0), 2, Some(broken("parity")));
-    assert_eq!(it.told(), ["0 ended well 0.0@1", "1 ended failed 0.0@2"]);
+    assert_eq!(it.lines(), ["0 ended well 0.0@1", "1 ended failed 0.0@2"]);
     it.submit((0, 0), &[(0, 1)], &[], JOB);
-    assert_eq!(it.told(), ["5 waits 0=1 reached", "5 ordered 0.0@3", "5 issued 0.0@3"]);
+    assert_eq!(it.lines(), ["5 waits 0=1 reached", "5 queued 0.0@3", "5 submitted 0.0@3"]);
 }
 
 /// A blocked wait is observed as blocked, and again with its class when the operation goes to its queue. An
@@ -143,15 +143,15 @@ fn blocked_and_pending_operations_are_observed() {
     it.submit((0, 0), &[(0, 2)], &[], JOB);
     it.submit((0, 0), &[(1, 1)], &[], JOB);
     it.submit((0, 0), &[(0, 2)], &[], Action::Host(()));
-    assert_eq!(it.told(), ["0 waits 0=2 blocked", "1 waits 1=1 blocked", "2 waits 0=2 blocked"]);
+    assert_eq!(it.lines(), ["0 waits 0=2 blocked", "1 waits 1=1 blocked", "2 waits 0=2 blocked"]);
     it.timelines[0].signal(2).unwrap();
-    let told = it.told();
-    assert_eq!(told, ["0 ordered 0.0@1", "0 waits 0=2 reached", "0 issued 0.0@1"]);
+    let lines = it.lines();
+    assert_eq!(lines, ["0 queued 0.0@1", "0 waits 0=2 reached", "0 submitted 0.0@1"]);
     assert_eq!(it.engine.cancel(it.tickets[1]), Cancel::Cancelled);
-    assert_eq!(it.told(), ["1 ended failed nowhere"]);
+    assert_eq!(it.lines(), ["1 ended failed nowhere"]);
     let task = it.host.lock().unwrap().pop().unwrap();
     task.finish(Ok(()));
-    assert_eq!(it.told(), ["2 ended well nowhere"]);
+    assert_eq!(it.lines(), ["2 ended well nowhere"]);
 }
 
 /// A queue waits natively for two jobs already, each of which signals the next operation's wait. The first of
@@ -162,10 +162,10 @@ fn wait_that_costs_nothing_names_the_first_signal_that_is_enough() {
     it.submit((0, 1), &[], &[(0, 1)], JOB);
     it.submit((0, 1), &[], &[(0, 2)], JOB);
     it.submit((0, 0), &[(0, 2)], &[], JOB);
-    it.told();
+    it.lines();
     it.submit((0, 0), &[(0, 1)], &[], JOB);
-    let lines = ["3 waits 0=1 dominated 0.1@1", "3 ordered 0.0@2", "3 waits 0=1 dominated 0.1@1"];
-    assert_eq!(it.told()[..3], lines);
+    let lines = ["3 waits 0=1 dominated 0.1@1", "3 queued 0.0@2", "3 waits 0=1 dominated 0.1@1"];
+    assert_eq!(it.lines()[..3], lines);
 }
 
 /// The same for signals of the queue itself: the wait names the operation that makes the value, not a later
@@ -176,11 +176,11 @@ fn wait_satisfied_by_queue_order_names_no_later_signal_than_it_needs() {
     for value in 1..=3 {
         it.submit((0, 0), &[], &[(0, value)], JOB);
     }
-    it.told();
+    it.lines();
     for value in 1..=3 {
         it.submit((0, 0), &[(0, value)], &[], JOB);
         let line = format!("{} waits 0={value} behind 0.0@{value}", it.tickets.len() - 1);
-        assert_eq!(it.told()[0], line);
+        assert_eq!(it.lines()[0], line);
     }
 }
 
@@ -193,9 +193,9 @@ fn job_whose_device_is_lost_during_submit_ends_and_is_not_submitted() {
         it.is_lost_inside.store(true, Ordering::Relaxed);
         it.submit((0, 0), waits, &[(1, 1)], JOB);
         it.timelines[0].signal(1).unwrap();
-        let mut told = it.told();
-        told.retain(|line| !line.contains("waits"));
-        assert_eq!(told, ["0 ordered 0.0@1", "0 ended failed 0.0@1"], "{waits:?}");
+        let mut lines = it.lines();
+        lines.retain(|line| !line.contains("waits"));
+        assert_eq!(lines, ["0 queued 0.0@1", "0 ended failed 0.0@1"], "{waits:?}");
         assert!(it.timelines[1].query().is_err());
     }
 }
@@ -210,8 +210,8 @@ fn waits_for_foreign_timelines_have_no_name() {
     it.timelines[0].signal(1).unwrap();
     it.timelines.clear();
     assert_eq!(
-        it.told(),
-        ["0 waits foreign=1 blocked", "0 ordered 0.0@1", "0 waits foreign=1 reached", "0 issued 0.0@1"]
+        it.lines(),
+        ["0 waits foreign=1 blocked", "0 queued 0.0@1", "0 waits foreign=1 reached", "0 submitted 0.0@1"]
     );
 }
 
@@ -228,5 +228,5 @@ fn new_timeline_inherits_nothing_from_a_dropped_one() {
     assert_eq!(it.timelines[0].query().unwrap(), 3);
     assert_ne!(it.timelines[0].key(), key);
     it.submit((0, 0), &[(0, 5)], &[], JOB);
-    assert_eq!(it.told(), ["0 waits 0=5 blocked"]);
+    assert_eq!(it.lines(), ["0 waits 0=5 blocked"]);
 }

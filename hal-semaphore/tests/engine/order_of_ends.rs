@@ -58,7 +58,7 @@ struct Case {
 
 impl Case {
     /// An operation that waits for something without a promise.
-    fn held(kind: CaseKind, job: Job) -> Self {
+    fn blocked(kind: CaseKind, job: Job) -> Self {
         Self::new(kind, Rig::new(1, NativeWaits::Epochs), job)
     }
 
@@ -211,7 +211,7 @@ fn failed_action_signals_its_failure_before_it_is_reclaimed() {
 #[test]
 fn blocked_action_whose_wait_fails_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
-        let case = Case::held(kind, Job::new(OWN));
+        let case = Case::blocked(kind, Job::new(OWN));
         case.assert_open();
         let cause = broken("the program gives up");
         case.input.fail(cause.clone());
@@ -237,7 +237,7 @@ fn action_whose_producer_fails_signals_that_before_it_is_reclaimed() {
 #[test]
 fn cancelled_blocked_action_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
-        let case = Case::held(kind, Job::new(OWN));
+        let case = Case::blocked(kind, Job::new(OWN));
         assert_eq!(case.rig.engine.cancel(case.ticket), Cancel::Cancelled);
         let cause = case.outputs[0].query().unwrap_err();
         assert_eq!((cause.code(), cause.origin()), (Code::Cancelled, Origin::Cancelled));
@@ -249,7 +249,7 @@ fn cancelled_blocked_action_signals_that_before_it_is_reclaimed() {
 #[test]
 fn action_of_a_lost_device_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
-        for case in [Case::held(kind, Job::new(OWN)), Case::under_way(kind, Job::new(OWN), Job::new(1))] {
+        for case in [Case::blocked(kind, Job::new(OWN)), Case::under_way(kind, Job::new(OWN), Job::new(1))] {
             case.assert_open();
             let cause = gone();
             case.rig.lose(0, &cause);
@@ -273,7 +273,7 @@ fn action_for_a_lost_device_signals_that_before_it_is_reclaimed() {
 #[test]
 fn action_whose_wait_is_abandoned_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
-        let mut case = Case::held(kind, Job::new(OWN));
+        let mut case = Case::blocked(kind, Job::new(OWN));
         let other = case.rig.semaphore();
         drop(std::mem::replace(&mut case.input, other));
         let cause = case.outputs[0].query().unwrap_err();

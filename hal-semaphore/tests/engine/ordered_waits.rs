@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Operations of several waits, one of which work of their own queue covers while another is open (rules S1,
+//! Operations of several waits, one of which work of their own queue satisfies while another is open (rules S1,
 //! S3, S5, S7).
 
 use crate::rig::{Devices, Job, Rig, broken, device};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::*;
 
-/// Waits of one queue that a job covers all at once, more than one hold of a lock takes: a failure reaches each
+/// Waits of one queue that a job satisfies all at once, more than one hold of a lock takes: a failure reaches each
 /// of their operations, and none is left behind.
 #[test]
 fn failure_reaches_each_of_many_operations_whose_wait_was_satisfied_by_order() {
@@ -49,7 +49,7 @@ fn ordered_wait_whose_value_came_before_the_failure_is_fulfilled() {
     rig.assert_idle();
 }
 
-/// Work that may be done early has a wait that is covered by its queue and hears of a failure; it is not done
+/// Work that may be done early has a wait that its queue satisfies and is notified of a failure; it is not done
 /// early, and waits for the same value on the host: it begins once, when all is reached.
 #[test]
 fn early_action_that_was_not_done_counts_each_wait_once() {
@@ -75,7 +75,7 @@ fn early_action_that_was_not_done_counts_each_wait_once() {
     }
 }
 
-/// A wait that is left to the host by a cover and whose operation is cancelled is gone from the timeline:
+/// A wait that is left to the host and whose operation is cancelled is gone from the timeline:
 /// nothing stays.
 #[test]
 fn cancelled_operations_leave_nothing_at_their_dependencies() {

@@ -3,114 +3,16 @@
 //! Timelines whose driver has locks, mistakes and habits of its own (rules S1, S8, S9, S13).
 
 use crate::fake::Fake;
+use crate::fake_timeline::{FakeTimeline, TimelineCall};
 use crate::rig::{LIMIT, broken, device, eventually, within};
 use hal_semaphore::backend::NativeWaits;
-use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
-type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
-
-/// A timeline of some other driver, which holds a lock while it notifies its subscribers.
-#[derive(Default)]
-struct OtherTimeline {
-    state: Mutex<(u64, Vec<(u64, Subscriber)>)>,
-    delivered: Mutex<Vec<Result<u64, Failure>>>,
-    /// Runs when the engine reads the value.
-    when_read: Hook,
-    /// Runs when the engine delivers a signal.
-    when_delivered: Hook,
-}
-
-impl OtherTimeline {
-    /// Raises it. Says so when it has its lock.
-    fn signal(&self, value: u64, locked: impl FnOnce()) {
-        let mut state = self.state.lock().unwrap();
-        locked();
-        state.0 = value;
-        state.1.iter().for_each(|(_, subscriber)| subscriber.notify(Ok(value)));
-    }
-}
-
-/// A timeline of the engine whose own waiters take their time.
-struct SlowTimeline {
-    registration: Registration,
-    when_notified: Hook,
-}
-
 #[derive(Clone)]
-enum OwnOrOther {
-    Own(Arc<SlowTimeline>),
-    OtherTimeline(Arc<OtherTimeline>),
-}
-
-fn come(hook: &Hook) {
-    let hook = hook.lock().unwrap().take();
-    if let Some(hook) = hook {
-        hook();
-    }
-}
-
-impl Timeline for OwnOrOther {
-    type Subscription = ();
-
-    fn registration(&self) -> Option<&Registration> {
-        match self {
-            OwnOrOther::Own(own) => Some(&own.registration),
-            OwnOrOther::OtherTimeline(_) => None,
-        }
-    }
-
-    fn identity(&self) -> usize {
-        match self {
-            OwnOrOther::Own(own) => Arc::as_ptr(own).addr(),
-            OwnOrOther::OtherTimeline(other) => Arc::as_ptr(other).addr(),
-        }
-    }
-
-    fn value(&self) -> u64 {
-        match self {
-            OwnOrOther::Own(own) => own.registration.value(),
-            OwnOrOther::OtherTimeline(other) => {
-                come(&other.when_read);
-                other.state.lock().unwrap().0
-            }
-        }
-    }
-
-    fn failure(&self) -> Option<Failure> {
-        match self {
-            OwnOrOther::Own(own) => own.registration.query().err(),
-            OwnOrOther::OtherTimeline(_) => None,
-        }
-    }
-
-    fn record_step(&self, _state: Result<u64, &Failure>, _by: Option<Point>) -> bool {
-        matches!(self, OwnOrOther::Own(own) if own.when_notified.lock().unwrap().is_some())
-    }
-
-    fn notify(&self, _state: Result<u64, &Failure>) {
-        if let OwnOrOther::Own(own) = self {
-            come(&own.when_notified);
-        }
-    }
-
-    fn deliver(&self, state: Result<u64, &Failure>) {
-        let OwnOrOther::OtherTimeline(other) = self else { panic!("this timeline is the engine's own") };
-        come(&other.when_delivered);
-        other.delivered.lock().unwrap().push(state.map_err(Failure::clone));
-    }
-
-    fn subscribe(&self, value: u64, subscriber: Subscriber) {
-        let OwnOrOther::OtherTimeline(other) = self else { panic!("this timeline is the engine's own") };
-        other.state.lock().unwrap().1.push((value, subscriber));
-    }
-}
-
-#[derive(Clone)]
-struct Setup(Engine<Fake<OwnOrOther, ()>>);
+struct Setup(Engine<Fake<FakeTimeline, ()>>);
 
 impl Setup {
     fn new() -> Self {
@@ -121,14 +23,12 @@ impl Setup {
         Self(Fake::new(vec![device(queues, NativeWaits::None)]).keeps_deferred().start())
     }
 
-    fn own(&self) -> (OwnOrOther, Arc<SlowTimeline>) {
-        let own =
-            Arc::new(SlowTimeline { registration: self.0.register(0), when_notified: Mutex::default() });
-        (OwnOrOther::Own(own.clone()), own)
+    fn own(&self) -> FakeTimeline {
+        FakeTimeline::own(&self.0)
     }
 
-    fn submit(&self, waits: &[(&OwnOrOther, u64)], signals: &[(&OwnOrOther, u64)], action: Action<()>) {
-        let owned = |points: &[(&OwnOrOther, u64)]| -> Vec<_> {
+    fn submit(&self, waits: &[(&FakeTimeline, u64)], signals: &[(&FakeTimeline, u64)], action: Action<()>) {
+        let owned = |points: &[(&FakeTimeline, u64)]| -> Vec<_> {
             points.iter().map(|(timeline, value)| ((*timeline).clone(), *value)).collect()
         };
         self.0.submit(0, Affinity::ANY, &owned(waits), &owned(signals), action).unwrap();
@@ -152,11 +52,6 @@ impl Setup {
     }
 }
 
-fn other() -> (OwnOrOther, Arc<OtherTimeline>) {
-    let other = Arc::new(OtherTimeline::default());
-    (OwnOrOther::OtherTimeline(other.clone()), other)
-}
-
 /// One thread submits and reads the other driver's value, which takes that driver's lock. Another thread holds
 /// that lock and notifies the engine of a step. Neither waits for the other: the engine reads without a lock of
 /// its own (S8, S9).
@@ -164,18 +59,18 @@ fn other() -> (OwnOrOther, Arc<OtherTimeline>) {
 fn foreign_driver_is_asked_for_a_value_without_a_lock_held() {
     within(LIMIT, || {
         let setup = Setup::new();
-        let ((x, at_x), (y, at_y)) = (other(), setup.own());
+        let (x, y) = (FakeTimeline::foreign(), setup.own());
         setup.submit(&[(&x, 1)], &[(&y, 1)], Action::Barrier);
-        *at_x.when_read.lock().unwrap() = Some(Box::new({
-            let at_x = at_x.clone();
+        x.at(TimelineCall::Value, {
+            let x = x.0.clone();
             move || {
                 let (sender, locked) = mpsc::channel();
-                std::thread::spawn(move || at_x.signal(1, || sender.send(()).unwrap()));
+                std::thread::spawn(move || x.raise(1, || sender.send(()).unwrap()));
                 locked.recv().unwrap();
             }
-        }));
+        });
         setup.submit(&[(&x, 1)], &[(&y, 2)], Action::Barrier);
-        eventually("both have ended", || at_y.registration.value() == 2);
+        eventually("both have ended", || y.value() == 2);
     });
 }
 
@@ -184,14 +79,14 @@ fn foreign_driver_is_asked_for_a_value_without_a_lock_held() {
 #[test]
 fn submission_during_which_the_engine_is_shut_down_is_refused() {
     let setup = Setup::new();
-    let ((x, at_x), (y, at_y)) = (other(), setup.own());
-    *at_x.when_read.lock().unwrap() = Some(Box::new({
+    let (x, y) = (FakeTimeline::foreign(), setup.own());
+    x.at(TimelineCall::Value, {
         let engine = setup.0.clone();
         move || engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap()
-    }));
-    let refused = setup.0.submit(0, Affinity::ANY, &[(x, 1)], &[(y, 1)], Action::Queue(()));
+    });
+    let refused = setup.0.submit(0, Affinity::ANY, &[(x, 1)], &[(y.clone(), 1)], Action::Queue(()));
     assert!(matches!(refused, Err(Refused { error: SubmitError::ShutDown, action: Action::Queue(()) })));
-    assert_eq!(at_y.registration.query().unwrap(), 0, "a submission that is refused has changed nothing");
+    assert_eq!(y.registered().query().unwrap(), 0, "a submission that is refused has changed nothing");
     assert_eq!(setup.0.occupancy().operations, 0);
 }
 
@@ -200,13 +95,13 @@ fn submission_during_which_the_engine_is_shut_down_is_refused() {
 #[test]
 fn foreign_driver_that_panics_in_value_leaves_no_wait_behind() {
     let setup = Setup::new();
-    let ((x, at_x), (z, _), (y, at_y)) = (setup.own(), setup.own(), setup.own());
-    let (bad, at_bad) = other();
-    *at_bad.when_read.lock().unwrap() = Some(Box::new(|| panic!("the other driver panics")));
+    let [x, y, z] = std::array::from_fn(|_| setup.own());
+    let bad = FakeTimeline::foreign();
+    bad.at(TimelineCall::Value, || panic!("the other driver panics"));
     let _ = catch_unwind(AssertUnwindSafe(|| setup.submit(&[(&x, 1), (&bad, 1)], &[], Action::Barrier)));
     setup.submit(&[(&z, 1)], &[(&y, 1)], Action::Barrier);
-    at_x.registration.signal(1).unwrap();
-    assert_eq!(at_y.registration.value(), 0, "what it waits for is not signalled");
+    x.signal(1).unwrap();
+    assert_eq!(y.value(), 0, "what it waits for is not signalled");
 }
 
 /// Operations that succeed and, after them in the same queue, one that fails signal the same foreign timeline.
@@ -214,13 +109,13 @@ fn foreign_driver_that_panics_in_value_leaves_no_wait_behind() {
 #[test]
 fn foreign_timeline_gets_a_success_before_the_failure_behind_it() {
     let setup = Setup::new();
-    let (x, at_x) = other();
+    let x = FakeTimeline::foreign();
     setup.submit(&[], &[(&x, 1)], Action::Barrier);
     setup.submit(&[], &[(&x, 2)], Action::Barrier);
     setup.submit(&[], &[(&x, 3)], Action::Queue(()));
     setup.report(1, Some(broken("parity")));
     setup.run_deferred();
-    let delivered = at_x.delivered.lock().unwrap();
+    let delivered = x.delivered.lock().unwrap();
     assert!(matches!(&delivered[..], [Ok(1), Ok(2), Err(_)]), "{delivered:?}");
 }
 
@@ -231,24 +126,24 @@ fn foreign_timeline_gets_a_success_before_the_failure_behind_it() {
 fn slow_driver_neither_delays_another_one_nor_changes_its_order() {
     within(LIMIT, || {
         let setup = Setup::new();
-        let ((z, at_z), (x, at_x)) = (other(), other());
+        let (z, x) = (FakeTimeline::foreign(), FakeTimeline::foreign());
         let (release, released) = mpsc::channel::<()>();
         let (sender, begun) = mpsc::channel();
-        *at_z.when_delivered.lock().unwrap() = Some(Box::new(move || {
+        z.at(TimelineCall::Deliver, move || {
             sender.send(()).unwrap();
             let _ = released.recv();
-        }));
+        });
         setup.submit(&[], &[(&z, 1), (&x, 1)], Action::Barrier);
         setup.submit(&[], &[(&x, 2)], Action::Queue(()));
         std::thread::scope(|scope| {
             scope.spawn(|| setup.run_deferred());
             begun.recv().unwrap();
             setup.report(1, Some(broken("parity")));
-            let told = at_x.delivered.lock().unwrap().clone();
+            let delivered = x.delivered.lock().unwrap().clone();
             drop(release);
-            assert!(matches!(&told[..], [Ok(1), Err(_)]), "{told:?}");
+            assert!(matches!(&delivered[..], [Ok(1), Err(_)]), "{delivered:?}");
         });
-        assert!(matches!(&at_z.delivered.lock().unwrap()[..], [Ok(1)]));
+        assert!(matches!(&z.delivered.lock().unwrap()[..], [Ok(1)]));
     });
 }
 
@@ -261,11 +156,11 @@ fn many_threads_deliver_to_other_drivers_in_order() {
     const JOBS: usize = 200;
     within(4 * LIMIT, || {
         let setup = Setup::with_queues(QUEUES);
-        let own: Vec<_> = (0..QUEUES).map(|_| other()).collect();
-        let shared: Vec<_> = (0..QUEUES / 2).map(|_| other()).collect();
+        let own: Vec<_> = (0..QUEUES).map(|_| FakeTimeline::foreign()).collect();
+        let shared: Vec<_> = (0..QUEUES / 2).map(|_| FakeTimeline::foreign()).collect();
         std::thread::scope(|scope| {
             for queue in 0..QUEUES {
-                let ((own, _), (shared, _), setup) = (&own[queue], &shared[queue / 2], &setup);
+                let (own, shared, setup) = (&own[queue], &shared[queue / 2], &setup);
                 scope.spawn(move || {
                     for job in 1..=JOBS {
                         // Each job has a value of its own on the shared timeline.
@@ -279,17 +174,17 @@ fn many_threads_deliver_to_other_drivers_in_order() {
             }
         });
         setup.run_deferred();
-        for (_, at) in &own {
-            let told: Vec<u64> = at.delivered.lock().unwrap().iter().flatten().copied().collect();
-            assert_eq!(told, Vec::from_iter(1..=JOBS as u64));
+        for at in &own {
+            let delivered: Vec<u64> = at.delivered.lock().unwrap().iter().flatten().copied().collect();
+            assert_eq!(delivered, Vec::from_iter(1..=JOBS as u64));
         }
-        for (number, (_, at)) in shared.iter().enumerate() {
-            let told: Vec<u64> = at.delivered.lock().unwrap().iter().flatten().copied().collect();
+        for (number, at) in shared.iter().enumerate() {
+            let delivered: Vec<u64> = at.delivered.lock().unwrap().iter().flatten().copied().collect();
             for queue in [2 * number, 2 * number + 1] {
-                let of_queue = told.iter().filter(|&&named| named % QUEUES as u64 == queue as u64);
-                assert!(of_queue.is_sorted(), "queue {queue}: {told:?}");
+                let of_queue = delivered.iter().filter(|&&named| named % QUEUES as u64 == queue as u64);
+                assert!(of_queue.is_sorted(), "queue {queue}: {delivered:?}");
             }
-            assert_eq!(told.len(), 2 * JOBS);
+            assert_eq!(delivered.len(), 2 * JOBS);
         }
         assert_eq!(setup.0.backend().reclaimed(), QUEUES * JOBS);
     });
@@ -300,13 +195,13 @@ fn many_threads_deliver_to_other_drivers_in_order() {
 fn work_is_reclaimed_when_its_last_delivery_is_made() {
     within(LIMIT, || {
         let setup = Setup::new();
-        let (z, at_z) = other();
+        let z = FakeTimeline::foreign();
         let (release, released) = mpsc::channel::<()>();
         let (sender, begun) = mpsc::channel();
-        *at_z.when_delivered.lock().unwrap() = Some(Box::new(move || {
+        z.at(TimelineCall::Deliver, move || {
             sender.send(()).unwrap();
             let _ = released.recv();
-        }));
+        });
         let reclaimed = || setup.0.backend().reclaimed();
         for value in 1..=2 {
             setup.submit(&[], &[(&z, value)], Action::Queue(()));
@@ -317,10 +212,10 @@ fn work_is_reclaimed_when_its_last_delivery_is_made() {
             // The driver is inside the first delivery: the second waits for its return, and nothing is
             // reclaimed before.
             setup.report(2, None);
-            assert_eq!((reclaimed(), at_z.delivered.lock().unwrap().len()), (0, 0));
+            assert_eq!((reclaimed(), z.delivered.lock().unwrap().len()), (0, 0));
             drop(release);
         });
-        assert_eq!((reclaimed(), at_z.delivered.lock().unwrap().len()), (2, 2));
+        assert_eq!((reclaimed(), z.delivered.lock().unwrap().len()), (2, 2));
     });
 }
 
@@ -330,23 +225,23 @@ fn work_is_reclaimed_when_its_last_delivery_is_made() {
 fn slow_waiter_delays_no_operation_that_waits_for_the_same_value() {
     within(4 * LIMIT, || {
         let setup = Setup::new();
-        let ((x, at_x), (y, at_y)) = (setup.own(), setup.own());
+        let (x, y) = (setup.own(), setup.own());
         let (release, released) = mpsc::channel::<()>();
         let (sender, begun) = mpsc::channel();
-        *at_x.when_notified.lock().unwrap() = Some(Box::new(move || {
+        x.at(TimelineCall::Notify, move || {
             sender.send(()).unwrap();
             let _ = released.recv();
-        }));
+        });
         setup.submit(&[], &[(&x, 1)], Action::Queue(()));
         setup.submit(&[(&x, 1)], &[(&y, 1)], Action::Host(()));
         std::thread::scope(|scope| {
             scope.spawn(|| setup.report(1, None));
             begun.recv().unwrap();
             let begin = std::time::Instant::now();
-            while at_y.registration.value() == 0 && begin.elapsed() < LIMIT {
+            while y.value() == 0 && begin.elapsed() < LIMIT {
                 std::thread::yield_now();
             }
-            let reached = at_y.registration.value();
+            let reached = y.value();
             drop(release);
             assert_eq!(reached, 1, "the host operation stays behind the waiter");
         });
@@ -358,12 +253,12 @@ fn slow_waiter_delays_no_operation_that_waits_for_the_same_value() {
 #[test]
 fn work_without_a_foreign_signal_does_not_wait_for_deliveries() {
     let setup = Setup::new();
-    let ((x, at_x), (y, _)) = (other(), setup.own());
+    let (x, y) = (FakeTimeline::foreign(), setup.own());
     let reclaimed_at_delivery = Arc::new(OnceLock::new());
-    *at_x.when_delivered.lock().unwrap() = Some(Box::new({
+    x.at(TimelineCall::Deliver, {
         let (engine, reclaimed_at_delivery) = (setup.0.clone(), reclaimed_at_delivery.clone());
         move || reclaimed_at_delivery.set(engine.backend().reclaimed()).unwrap()
-    }));
+    });
     setup.submit(&[], &[(&x, 1)], Action::Queue(()));
     setup.submit(&[], &[(&y, 1)], Action::Queue(()));
     setup.report(2, None);

@@ -35,7 +35,7 @@ struct TakerState {
     /// How often it has put work back.
     put_back: usize,
     empty_handed: usize,
-    /// The queue, the epoch and the success of each end that it was told.
+    /// The queue, the epoch and the success of each end that was reported.
     ends: Vec<(usize, u64, bool)>,
     returned: Vec<usize>,
     /// Ends that came before their signals.
@@ -190,14 +190,14 @@ fn work_returned_in_the_middle_of_a_batch_is_submitted_again_in_order() {
 /// is reclaimed.
 #[test]
 fn returned_work_is_reclaimed_however_its_wait_for_capacity_ends() {
-    for held in [false, true] {
+    for is_blocked in [false, true] {
         for end in ["cancelled", "shut down", "lost"] {
             within(LIMIT, move || {
                 let mut setup = Setup::with_capacity(2);
                 let gate = Semaphore::new(&setup.engine, 0).unwrap();
                 let waits = [(gate.clone(), 1)];
                 for _ in 0..5 {
-                    setup.job(0, if held { &waits } else { &[] }, &[]);
+                    setup.job(0, if is_blocked { &waits } else { &[] }, &[]);
                 }
                 gate.signal(1).unwrap();
                 assert_eq!(setup.state().taken[0].len(), 2);
@@ -218,7 +218,7 @@ fn returned_work_is_reclaimed_however_its_wait_for_capacity_ends() {
                 setup.assert_over();
                 let mut returned = setup.state().returned.clone();
                 returned.sort_unstable();
-                assert_eq!(returned, [2, 3, 4], "{end}, blocked: {held}");
+                assert_eq!(returned, [2, 3, 4], "{end}, blocked: {is_blocked}");
             });
         }
     }

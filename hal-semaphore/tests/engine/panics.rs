@@ -2,141 +2,20 @@
 
 //! Foreign code that panics, at each place where the engine calls or drops it (rules S3, S5, S8, S10).
 //!
-//! Whatever panics, nothing else is delayed: operations end once, their work is reclaimed, no count is lost
+//! A panic delays nothing else: operations end once, their work is reclaimed, no count is lost
 //! that a shutdown waits for, and no lock stays taken.
 
 use crate::fake::Fake;
+use crate::fake_timeline::{FakeTimeline, TimelineCall};
 use crate::rig::{self, LIMIT, device, eventually, within};
 use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
-use hal_semaphore::timeline::{Registration, Subscriber, TimelineValues};
+use hal_semaphore::timeline::TimelineValues;
 use hal_semaphore::*;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
-
-/// The calls of a timeline's driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Spot {
-    Clone,
-    Drop,
-    Identity,
-    FailedBefore,
-    Show,
-    RecordStep,
-    Notify,
-    Deliver,
-    Subscribe,
-    EndOfSubscription,
-}
-
-/// A timeline whose driver panics.
-struct MeanTimeline {
-    /// Nothing where it belongs to another driver.
-    registration: Option<Registration>,
-    panics_at: Arc<Mutex<Vec<Spot>>>,
-    delivered: Mutex<Vec<bool>>,
-    recorded: Mutex<Vec<bool>>,
-    notified_by: Mutex<Vec<ThreadId>>,
-    subscribers: Mutex<Vec<Subscriber>>,
-    /// The call that panics once somebody subscribes; the value has been reached by then.
-    panics_when_subscribed: Mutex<Option<Spot>>,
-}
-
-/// A handle on a timeline whose driver panics.
-struct Mean(Arc<MeanTimeline>);
-
-/// Panics once if it is to. Not on a thread that panics already, which would end the process.
-fn come(panics_at: &Mutex<Vec<Spot>>, spot: Spot) {
-    if std::thread::panicking() {
-        return;
-    }
-    let mut spots = panics_at.lock().unwrap();
-    if let Some(at) = spots.iter().position(|&at| at == spot) {
-        spots.remove(at);
-        drop(spots);
-        panic!("the driver of a timeline panics at {spot:?}");
-    }
-}
-
-impl Clone for Mean {
-    fn clone(&self) -> Self {
-        come(&self.0.panics_at, Spot::Clone);
-        Self(self.0.clone())
-    }
-}
-
-impl Drop for Mean {
-    fn drop(&mut self) {
-        come(&self.0.panics_at, Spot::Drop);
-    }
-}
-
-struct FakeSubscription(Arc<Mutex<Vec<Spot>>>);
-
-impl Drop for FakeSubscription {
-    fn drop(&mut self) {
-        come(&self.0, Spot::EndOfSubscription);
-    }
-}
-
-impl Timeline for Mean {
-    type Subscription = FakeSubscription;
-
-    fn registration(&self) -> Option<&Registration> {
-        self.0.registration.as_ref()
-    }
-
-    fn identity(&self) -> usize {
-        come(&self.0.panics_at, Spot::Identity);
-        Arc::as_ptr(&self.0).addr()
-    }
-
-    fn value(&self) -> u64 {
-        self.registration().map_or(0, Registration::value)
-    }
-
-    fn failure(&self) -> Option<Failure> {
-        self.registration()?.query().err()
-    }
-
-    fn show(&self, _state: Result<u64, (u64, &Failure)>) -> Option<Failure> {
-        come(&self.0.panics_at, Spot::Show);
-        None
-    }
-
-    fn failed_before(&self) -> Option<Failure> {
-        come(&self.0.panics_at, Spot::FailedBefore);
-        None
-    }
-
-    fn record_step(&self, state: Result<u64, &Failure>, _by: Option<Point>) -> bool {
-        come(&self.0.panics_at, Spot::RecordStep);
-        self.0.recorded.lock().unwrap().push(state.is_ok());
-        self.0.panics_at.lock().unwrap().contains(&Spot::Notify)
-    }
-
-    fn notify(&self, _state: Result<u64, &Failure>) {
-        come(&self.0.panics_at, Spot::Notify);
-        self.0.notified_by.lock().unwrap().push(thread::current().id());
-    }
-
-    fn deliver(&self, state: Result<u64, &Failure>) {
-        come(&self.0.panics_at, Spot::Deliver);
-        self.0.delivered.lock().unwrap().push(state.is_ok());
-    }
-
-    fn subscribe(&self, _value: u64, subscriber: Subscriber) -> FakeSubscription {
-        come(&self.0.panics_at, Spot::Subscribe);
-        if let Some(spot) = self.0.panics_when_subscribed.lock().unwrap().take() {
-            subscriber.notify(Ok(1));
-            self.0.panics_at.lock().unwrap().push(spot);
-        }
-        self.0.subscribers.lock().unwrap().push(subscriber);
-        FakeSubscription(self.0.panics_at.clone())
-    }
-}
 
 /// Work that panics when `calls_back` sees it, or when it is dropped.
 struct PanickingWork {
@@ -155,7 +34,7 @@ impl Drop for PanickingWork {
 type Reclaimed = Arc<Mutex<Vec<(u64, ThreadId)>>>;
 
 #[derive(Clone)]
-struct PanicSetup(Engine<Fake<Mean, PanickingWork>>, Reclaimed);
+struct PanicSetup(Engine<Fake<FakeTimeline, PanickingWork>>, Reclaimed);
 
 impl PanicSetup {
     fn new() -> Self {
@@ -175,34 +54,23 @@ impl PanicSetup {
         Self(engine, reclaimed)
     }
 
-    fn timeline(&self, registration: Option<Registration>) -> Mean {
-        Mean(Arc::new(MeanTimeline {
-            registration,
-            panics_at: Arc::default(),
-            delivered: Mutex::default(),
-            recorded: Mutex::default(),
-            notified_by: Mutex::default(),
-            subscribers: Mutex::default(),
-            panics_when_subscribed: Mutex::default(),
-        }))
+    fn own(&self) -> FakeTimeline {
+        FakeTimeline::own(&self.0)
     }
 
-    fn own(&self) -> Mean {
-        self.timeline(Some(self.0.register(0)))
-    }
-
-    fn other(&self) -> Mean {
-        self.timeline(None)
-    }
-
-    fn submit(&self, waits: &[(&Mean, u64)], signals: &[(&Mean, u64)], action: Action<PanickingWork>) {
-        let owned = |points: &[(&Mean, u64)]| -> Vec<_> {
-            points.iter().map(|(timeline, value)| (Mean(timeline.0.clone()), *value)).collect()
+    fn submit(
+        &self,
+        waits: &[(&FakeTimeline, u64)],
+        signals: &[(&FakeTimeline, u64)],
+        action: Action<PanickingWork>,
+    ) {
+        let owned = |points: &[(&FakeTimeline, u64)]| -> Vec<_> {
+            points.iter().map(|(timeline, value)| (timeline.handle(), *value)).collect()
         };
         self.0.submit(0, Affinity::ANY, &owned(waits), &owned(signals), action).unwrap();
     }
 
-    fn job(&self, waits: &[(&Mean, u64)], signals: &[(&Mean, u64)], id: u64) {
+    fn job(&self, waits: &[(&FakeTimeline, u64)], signals: &[(&FakeTimeline, u64)], id: u64) {
         self.submit(waits, signals, Action::Queue(PanickingWork { id, asked: false, dropped: false }));
     }
 
@@ -227,44 +95,45 @@ impl PanicSetup {
     }
 }
 
-fn arm(timeline: &Mean, spots: &[Spot]) {
-    timeline.0.panics_at.lock().unwrap().extend(spots);
+/// For each recorded step, true if it was a value.
+fn recorded(timeline: &FakeTimeline) -> Vec<bool> {
+    timeline.recorded.lock().unwrap().iter().map(|(state, _)| state.is_ok()).collect()
 }
 
-fn has_ended(timeline: &Mean) -> bool {
-    timeline.value() > 0 || timeline.failure().is_some()
+fn has_ended(timeline: &FakeTimeline) -> bool {
+    timeline.registered().query().is_err() || timeline.value() > 0
 }
 
 /// A timeline's driver panics in `show`, `record_step`, `notify` or when its handle is dropped, on a thread
 /// that completes a job. The timeline has its value, or fails; later work continues (S3, S5, S10).
 #[test]
 fn timeline_that_panics_while_a_job_ends_delays_nothing() {
-    for spot in [Spot::Show, Spot::RecordStep, Spot::Notify, Spot::Drop] {
+    for call in [TimelineCall::Show, TimelineCall::RecordStep, TimelineCall::Notify, TimelineCall::Drop] {
         within(LIMIT, move || {
             let setup = PanicSetup::new();
             let [before, bad, behind, next] = std::array::from_fn(|_| setup.own());
             setup.job(&[], &[(&before, 1), (&bad, 1), (&behind, 1)], 1);
             setup.job(&[(&behind, 1)], &[(&next, 1)], 2);
-            arm(&bad, &[spot]);
-            let told = catch_unwind(AssertUnwindSafe(|| setup.report(1)));
-            assert!(told.is_ok(), "{spot:?}: the device has nothing to do with it");
+            bad.panic_at(call);
+            let reported = catch_unwind(AssertUnwindSafe(|| setup.report(1)));
+            assert!(reported.is_ok(), "{call:?}: the device has nothing to do with it");
             setup.report(2);
             for (name, timeline) in [("before", &before), ("bad", &bad), ("behind", &behind), ("next", &next)]
             {
-                eventually(&format!("{spot:?}: {name} has ended"), || has_ended(timeline));
+                eventually(&format!("{call:?}: {name} has ended"), || has_ended(timeline));
             }
-            assert_eq!((behind.value(), next.value()), (1, 1), "{spot:?}: what did not panic is fulfilled");
-            assert_eq!(bad.value(), u64::from(spot != Spot::Show), "{spot:?}");
-            if spot == Spot::Show {
-                assert_eq!(*bad.0.recorded.lock().unwrap(), [false], "it records that it has failed");
+            assert_eq!((behind.value(), next.value()), (1, 1), "{call:?}: what did not panic is fulfilled");
+            assert_eq!(bad.value(), u64::from(call != TimelineCall::Show), "{call:?}");
+            if call == TimelineCall::Show {
+                assert_eq!(recorded(&bad), [false], "it records that it has failed");
             }
-            if spot == Spot::RecordStep {
-                // Whether it has waiters is unknown: they are notified, in case.
-                eventually("its waiters are notified", || bad.0.notified_by.lock().unwrap().len() == 1);
+            if call == TimelineCall::RecordStep {
+                // It may have waiters: they are notified, in case.
+                eventually("its waiters are notified", || bad.notified_by.lock().unwrap().len() == 1);
             }
             eventually("both are reclaimed", || setup.reclaimed() == [1, 2]);
-            assert_eq!(setup.0.stats().panics, 1, "{spot:?}");
-            setup.finish(&format!("{spot:?}"));
+            assert_eq!(setup.0.stats().panics, 1, "{call:?}");
+            setup.finish(&format!("{call:?}"));
         });
     }
 }
@@ -280,12 +149,12 @@ fn handle_that_panics_beside_a_later_value_delays_nothing() {
             setup.job(&[], &[(&bad, value)], value);
         }
         setup.job(&[], &[(&behind, 1)], 4);
-        arm(&bad, &[Spot::Drop]);
-        let told = catch_unwind(AssertUnwindSafe(|| setup.report(4)));
-        assert!(told.is_ok(), "the device has nothing to do with it");
+        bad.panic_at(TimelineCall::Drop);
+        let reported = catch_unwind(AssertUnwindSafe(|| setup.report(4)));
+        assert!(reported.is_ok(), "the device has nothing to do with it");
         eventually("all are reclaimed", || setup.reclaimed() == [1, 2, 3, 4]);
         assert_eq!((bad.value(), behind.value(), setup.0.stats().panics), (3, 1, 1));
-        assert_eq!(*bad.0.recorded.lock().unwrap(), [true]);
+        assert_eq!(recorded(&bad), [true]);
         setup.finish("a handle");
     });
 }
@@ -308,22 +177,22 @@ fn device_that_panics_in_poll_is_lost() {
 /// The same inside `submit`, where calls of the program are left to another thread (S8, S10).
 #[test]
 fn timeline_that_panics_inside_submit_delays_nothing() {
-    for spot in [Spot::Show, Spot::RecordStep, Spot::Notify, Spot::Drop] {
+    for call in [TimelineCall::Show, TimelineCall::RecordStep, TimelineCall::Notify, TimelineCall::Drop] {
         within(LIMIT, move || {
             let setup = PanicSetup::new();
             let [bad, behind] = std::array::from_fn(|_| setup.own());
-            let signals = [(Mean(bad.0.clone()), 1), (Mean(behind.0.clone()), 1)];
-            arm(&bad, &[spot]);
+            let signals = [(bad.handle(), 1), (behind.handle(), 1)];
+            bad.panic_at(call);
             let submitted = catch_unwind(AssertUnwindSafe(|| {
                 setup.0.submit(0, Affinity::ANY, &[], &signals, Action::Barrier).unwrap();
             }));
-            assert!(submitted.is_ok(), "{spot:?}: the submission has nothing to do with it");
+            assert!(submitted.is_ok(), "{call:?}: the submission has nothing to do with it");
             std::mem::forget(signals);
             for timeline in [&bad, &behind] {
-                eventually(&format!("{spot:?}: it has ended"), || has_ended(timeline));
+                eventually(&format!("{call:?}: it has ended"), || has_ended(timeline));
             }
-            eventually(&format!("{spot:?} has panicked"), || setup.0.stats().panics == 1);
-            setup.finish(&format!("{spot:?}"));
+            eventually(&format!("{call:?} has panicked"), || setup.0.stats().panics == 1);
+            setup.finish(&format!("{call:?}"));
         });
     }
 }
@@ -335,10 +204,10 @@ fn timeline_that_panics_when_it_is_shown_a_failure_has_failed_with_it() {
     let [x, bad, behind] = std::array::from_fn(|_| setup.own());
     let cause = rig::broken("given up");
     setup.job(&[(&x, 1)], &[(&bad, 1), (&behind, 1)], 1);
-    arm(&bad, &[Spot::Show]);
-    x.registration().unwrap().fail(&cause);
+    bad.panic_at(TimelineCall::Show);
+    x.fail(&cause);
     for timeline in [&bad, &behind] {
-        assert!(timeline.failure().unwrap().same_root(&cause));
+        assert!(timeline.registered().query().unwrap_err().same_root(&cause));
     }
     setup.finish("a failure");
 }
@@ -346,28 +215,34 @@ fn timeline_that_panics_when_it_is_shown_a_failure_has_failed_with_it() {
 /// Another driver panics in `deliver`, or when its subscription is dropped; two of them at once, too (S9, S10).
 #[test]
 fn other_driver_that_panics_delays_nothing() {
-    for spot in [Spot::Identity, Spot::Deliver, Spot::Drop, Spot::EndOfSubscription] {
+    for call in [TimelineCall::Identity, TimelineCall::Deliver, TimelineCall::Drop, TimelineCall::Unsubscribe]
+    {
         within(LIMIT, move || {
             let setup = PanicSetup::new();
-            let (bad, other_bad, good, x, next) =
-                (setup.other(), setup.other(), setup.other(), setup.own(), setup.own());
+            let (bad, other_bad, good, x, next) = (
+                FakeTimeline::foreign(),
+                FakeTimeline::foreign(),
+                FakeTimeline::foreign(),
+                setup.own(),
+                setup.own(),
+            );
             setup.job(&[(&bad, 1), (&other_bad, 1)], &[(&x, 1)], 1);
             setup.job(&[(&x, 1)], &[(&next, 1), (&bad, 2), (&other_bad, 2), (&good, 1)], 2);
-            arm(&bad, &[spot]);
-            arm(&other_bad, &[spot]);
+            bad.panic_at(call);
+            other_bad.panic_at(call);
             for timeline in [&bad, &other_bad] {
-                let subscribers = std::mem::take(&mut *timeline.0.subscribers.lock().unwrap());
-                subscribers.into_iter().for_each(|subscriber| subscriber.notify(Ok(1)));
+                let subscribers = std::mem::take(&mut *timeline.subscribers.lock().unwrap());
+                subscribers.into_iter().for_each(|(_, subscriber)| subscriber.notify(Ok(1)));
             }
             setup.report(1);
             setup.report(2);
-            eventually(&format!("{spot:?}: the signals are out"), || next.value() == 1);
+            eventually(&format!("{call:?}: the signals are out"), || next.value() == 1);
             eventually("the good one gets its delivery", || {
-                good.0.delivered.lock().unwrap().as_slice() == [true]
+                matches!(good.delivered.lock().unwrap()[..], [Ok(1)])
             });
             eventually("both are reclaimed", || setup.reclaimed() == [1, 2]);
-            eventually(&format!("{spot:?} has panicked twice"), || setup.0.stats().panics == 2);
-            setup.finish(&format!("{spot:?}"));
+            eventually(&format!("{call:?} has panicked twice"), || setup.0.stats().panics == 2);
+            setup.finish(&format!("{call:?}"));
         });
     }
 }
@@ -376,17 +251,24 @@ fn other_driver_that_panics_delays_nothing() {
 /// or the subscription that is no longer needed. The submission is not affected (S9, S10).
 #[test]
 fn other_driver_that_panics_after_its_subscription_delays_nothing() {
-    for spot in [Spot::Drop, Spot::EndOfSubscription] {
+    for call in [TimelineCall::Drop, TimelineCall::Unsubscribe] {
         within(LIMIT, move || {
             let setup = PanicSetup::new();
-            let (bad, x) = (setup.other(), setup.own());
-            *bad.0.panics_when_subscribed.lock().unwrap() = Some(spot);
-            let (waits, signals) = ([(Mean(bad.0.clone()), 1)], [(Mean(x.0.clone()), 1)]);
+            let (bad, x) = (FakeTimeline::foreign(), setup.own());
+            bad.at(TimelineCall::Subscribe, {
+                let bad = bad.0.clone();
+                move || {
+                    let (_, subscriber) = bad.subscribers.lock().unwrap().pop().unwrap();
+                    subscriber.notify(Ok(1));
+                    bad.panic_at(call);
+                }
+            });
+            let (waits, signals) = ([(bad.handle(), 1)], [(x.handle(), 1)]);
             let submit = || setup.0.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
-            assert!(catch_unwind(AssertUnwindSafe(submit)).is_ok(), "{spot:?}");
-            assert_eq!((x.value(), setup.0.stats().panics), (1, 1), "{spot:?}");
-            assert!(bad.0.panics_at.lock().unwrap().is_empty(), "{spot:?}");
-            setup.finish(&format!("{spot:?}"));
+            assert!(catch_unwind(AssertUnwindSafe(submit)).is_ok(), "{call:?}");
+            assert_eq!((x.value(), setup.0.stats().panics), (1, 1), "{call:?}");
+            assert!(!bad.has_hook(call), "{call:?}");
+            setup.finish(&format!("{call:?}"));
         });
     }
 }
@@ -395,40 +277,42 @@ fn other_driver_that_panics_after_its_subscription_delays_nothing() {
 /// happened, or the operation fails. Its waits do not affect the next one (S1, S10).
 #[test]
 fn submission_whose_timeline_panics_leaves_nothing_behind() {
-    for (spot, foreign) in [(Spot::Clone, false), (Spot::Clone, true), (Spot::FailedBefore, false)] {
+    for (call, foreign) in
+        [(TimelineCall::Clone, false), (TimelineCall::Clone, true), (TimelineCall::FailedBefore, false)]
+    {
         within(LIMIT, move || {
             let setup = PanicSetup::new();
             let [a, b, x, y] = std::array::from_fn(|_| setup.own());
-            let bad = if foreign { setup.other() } else { setup.own() };
-            let waits = [(Mean(a.0.clone()), 1), (Mean(bad.0.clone()), 1)];
-            let signals = [(Mean(y.0.clone()), 1), (Mean(bad.0.clone()), 2)];
+            let bad = if foreign { FakeTimeline::foreign() } else { setup.own() };
+            let waits = [(a.handle(), 1), (bad.handle(), 1)];
+            let signals = [(y.handle(), 1), (bad.handle(), 2)];
             let signals = if foreign { &signals[..1] } else { &signals[..] };
-            arm(&bad, &[spot]);
+            bad.panic_at(call);
             let submit = || setup.0.submit(0, Affinity::ANY, &waits, signals, Action::Barrier);
             let happened = catch_unwind(AssertUnwindSafe(submit)).is_ok();
             if happened {
                 assert_eq!(y.failure().unwrap().code(), Code::Internal);
                 assert_eq!(setup.0.stats().panics, 1);
             }
-            assert_eq!(setup.0.occupancy().operations, 0, "{spot:?}: nothing is left of it");
-            assert_eq!(setup.0.stats().submitted, u64::from(happened), "{spot:?}");
+            assert_eq!(setup.0.occupancy().operations, 0, "{call:?}: nothing is left of it");
+            assert_eq!(setup.0.stats().submitted, u64::from(happened), "{call:?}");
             setup.job(&[(&b, 1)], &[(&x, 1)], 2);
-            a.registration().unwrap().signal(1).unwrap();
-            assert_eq!(setup.0.occupancy().in_flight, 0, "{spot:?}: what it waits for is not signalled");
-            b.registration().unwrap().signal(1).unwrap();
+            a.signal(1).unwrap();
+            assert_eq!(setup.0.occupancy().in_flight, 0, "{call:?}: what it waits for is not signalled");
+            b.signal(1).unwrap();
             setup.report(1);
-            eventually(&format!("{spot:?}: the job has ended"), || x.value() == 1);
-            assert_eq!(y.value(), 0, "{spot:?}");
-            setup.finish(&format!("{spot:?}"));
-            assert_eq!(y.failure().is_some(), happened, "{spot:?}: what has not happened fails nothing");
+            eventually(&format!("{call:?}: the job has ended"), || x.value() == 1);
+            assert_eq!(y.value(), 0, "{call:?}");
+            setup.finish(&format!("{call:?}"));
+            assert_eq!(y.failure().is_some(), happened, "{call:?}: what has not happened fails nothing");
         });
     }
 }
 
-/// A program's list of timelines and values, which panics at one read more than it was told.
+/// A program's list of timelines and values, which panics at one read more than it allows.
 struct Brittle<'a, T> {
     values: &'a [(T, u64)],
-    looks: &'a Cell<usize>,
+    reads: &'a Cell<usize>,
 }
 
 impl<T: Timeline> TimelineValues<T> for Brittle<'_, T> {
@@ -437,8 +321,8 @@ impl<T: Timeline> TimelineValues<T> for Brittle<'_, T> {
     }
 
     fn get(&self, index: usize) -> Option<(&T, u64)> {
-        let left = self.looks.get().checked_sub(1);
-        self.looks.set(left.expect("the program's list panics"));
+        let left = self.reads.get().checked_sub(1);
+        self.reads.set(left.expect("the program's list panics"));
         self.values.get(index).map(|(timeline, value)| (timeline, *value))
     }
 }
@@ -449,10 +333,10 @@ fn submits<B: Backend>(
     affinity: Affinity,
     waits: &[(B::Timeline, u64)],
     signals: &[(B::Timeline, u64)],
-    looks: usize,
+    reads: usize,
 ) -> bool {
-    let looks = &Cell::new(looks);
-    let (waits, signals) = (Brittle { values: waits, looks }, Brittle { values: signals, looks });
+    let reads = &Cell::new(reads);
+    let (waits, signals) = (Brittle { values: waits, reads }, Brittle { values: signals, reads });
     let submit = || engine.submit(0, affinity, &waits, &signals, Action::Barrier);
     catch_unwind(AssertUnwindSafe(submit)).is_ok_and(|submitted| submitted.is_ok())
 }
@@ -465,31 +349,31 @@ fn submission_whose_lists_panic_at_any_read_leaves_nothing_behind() {
         for elsewhere in [false, true] {
             let setup = PanicSetup::new();
             let [a, b, x, y] = std::array::from_fn(|_| setup.own());
-            let bad = if elsewhere { setup.other() } else { setup.own() };
-            let signals = [&x, &y].map(|timeline| (Mean(timeline.0.clone()), 1));
+            let bad = if elsewhere { FakeTimeline::foreign() } else { setup.own() };
+            let signals = [&x, &y].map(|timeline| (timeline.handle(), 1));
             let mut refused = 0;
-            let submits = |looks: usize, passing: &Mean| {
-                let waits = [passing, &a, &bad, &b].map(|timeline| (Mean(timeline.0.clone()), 1));
-                submits(&setup.0, Affinity::ANY, &waits, &signals, looks)
+            let submits = |reads: usize, passing: &FakeTimeline| {
+                let waits = [passing, &a, &bad, &b].map(|timeline| (timeline.handle(), 1));
+                submits(&setup.0, Affinity::ANY, &waits, &signals, reads)
             };
             let mut passing = setup.own();
             while !submits(refused, &passing) {
                 let left = (setup.0.occupancy().operations, setup.0.stats().submitted);
-                assert_eq!(left, (0, 0), "{refused} looks");
-                let handles = [Arc::strong_count(&bad.0), Arc::strong_count(&bad.0.panics_at)];
-                assert_eq!(handles, [1, 1], "{refused} looks: the engine has, or watches, the timeline");
+                assert_eq!(left, (0, 0), "{refused} reads");
+                let handles = Arc::strong_count(&bad.0);
+                assert_eq!(
+                    handles, 1,
+                    "{refused} reads: the engine has a handle on the timeline, or subscribes"
+                );
                 // The state of a dropped timeline is reused for the next, if nothing waits for it any more.
                 passing = setup.own();
                 refused += 1;
             }
-            assert!(refused > 10, "only {refused} looks were taken");
+            assert!(refused > 10, "only {refused} reads were made");
             for timeline in [&a, &b, &bad, &passing] {
-                match timeline.registration() {
-                    Some(registration) => registration.signal(1).unwrap(),
-                    None => {
-                        let subscribers = std::mem::take(&mut *timeline.0.subscribers.lock().unwrap());
-                        subscribers.into_iter().for_each(|subscriber| subscriber.notify(Ok(1)));
-                    }
+                match Timeline::registration(timeline) {
+                    Some(_) => timeline.signal(1).unwrap(),
+                    None => timeline.raise(1, || ()),
                 }
             }
             eventually("the one that was submitted has ended", || (x.value(), y.value()) == (1, 1));
@@ -522,14 +406,14 @@ fn submission_whose_lists_panic_holds_no_event() {
 fn host_step_that_panics_has_not_happened() {
     let setup = PanicSetup::new();
     let x = setup.own();
-    let registration = x.registration().unwrap();
+    let registration = x.registered();
     let signals = || registration.signal_and(1, || panic!("the program panics"));
     assert!(catch_unwind(AssertUnwindSafe(signals)).is_err());
     let fails = || registration.fail_and(&rig::broken("given up"), |_| panic!("the program panics"));
     assert!(catch_unwind(AssertUnwindSafe(fails)).is_err());
     assert_eq!(registration.query().unwrap(), 0);
     registration.signal(1).unwrap();
-    assert_eq!(x.value(), 1);
+    assert_eq!(registration.value(), 1);
     setup.finish("a step");
 }
 
@@ -540,7 +424,7 @@ fn work_that_panics_delays_nothing() {
         within(LIMIT, move || {
             let setup = PanicSetup::new();
             let [never, x, y] = std::array::from_fn(|_| setup.own());
-            never.registration().unwrap().fail(&rig::broken("given up"));
+            never.fail(&rig::broken("given up"));
             setup.submit(&[(&never, 1)], &[(&x, 1)], Action::Queue(PanickingWork { id: 1, asked, dropped }));
             setup.job(&[(&never, 1)], &[(&y, 1)], 2);
             for timeline in [&x, &y] {
@@ -559,12 +443,12 @@ fn timeline_that_panics_in_record_step_is_notified_on_another_thread() {
     within(LIMIT, || {
         let setup = PanicSetup::new();
         let [never, x] = std::array::from_fn(|_| setup.own());
-        arm(&x, &[Spot::RecordStep]);
+        x.panic_at(TimelineCall::RecordStep);
         setup.submit(&[], &[(&x, 1)], Action::Barrier);
-        never.registration().unwrap().fail(&rig::broken("given up"));
+        never.fail(&rig::broken("given up"));
         let work = PanickingWork { id: 1, asked: true, dropped: false };
         setup.submit(&[(&never, 1)], &[], Action::Queue(work));
-        let notified_by = || x.0.notified_by.lock().unwrap().first().copied();
+        let notified_by = || x.notified_by.lock().unwrap().first().copied();
         let reclaimed_by = || setup.1.lock().unwrap().first().map(|&(_, thread)| thread);
         eventually("it is notified and reclaimed", || notified_by().is_some() && reclaimed_by().is_some());
         for thread in [notified_by(), reclaimed_by()] {
@@ -588,7 +472,7 @@ fn callback_that_panics_when_dropped_delays_nothing() {
         let called = Arc::new(AtomicU64::new(0));
         let subscribe = |value| {
             let (bomb, called) = (Bomb, called.clone());
-            x.registration().unwrap().subscribe(value, move |_| {
+            x.registered().subscribe(value, move |_| {
                 called.fetch_add(1, Ordering::SeqCst);
                 drop(bomb);
             })

@@ -4,12 +4,12 @@
 //! submitting thread (rule S13).
 
 use crate::fake::Fake;
+use crate::fake_timeline::{FakeTimeline, TimelineCall};
 use crate::rig::{LIMIT, device, eventually, within};
 use hal_semaphore::backend::NativeWaits;
-use hal_semaphore::timeline::{Registration, Subscriber};
 use hal_semaphore::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// The slow call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,68 +28,13 @@ struct SlowGate {
 }
 
 impl SlowGate {
-    fn come(&self, at: SlowCall) {
+    fn pass(&self, at: SlowCall) {
         if at == self.at {
             self.begun.store(true, Ordering::SeqCst);
             while !self.open.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
         }
-    }
-}
-
-/// A timeline of another driver, which never moves.
-struct Far {
-    gate: Arc<SlowGate>,
-    subscriber: Mutex<Option<Subscriber>>,
-}
-
-#[derive(Clone)]
-enum OwnOrFar {
-    Own(Semaphore),
-    Far(Arc<Far>),
-}
-
-/// A subscription.
-struct FakeSubscription(Arc<SlowGate>);
-
-impl Drop for FakeSubscription {
-    fn drop(&mut self) {
-        self.0.come(SlowCall::Unsubscribe);
-    }
-}
-
-impl Timeline for OwnOrFar {
-    type Subscription = FakeSubscription;
-
-    fn registration(&self) -> Option<&Registration> {
-        if let OwnOrFar::Own(own) = self { own.registration() } else { None }
-    }
-
-    fn identity(&self) -> usize {
-        match self {
-            OwnOrFar::Own(own) => own.identity(),
-            OwnOrFar::Far(far) => Arc::as_ptr(far).addr(),
-        }
-    }
-
-    fn value(&self) -> u64 {
-        if let OwnOrFar::Own(own) = self { own.value() } else { 0 }
-    }
-
-    fn failure(&self) -> Option<Failure> {
-        if let OwnOrFar::Own(own) = self { own.failure() } else { None }
-    }
-
-    fn deliver(&self, _state: Result<u64, &Failure>) {
-        panic!("no operation of these tests signals another driver's timeline");
-    }
-
-    fn subscribe(&self, _value: u64, subscriber: Subscriber) -> FakeSubscription {
-        let OwnOrFar::Far(far) = self else { panic!("this timeline is the engine's own") };
-        far.gate.come(SlowCall::Subscribe);
-        *far.subscriber.lock().unwrap() = Some(subscriber);
-        FakeSubscription(far.gate.clone())
     }
 }
 
@@ -103,17 +48,23 @@ fn submit_beside(slow: SlowCall) {
     let (in_run, in_early) = (gate.clone(), gate.clone());
     let engine = Fake::new(vec![device(1, NativeWaits::None)])
         .on_run(move |_, task, ()| {
-            in_run.come(SlowCall::Run);
+            in_run.pass(SlowCall::Run);
             task.finish(Ok(()));
         })
         .on_early(move |()| {
-            in_early.come(SlowCall::Early);
+            in_early.pass(SlowCall::Early);
             Ok(false)
         })
         .start();
-    let [x, y] = std::array::from_fn(|_| OwnOrFar::Own(Semaphore::new(&engine, 0).unwrap()));
-    let far = OwnOrFar::Far(Arc::new(Far { gate: gate.clone(), subscriber: Mutex::default() }));
-    let submit = |waits: &[(OwnOrFar, u64)], signals: &[(OwnOrFar, u64)], action| {
+    let [x, y] = std::array::from_fn(|_| FakeTimeline::own(&engine));
+    let foreign = FakeTimeline::foreign();
+    for (call, at) in
+        [(TimelineCall::Subscribe, SlowCall::Subscribe), (TimelineCall::Unsubscribe, SlowCall::Unsubscribe)]
+    {
+        let gate = gate.clone();
+        foreign.at(call, move || gate.pass(at));
+    }
+    let submit = |waits: &[(FakeTimeline, u64)], signals: &[(FakeTimeline, u64)], action| {
         engine.submit(0, Affinity::ANY, waits, signals, action).unwrap().ticket
     };
     submit(&[], &[(y.clone(), 1)], Action::Queue(()));
@@ -125,7 +76,7 @@ fn submit_beside(slow: SlowCall) {
             let ticket = match slow {
                 SlowCall::Run => submit(&[], &[], Action::Host(())),
                 SlowCall::Early => submit(&[(y, 1)], &[], Action::Early(())),
-                SlowCall::Subscribe | SlowCall::Unsubscribe => submit(&[(far, 1)], &[], Action::Barrier),
+                SlowCall::Subscribe | SlowCall::Unsubscribe => submit(&[(foreign, 1)], &[], Action::Barrier),
             };
             if slow == SlowCall::Unsubscribe {
                 assert_eq!(engine.cancel(ticket), Cancel::Cancelled);

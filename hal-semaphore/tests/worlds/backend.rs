@@ -453,14 +453,16 @@ impl Backend for Gpu {
 
     fn observe(&self, transition: Transition) {
         if let Transition::Queued { ticket, .. } = transition {
-            self.ledger.book().ordered.insert((self.engine, ticket));
+            self.ledger.book().queued.insert((self.engine, ticket));
         }
         if let Transition::Wait { ticket, timeline, value, class } = transition {
             let wait = (self.engine, ticket, timeline, value);
             let mut book = self.ledger.book();
             match class {
-                WaitClass::Blocked => drop(book.held.insert(wait)),
-                WaitClass::SameQueue { .. } if book.held.remove(&wait) => book.ordered_while_blocked += 1,
+                WaitClass::Blocked => drop(book.blocked_waits.insert(wait)),
+                WaitClass::SameQueue { .. } if book.blocked_waits.remove(&wait) => {
+                    book.satisfied_while_blocked += 1
+                }
                 _ => {}
             }
         }

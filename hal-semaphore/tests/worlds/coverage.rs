@@ -54,7 +54,7 @@ pub(crate) fn add(world: &World) {
         };
         counts[at] += 1;
     }
-    counts[17] += book.ordered_while_blocked;
+    counts[17] += book.satisfied_while_blocked;
     counts[18] += book.lost_while_taking;
     drop(book);
     for engine in &world.engines {

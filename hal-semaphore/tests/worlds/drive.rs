@@ -90,7 +90,7 @@ pub(crate) fn stepped(seed: u64, loud: bool) -> Vec<Alarm> {
             step_devices(&world);
         }
         for semaphore in 0..world.semaphores() {
-            world.look(semaphore);
+            world.observe(semaphore);
         }
         if ledger.is_alarmed() {
             break;
@@ -153,7 +153,7 @@ pub(crate) fn threaded(seed: u64, loud: bool) -> Vec<Alarm> {
             dice::seed(seed ^ 1 << 48);
             while busy() {
                 // From what may be an effect to what may be its cause.
-                world.look(below(world.semaphores()));
+                world.observe(below(world.semaphores()));
                 std::thread::yield_now();
             }
         });
@@ -164,7 +164,7 @@ pub(crate) fn threaded(seed: u64, loud: bool) -> Vec<Alarm> {
 }
 
 /// Lets everything come to its end, and judges.
-#[expect(clippy::too_many_lines, reason = "one story, told from its beginning to its end")]
+#[expect(clippy::too_many_lines, reason = "one story, from its beginning to its end")]
 fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
     let ledger = &world.ledger;
     world.stop_spontaneous_calls();
@@ -191,7 +191,7 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
     for semaphore in 0..world.semaphores() {
         let all = {
             let mut book = ledger.book();
-            let line = &mut book.lines[semaphore];
+            let line = &mut book.timelines[semaphore];
             line.promised = (line.promised + 9) | 1;
             let stamp = ledger.stamp();
             line.signallers.push((line.promised, crate::ledger::Signaller::Host { stamp }));
@@ -243,7 +243,7 @@ fn release_abandoned(world: &Arc<World>) {
         (0..book.operations.len())
             .filter(|&op| book.outcome(op).is_none())
             .filter(|&op| {
-                book.operations[op].waits.iter().any(|&(semaphore, _)| book.lines[semaphore].dropped)
+                book.operations[op].waits.iter().any(|&(semaphore, _)| book.timelines[semaphore].dropped)
             })
             .filter_map(|op| Some((op, book.operations[op].engine, book.operations[op].ticket?)))
             .collect()
@@ -259,7 +259,7 @@ fn is_idle(world: &World) -> bool {
     let ended = (0..book.operations.len())
         .all(|op| book.operations[op].accepted.is_none() || book.outcome(op).is_some());
     // A callback that was taken back may be on its way, one that was not is called.
-    let called = book.called.iter().all(|called| called.calls > 0 || called.withdrawn);
+    let called = book.callbacks.iter().all(|called| called.calls > 0 || called.withdrawn);
     drop(book);
     ended
         && called
@@ -283,7 +283,7 @@ fn until(
         if condition() || world.ledger.is_alarmed() {
             return;
         }
-        // Whatever one thread can do is done: only where the engine has threads of its own is there more to come.
+        // One thread can do no more: more comes only from threads of the engine.
         if start.elapsed() > BOUND.min(Duration::from_millis(watchdog::patience_ms())) {
             return world.ledger.alarm(rule, text);
         }
@@ -334,7 +334,7 @@ fn shut_down(world: &Arc<World>, clock: &dyn Clock, limit: Duration, idle: bool)
         }
         let mut rest = pending(world, number);
         if answer.is_ok() {
-            // Whatever was taken in before has ended, and nothing of it is left.
+            // Everything that was accepted before has ended, and nothing of it is left.
             let kept = kept(world, number);
             if !rest.is_empty() || !kept.is_empty() {
                 world.ledger.alarm("shutdown-unfinished", || {

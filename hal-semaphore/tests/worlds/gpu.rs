@@ -2,8 +2,8 @@
 
 //! The devices of a world: in-order queues, binary events that can be recorded again, epochs, native waits.
 //!
-//! The hardware does what it is told: a native wait on an event sees the event as it is now. If the engine
-//! tells it something that no hardware could do right, it raises an alarm.
+//! The hardware does what it is asked: a native wait on an event sees the event as it is now. If the engine
+//! asks for something that no hardware could do right, it raises an alarm.
 
 use crate::dice::{below, one_in};
 use crate::ledger::Ledger;
@@ -80,7 +80,7 @@ impl Hardware {
         queue.queued.len() + if until_reported { queue.ran.len() } else { 0 }
     }
 
-    /// Whether the end of a job that is on a device will be reported.
+    /// True if the end of a job that is on a device will be reported.
     pub(crate) fn is_busy(&self, device: usize) -> bool {
         self.queues
             .iter()
@@ -235,11 +235,11 @@ impl Gpu {
             self.ledger.book().reported.insert((self.engine, at), epoch);
             self.ledger
                 .note(|| format!("engine {} queue {at} reports epoch {epoch} {failure:?}", self.engine));
-            let told = match failure {
+            let reported = match failure {
                 None => self.completer().complete(id, epoch),
                 Some(failure) => self.completer().fail(id, epoch, failure),
             };
-            if let Err(error) = told
+            if let Err(error) = reported
                 && error != CompletionError::Gone
             {
                 self.ledger.alarm("report-refused", || format!("{id} epoch {epoch}: {error}"));
@@ -270,8 +270,8 @@ impl Gpu {
         let loss = book
             .losses
             .entry((self.engine, device))
-            .or_insert_with(|| crate::ledger::Loss { stamp, told: Vec::new() });
-        loss.told.push(failure.clone());
+            .or_insert_with(|| crate::ledger::Loss { stamp, causes: Vec::new() });
+        loss.causes.push(failure.clone());
         drop(book);
         state.lost[device].get_or_insert_with(|| failure.clone());
         for queue in state.queues.iter_mut().filter(|queue| queue.device == device) {

@@ -70,7 +70,7 @@ pub(crate) struct OperationFacts {
     pub(crate) reclaimed: Option<Result<(), Failure>>,
 }
 
-/// Who raised a timeline to a value, or was about to.
+/// The origin of a value of a timeline, made or about to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signaller {
     Host { stamp: u64 },
@@ -115,25 +115,25 @@ pub(crate) struct CallbackFacts {
 pub(crate) struct Loss {
     pub(crate) stamp: u64,
     /// The causes that its engine was given, in any order.
-    pub(crate) told: Vec<Failure>,
+    pub(crate) causes: Vec<Failure>,
 }
 
 /// The facts.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     pub(crate) operations: Vec<OperationFacts>,
-    pub(crate) lines: Vec<TimelineFacts>,
-    pub(crate) called: Vec<CallbackFacts>,
+    pub(crate) timelines: Vec<TimelineFacts>,
+    pub(crate) callbacks: Vec<CallbackFacts>,
     pub(crate) ended: HashMap<(usize, Ticket), Vec<Result<(), Failure>>>,
     /// Operations that have been queued.
-    pub(crate) ordered: HashSet<(usize, Ticket)>,
+    pub(crate) queued: HashSet<(usize, Ticket)>,
     pub(crate) losses: HashMap<(usize, usize), Loss>,
     /// When the shutdown of each engine began.
     pub(crate) closing: Vec<Option<u64>>,
     /// Waits that blocked an operation when it was submitted.
-    pub(crate) held: HashSet<(usize, Ticket, Option<TimelineKey>, u64)>,
+    pub(crate) blocked_waits: HashSet<(usize, Ticket, Option<TimelineKey>, u64)>,
     /// How many of those were left to the order of their queue when the operation went to it.
-    pub(crate) ordered_while_blocked: u64,
+    pub(crate) satisfied_while_blocked: u64,
     /// How often a device took all that it was given, and was lost before it had answered.
     pub(crate) lost_while_taking: u64,
     /// The last epoch of each queue whose report has begun.
@@ -147,17 +147,17 @@ impl Book {
         self.ended.get(&(operation.engine, operation.ticket?))?.first()
     }
 
-    /// Whether an accepted operation has been queued.
-    pub(crate) fn was_ordered(&self, number: usize) -> bool {
+    /// True if an accepted operation has been queued.
+    pub(crate) fn was_queued(&self, number: usize) -> bool {
         let operation = &self.operations[number];
-        operation.ticket.is_some_and(|ticket| self.ordered.contains(&(operation.engine, ticket)))
+        operation.ticket.is_some_and(|ticket| self.queued.contains(&(operation.engine, ticket)))
     }
 
     pub(crate) fn lost_at(&self, engine: usize, device: usize) -> Option<u64> {
         self.losses.get(&(engine, device)).map(|loss| loss.stamp)
     }
 
-    /// Whether the report of an epoch has begun, or its device is lost.
+    /// True if the report of an epoch has begun, or its device is lost.
     pub(crate) fn is_reported(&self, operation: &OperationFacts, (queue, epoch): (usize, u64)) -> bool {
         self.reported.get(&(operation.engine, queue)).is_some_and(|&last| last >= epoch)
             || self.lost_at(operation.engine, operation.device).is_some()

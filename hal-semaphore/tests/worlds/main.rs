@@ -6,6 +6,11 @@
 //! backends that call the engine from all of their calls. The judge observes from outside and knows only the
 //! rules.
 //!
+//! The graphs of `common/graph.rs` are planned before they run, on one engine, with one cause for each end. Here each
+//! step is drawn from what has come before: several engines, foreign timelines, cancellations, losses and shutdowns
+//! at once. So the judge has facts with stamps, and asks whether an outcome has a cause, not whether it is the one
+//! that was planned.
+//!
 //! - `plan.rs`: the parameters of a world. `dice.rs`: its choices.
 //! - `gpu.rs`, `backend.rs`: its hardware, and requests that the engine must never make.
 //! - `program.rs`: the actions of its programs, and the answers that each call may have.

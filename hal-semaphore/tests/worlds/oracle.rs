@@ -14,7 +14,7 @@ impl World {
     /// The accepted operations that have not ended and should have, once the devices have done everything they
     /// can: their waits are all over, or one has failed; their device is lost; or they were cancelled.
     pub(crate) fn forgotten(&self) -> Vec<usize> {
-        let states: Vec<_> = (0..self.semaphores()).map(|semaphore| self.look(semaphore)).collect();
+        let states: Vec<_> = (0..self.semaphores()).map(|semaphore| self.observe(semaphore)).collect();
         let book = self.ledger.book();
         let open: Vec<usize> = (0..book.operations.len())
             .filter(|&op| book.operations[op].accepted.is_some() && book.outcome(op).is_none())
@@ -31,7 +31,7 @@ impl World {
         };
         // It was not signalled, and the timeline takes no signal any more.
         let is_broken = |&(semaphore, value): &Mark| {
-            let line = &book.lines[semaphore];
+            let line = &book.timelines[semaphore];
             let may_have = |&(signalled, signaller): &(u64, Signaller)| {
                 signalled >= value
                     && match signaller {
@@ -56,7 +56,7 @@ impl World {
     /// Everything about the end.
     pub(crate) fn judge(&self) {
         for semaphore in 0..self.semaphores() {
-            self.look(semaphore);
+            self.observe(semaphore);
         }
         let handles: Vec<Option<Semaphore>> = (0..self.semaphores()).map(|at| self.handle(at)).collect();
         let book = self.ledger.book();
@@ -108,7 +108,7 @@ fn done(book: &Book) -> Vec<u64> {
 
 /// When a wait was over at the earliest, for the devices.
 fn reached_at(book: &Book, done: &[u64], (semaphore, value): Mark) -> u64 {
-    let line = &book.lines[semaphore];
+    let line = &book.timelines[semaphore];
     if line.initial >= value {
         return 0;
     }
@@ -189,7 +189,7 @@ impl Judge<'_> {
     /// S5: an operation that fails before it is queued is cleaned up for its failure. A queued one may be if
     /// its whole queue ends, and no other is.
     fn cleaning(&self, op: usize, operation: &OperationFacts, outcome: &Result<(), Failure>) {
-        let ordered = self.book.was_ordered(op);
+        let ordered = self.book.was_queued(op);
         let all_end = self.book.closing[operation.engine].is_some()
             || self.book.lost_at(operation.engine, operation.device).is_some();
         let may = !ordered || all_end;
@@ -236,7 +236,7 @@ impl Judge<'_> {
             self.alarm("succeeded-unrun", || format!("it never ran; {}", shown()));
         }
         for &(semaphore, value) in &operation.waits {
-            let line = &self.book.lines[semaphore];
+            let line = &self.book.timelines[semaphore];
             let when = reached_at(self.book, &self.done, (semaphore, value));
             if began.flatten().is_some_and(|began| when > began) {
                 self.alarm("ran-too-early", || {
@@ -271,14 +271,14 @@ impl Judge<'_> {
             && failure.code() == Code::Internal;
         let cancelled =
             operation.cancelled == Some(Cancel::Cancelled) && failure.origin() == Origin::Cancelled;
-        let lost = self.told(operation.engine, operation.device, failure);
+        let lost = self.is_cause_of_loss(operation.engine, operation.device, failure);
         let shut = self.book.closing[operation.engine].is_some() && failure.origin() == Origin::Shutdown;
         if own || dropped || cancelled || lost || shut {
             return;
         }
         let mut fulfilled = None;
         for &(semaphore, value) in &operation.waits {
-            let line = &self.book.lines[semaphore];
+            let line = &self.book.timelines[semaphore];
             let its = match &line.failure {
                 Some((cause, _)) => cause.same_root(failure),
                 None if line.dropped => self.may_have_failed(semaphore, failure),
@@ -313,16 +313,16 @@ impl Judge<'_> {
         }
     }
 
-    fn told(&self, engine: usize, device: usize, failure: &Failure) -> bool {
+    fn is_cause_of_loss(&self, engine: usize, device: usize, failure: &Failure) -> bool {
         self.book
             .losses
             .get(&(engine, device))
-            .is_some_and(|loss| loss.told.iter().any(|told| told.same_root(failure)))
+            .is_some_and(|loss| loss.causes.iter().any(|cause| cause.same_root(failure)))
     }
 
-    /// Whether a timeline can have failed with this, by all facts.
+    /// True if a timeline can have failed with this, by all facts.
     fn may_have_failed(&self, semaphore: usize, failure: &Failure) -> bool {
-        let line = &self.book.lines[semaphore];
+        let line = &self.book.timelines[semaphore];
         let by_host = line.given.iter().any(|given| given.same_root(failure));
         let abandoned = line.dropped && failure.origin() == Origin::Abandoned;
         let by_operation = line.signallers.iter().any(|&(_, signaller)| {
@@ -340,9 +340,9 @@ impl Judge<'_> {
 
     /// Callbacks: once, for a reason.
     fn callbacks(&self) {
-        for (number, called) in self.book.called.iter().enumerate() {
+        for (number, called) in self.book.callbacks.iter().enumerate() {
             let (semaphore, value) = called.mark;
-            let line = &self.book.lines[semaphore];
+            let line = &self.book.timelines[semaphore];
             if called.calls == 0 && !called.withdrawn {
                 self.alarm("callback-lost", || format!("callback {number} was never called: {called:?}"));
             }
@@ -360,7 +360,7 @@ impl Judge<'_> {
 
     /// Each failure of a timeline has a cause in the program.
     fn timelines(&self) {
-        for (semaphore, line) in self.book.lines.iter().enumerate() {
+        for (semaphore, line) in self.book.timelines.iter().enumerate() {
             if let Some((failure, _)) = &line.failure
                 && !self.may_have_failed(semaphore, failure)
             {
@@ -380,13 +380,13 @@ impl Judge<'_> {
                 });
                 continue;
             };
-            if !loss.told.iter().any(|told| told.same_root(&cause)) {
+            if !loss.causes.iter().any(|known| known.same_root(&cause)) {
                 self.alarm("loss-cause", || format!("engine {engine} lost device {device} for {cause:?}"));
             }
             for (op, operation) in self.book.operations.iter().enumerate() {
                 if let Some(Err(failure)) = self.book.outcome(op)
                     && (operation.engine, operation.device) == (engine, device)
-                    && self.told(engine, device, failure)
+                    && self.is_cause_of_loss(engine, device, failure)
                     && !failure.same_root(&cause)
                 {
                     self.alarm("loss-cause", || {

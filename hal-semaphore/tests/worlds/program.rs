@@ -47,7 +47,7 @@ impl World {
         (0..count)
             .filter_map(|_| {
                 let semaphore = self.pick();
-                let promised = self.ledger.book().lines[semaphore].promised;
+                let promised = self.ledger.book().timelines[semaphore].promised;
                 let ahead = if one_in(8) { 1 + value_below(2) } else { 0 };
                 let value = promised.saturating_sub([0, 0, 0, 1, 2, 4][below(6)]) + ahead;
                 Some(((semaphore, value), self.handle(semaphore)?))
@@ -93,8 +93,9 @@ impl World {
                 signalled.push((semaphore, handle));
             }
         }
-        let must_fail =
-            waits.iter().any(|&((semaphore, _), _)| self.look(semaphore).is_some_and(|state| state.is_err()));
+        let must_fail = waits
+            .iter()
+            .any(|&((semaphore, _), _)| self.observe(semaphore).is_some_and(|state| state.is_err()));
         let lossy = !self.ledger.book().losses.is_empty();
         let on_lost = lossy && self.engines[engine].lost(device).is_some();
 
@@ -103,8 +104,8 @@ impl World {
         let signals: Vec<Mark> = signalled
             .iter()
             .map(|&(semaphore, _)| {
-                let line = &mut book.lines[semaphore];
-                // Operations signal even values, the host odd ones: a value tells its origin.
+                let line = &mut book.timelines[semaphore];
+                // Operations signal even values, the host odd ones: a value says its origin.
                 line.promised = (line.promised | 1) + 1 + 2 * value_below(2);
                 line.signallers.push((line.promised, Signaller::Operation(number)));
                 (semaphore, line.promised)
@@ -216,10 +217,10 @@ impl World {
 
     /// Signals a timeline from the host.
     pub(crate) fn signal(&self, semaphore: usize) {
-        let (Some(handle), Some(state)) = (self.handle(semaphore), self.look(semaphore)) else { return };
+        let (Some(handle), Some(state)) = (self.handle(semaphore), self.observe(semaphore)) else { return };
         let stamp = self.ledger.stamp();
         let mut book = self.ledger.book();
-        let line = &mut book.lines[semaphore];
+        let line = &mut book.timelines[semaphore];
         let current = state.clone().unwrap_or(line.seen);
         let value = if one_in(10) { line.promised | 1 } else { (current + 1) | 1 };
         line.promised = line.promised.max(value);
@@ -233,7 +234,7 @@ impl World {
                         format!("semaphore {semaphore} failed and took the signal {value}")
                     });
                 }
-                if let Some(Ok(now)) = self.look(semaphore)
+                if let Some(Ok(now)) = self.observe(semaphore)
                     && now < value
                 {
                     self.ledger
@@ -249,14 +250,14 @@ impl World {
         }
     }
 
-    /// A waiter was told that a timeline failed: from now on every query says so, and why.
-    fn check_failed(&self, semaphore: usize, told: &Failure, whom: &str) {
-        match self.look(semaphore) {
+    /// A waiter was notified that a timeline failed: from now on every query says so, and why.
+    fn check_failed(&self, semaphore: usize, notified: &Failure, whom: &str) {
+        match self.observe(semaphore) {
             Some(Ok(value)) => self.ledger.alarm("failure-not-visible", || {
-                format!("{whom} was told that semaphore {semaphore} failed with {told:?}; it shows {value}")
+                format!("{whom} was notified that semaphore {semaphore} failed with {notified:?}; it shows {value}")
             }),
-            Some(Err(seen)) if !seen.same_root(told) => self.ledger.alarm("failure-changed", || {
-                format!("{whom} was told {told:?}, semaphore {semaphore} failed with {seen:?}")
+            Some(Err(seen)) if !seen.same_root(notified) => self.ledger.alarm("failure-changed", || {
+                format!("{whom} was notified of {notified:?}, semaphore {semaphore} failed with {seen:?}")
             }),
             _ => {}
         }
@@ -266,7 +267,7 @@ impl World {
     pub(crate) fn fail(&self, semaphore: usize) {
         let Some(handle) = self.handle(semaphore) else { return };
         let failure = Failure::with_origin(Code::Aborted, Origin::Host, format!("semaphore {semaphore}"));
-        self.ledger.book().lines[semaphore].given.push(failure.clone());
+        self.ledger.book().timelines[semaphore].given.push(failure.clone());
         self.ledger.note(|| format!("fails semaphore {semaphore}"));
         let first = handle.fail(failure.clone());
         match handle.query() {
@@ -278,7 +279,7 @@ impl World {
             }),
             Err(_) => {}
         }
-        self.look(semaphore);
+        self.observe(semaphore);
     }
 
     /// Cancels one of the operations, mostly a late one.
@@ -310,7 +311,7 @@ impl World {
 
     /// Drops the program's handle on a semaphore.
     fn drop_semaphore(&self, semaphore: usize) {
-        self.ledger.book().lines[semaphore].dropped = true;
+        self.ledger.book().timelines[semaphore].dropped = true;
         self.ledger.note(|| format!("drops semaphore {semaphore}"));
         drop(self.take_handle(semaphore));
     }
@@ -318,11 +319,11 @@ impl World {
     /// Subscribes a callback.
     pub(crate) fn subscribe(self: &Arc<Self>) {
         let semaphore = self.pick();
-        let (Some(state), Some(handle)) = (self.look(semaphore), self.handle(semaphore)) else { return };
+        let (Some(state), Some(handle)) = (self.observe(semaphore), self.handle(semaphore)) else { return };
         let mut book = self.ledger.book();
-        let value = book.lines[semaphore].promised.saturating_sub(value_below(3)) + value_below(2);
-        let number = book.called.len();
-        book.called.push(CallbackFacts {
+        let value = book.timelines[semaphore].promised.saturating_sub(value_below(3)) + value_below(2);
+        let number = book.callbacks.len();
+        book.callbacks.push(CallbackFacts {
             mark: (semaphore, value),
             registered: None,
             must_fail: state.is_err(),
@@ -339,7 +340,7 @@ impl World {
             }
         });
         let stamp = self.ledger.stamp();
-        self.ledger.book().called[number].registered = Some(stamp);
+        self.ledger.book().callbacks[number].registered = Some(stamp);
         lock(&self.subscriptions).push((number, subscription));
         if one_in(8) {
             self.unsubscribe();
@@ -350,7 +351,7 @@ impl World {
     fn called(self: &Arc<Self>, number: usize, by_program: bool, state: Result<u64, Failure>) {
         self.ledger.note(|| format!("callback {number}: {state:?}"));
         let mut book = self.ledger.book();
-        let called = &mut book.called[number];
+        let called = &mut book.callbacks[number];
         called.calls += 1;
         called.failure = state.as_ref().err().cloned();
         let ((semaphore, value), calls, must_fail) = (called.mark, called.calls, called.must_fail);
@@ -374,7 +375,7 @@ impl World {
                     self.ledger
                         .alarm("callback-early", || format!("callback {number} for {value} got {reached}"));
                 }
-                if let Some(Ok(now)) = self.look(semaphore)
+                if let Some(Ok(now)) = self.observe(semaphore)
                     && now < value
                 {
                     self.ledger.alarm("callback-early", || {
@@ -399,7 +400,7 @@ impl World {
             let at = below(subscriptions.len());
             subscriptions.swap_remove(at)
         };
-        self.ledger.book().called[taken.0].withdrawn = true;
+        self.ledger.book().callbacks[taken.0].withdrawn = true;
         drop(taken.1);
     }
 
@@ -410,7 +411,7 @@ impl World {
         if drawn.is_empty() {
             return;
         }
-        let before: Vec<_> = drawn.iter().map(|&((semaphore, _), _)| self.look(semaphore)).collect();
+        let before: Vec<_> = drawn.iter().map(|&((semaphore, _), _)| self.observe(semaphore)).collect();
         let (marks, points): (Vec<Mark>, Vec<(Semaphore, u64)>) = drawn
             .into_iter()
             .map(|((semaphore, value), handle)| ((semaphore, value), (handle, value)))

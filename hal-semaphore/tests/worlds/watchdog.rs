@@ -7,14 +7,14 @@ use std::io::Write as _;
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-struct Watched {
+struct RunningWorld {
     driver: &'static str,
     seed: u64,
     since: Instant,
     world: Weak<World>,
 }
 
-static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
+static RUNNING: Mutex<Vec<RunningWorld>> = Mutex::new(Vec::new());
 static START: Once = Once::new();
 
 /// How long a world may take, on a machine that others use too.
@@ -33,15 +33,15 @@ pub(crate) fn watch(driver: &'static str, seed: u64, world: &Arc<World>) -> Supe
         std::thread::spawn(|| {
             loop {
                 std::thread::sleep(Duration::from_millis(250));
-                let watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(hung) = watched.iter().find(|watched| watched.since.elapsed() > limit()) {
+                let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(hung) = running.iter().find(|running| running.since.elapsed() > limit()) {
                     give_up(hung);
                 }
             }
         });
     });
-    let watched = Watched { driver, seed, since: Instant::now(), world: Arc::downgrade(world) };
-    WATCHED.lock().unwrap_or_else(PoisonError::into_inner).push(watched);
+    let running = RunningWorld { driver, seed, since: Instant::now(), world: Arc::downgrade(world) };
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner).push(running);
     Supervised { driver, seed }
 }
 
@@ -53,12 +53,12 @@ pub(crate) struct Supervised {
 
 impl Drop for Supervised {
     fn drop(&mut self) {
-        let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.retain(|watched| (watched.driver, watched.seed) != (self.driver, self.seed));
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        running.retain(|running| (running.driver, running.seed) != (self.driver, self.seed));
     }
 }
 
-fn give_up(hung: &Watched) -> ! {
+fn give_up(hung: &RunningWorld) -> ! {
     // Not through the macros, whose output the test harness keeps to itself.
     let mut out = std::io::stderr().lock();
     let _ = writeln!(

@@ -89,7 +89,7 @@ impl World {
                 seen: initial,
                 ..Default::default()
             };
-            book.lines.push(line);
+            book.timelines.push(line);
         }
         book.closing = engines.iter().map(|_| None).collect();
         drop(book);
@@ -111,7 +111,7 @@ impl World {
     pub(crate) fn pick(&self) -> usize {
         let book = self.ledger.book();
         let mut at = below(self.semaphores.len());
-        while book.lines[at].failure.is_some() && !one_in(6) {
+        while book.timelines[at].failure.is_some() && !one_in(6) {
             at = below(self.semaphores.len());
         }
         at
@@ -127,7 +127,7 @@ impl World {
     }
 
     /// Reads a semaphore and checks what it shows against all that was seen before.
-    pub(crate) fn look(&self, semaphore: usize) -> Option<Result<u64, Failure>> {
+    pub(crate) fn observe(&self, semaphore: usize) -> Option<Result<u64, Failure>> {
         let handle = self.handle(semaphore)?;
         let before = self.ledger.stamp();
         let state = handle.query();
@@ -138,7 +138,7 @@ impl World {
 
     fn saw(&self, semaphore: usize, state: &Result<u64, Failure>, before: u64, after: u64) {
         let mut book = self.ledger.book();
-        let line = &mut book.lines[semaphore];
+        let line = &mut book.timelines[semaphore];
         let failed_before = line.failure.clone().filter(|&(_, first)| first < before);
         match state {
             Err(failure) => match &line.failure {
@@ -207,7 +207,7 @@ impl World {
             .collect();
         let book = self.ledger.book();
         let is_alone = |semaphore: usize| {
-            let line = &book.lines[semaphore];
+            let line = &book.timelines[semaphore];
             let is_other = |by: Signaller| matches!(by, Signaller::Operation(by) if by != op);
             line.given.is_empty() && !line.signallers.iter().any(|&(_, by)| is_other(by))
         };
@@ -232,13 +232,13 @@ impl World {
         operation.reclaimed = Some(outcome.clone());
         let signals = operation.signals.clone();
         let operation = &book.operations[op];
-        let held = operation.taken.is_some_and(|taken| !book.is_reported(operation, taken));
+        let is_on_device = operation.taken.is_some_and(|taken| !book.is_reported(operation, taken));
         let coalesced = outcome.is_ok()
             && operation.coalesced_behind.is_some_and(|behind| !book.is_reported(operation, behind));
         let closing = book.closing[operation.engine].is_some();
         let taken = operation.taken;
         drop(book);
-        if held {
+        if is_on_device {
             self.ledger
                 .alarm("reclaimed-early", || format!("operation {op} is reclaimed and its device has it"));
         }
@@ -287,7 +287,7 @@ impl World {
         let _within = Within::new(&MEDDLING);
         self.ledger.note(|| format!("inside {place:?}:"));
         match below(9) {
-            0 | 1 => drop(self.look(self.pick())),
+            0 | 1 => drop(self.observe(self.pick())),
             2 | 3 => self.submit(),
             4 => self.signal(self.pick()),
             5 => {
@@ -315,7 +315,7 @@ fn cause(
     semaphore: usize,
     value: u64,
 ) -> Result<Option<(usize, Vec<Mark>)>, (&'static str, String)> {
-    let line = &book.lines[semaphore];
+    let line = &book.timelines[semaphore];
     match line.signallers.iter().find(|&&(signalled, _)| signalled == value) {
         None if value == line.initial => Ok(None),
         None => Err((

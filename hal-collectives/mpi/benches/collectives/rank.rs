@@ -87,7 +87,7 @@ impl<'a> Case<'a> {
         while !over.load(Ordering::Acquire) {
             match wait {
                 Wait::Looks => {
-                    if !hal_collectives_mpi::watch(None, || over.load(Ordering::Acquire)) {
+                    if !hal_collectives_mpi::poll_until(None, || over.load(Ordering::Acquire)) {
                         spin_loop();
                         // As a plain MPI call does where ranks share processors.
                         if self.shares {

@@ -64,7 +64,7 @@ fn program() {
     let group = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).unwrap();
     kinds(&*group);
     drop(group);
-    hal_collectives_mpi::rest();
+    hal_collectives_mpi::wait_until_idle();
     end();
 }
 
@@ -131,6 +131,6 @@ fn tags() {
         sent.end();
     }
     drop(group);
-    hal_collectives_mpi::rest();
+    hal_collectives_mpi::wait_until_idle();
     end();
 }

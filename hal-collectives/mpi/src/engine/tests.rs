@@ -117,9 +117,9 @@ fn letter(header: Header, carried: &[u8]) -> HostRange {
 }
 
 /// Has all ranks look until nothing moves.
-fn look_all(ranks: &[Rank]) {
+fn poll_all(ranks: &[Rank]) {
     for _ in 0..10 {
-        ranks.iter().for_each(Rank::look);
+        ranks.iter().for_each(Rank::poll);
     }
 }
 
@@ -128,7 +128,7 @@ fn told_in_time(rank: &Rank, told: &Receiver<Outcome>) -> Outcome {
     let begin = Instant::now();
     let looks = std::iter::from_fn(|| {
         assert!(begin.elapsed() < TERMS);
-        rank.look();
+        rank.poll();
         Some(told.try_recv())
     });
     looks.flatten().next().unwrap()
@@ -149,7 +149,7 @@ fn letter_that_came_before_mpi_was_left_alone_is_read_when_the_group_is_joined_a
     ranks[0].0.with(Duration::ZERO, Progress::rest).unwrap();
     let first = ranks[0].join(b"pair", TERMS);
     let (got, told) = sum(&*first, 2);
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 7));
 }
 
@@ -164,7 +164,7 @@ fn operation_that_a_letter_ends_is_told_before_the_next_letter_is_opened() {
     for (at, (got, told)) in begun.iter().enumerate() {
         let at = u32::try_from(at).unwrap();
         assert!(told.try_recv().is_err(), "{at}");
-        ranks[0].look();
+        ranks[0].poll();
         assert_eq!((told.try_recv(), word(got)), (Ok(Ok(())), 4 + 2 * at));
     }
 }
@@ -175,11 +175,11 @@ fn thread_that_starts_an_operation_does_not_take_in_what_has_come_for_it() {
     const WORDS: usize = 50_000;
     let (ranks, groups) = pair();
     let sent = transfer(&*groups[1], Kind::Send { to: 0 }, memory(&[5; WORDS]));
-    look_all(&ranks);
+    poll_all(&ranks);
     let got = memory(&[0; WORDS]);
     let told = transfer(&*groups[0], Kind::Recv { from: 1 }, got.clone());
     assert_eq!(word(&got), 0, "taken in by the thread that starts it");
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!((told.try_recv(), sent.try_recv(), word(&got)), (Ok(Ok(())), Ok(Ok(())), 5));
 }
 
@@ -187,11 +187,11 @@ fn thread_that_starts_an_operation_does_not_take_in_what_has_come_for_it() {
 fn thread_that_starts_an_operation_takes_in_letters_that_have_come_for_it() {
     let (ranks, groups) = pair();
     let _sent = transfer(&*groups[1], Kind::Send { to: 0 }, memory(&[5]));
-    look_all(&ranks);
+    poll_all(&ranks);
     let got = memory(&[0]);
     let told = transfer(&*groups[0], Kind::Recv { from: 1 }, got.clone());
     assert_eq!((word(&got), told.try_recv().is_err()), (5, true));
-    ranks[0].look();
+    ranks[0].poll();
     assert_eq!(told.try_recv(), Ok(Ok(())));
 }
 
@@ -202,7 +202,7 @@ fn callback_that_panics_leaves_others_told_and_the_engine_at_work() {
     sum_with(&*groups[0], buffers(), Box::new(|_| panic!("a callback of the program's")));
     let behind = sum(&*groups[0], 3).1;
     let [other, other_behind] = [1, 4].map(|word| sum(&*groups[1], word).1);
-    look_all(&ranks);
+    poll_all(&ranks);
     for told in [behind, other, other_behind] {
         assert_eq!(told.try_recv(), Ok(Ok(())));
     }
@@ -234,7 +234,7 @@ fn memory_is_let_go_of_without_the_lock_and_before_its_rank_is_told() {
     });
     sum_with(&*groups[0], buffers, done);
     let _other = sum(&*groups[1], 1);
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(told.try_recv(), Ok((Ok(()), Ok(true))));
 }
 
@@ -252,7 +252,7 @@ fn memory_of_an_operation_that_fails_is_let_go_of_without_the_lock() {
         }),
     );
     groups[1].end(&Failure::new(Code::DataLoss, "gone"));
-    look_all(&ranks);
+    poll_all(&ranks);
     assert!(told.try_recv().unwrap().is_err());
     assert_eq!(is_free.try_recv(), Ok(true));
 }
@@ -269,15 +269,15 @@ fn served(ranks: &[Rank]) {
 fn watch_ends_at_once_where_nothing_is_under_way_and_looks_where_something_is() {
     let (ranks, groups) = pair();
     let begin = Instant::now();
-    assert!(!watch_by(ranks[0].0.watchers, &|| None, None, || false));
-    assert!(!watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
+    assert!(!poll_until_by(ranks[0].0.watchers, &|| None, None, || false));
+    assert!(!poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
     let (got, told) = sum(&*groups[0], 2);
     let _other = sum(&*groups[1], 3);
-    assert!(watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || told.try_recv().is_ok()));
+    assert!(poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || told.try_recv().is_ok()));
     assert_eq!(word(&got), 5);
     // And where something is, and does not move.
     let _alone = sum(&*groups[0], 2);
-    assert!(!watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
+    assert!(!poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
     assert!(begin.elapsed() < Duration::from_secs(10));
 }
 
@@ -292,16 +292,16 @@ fn what_a_watch_leaves_behind_is_done_by_the_thread_of_the_engine() {
         let mut begun = None;
         // Begun while this thread watches, so that no other thread is woken; and the other rank does not come
         // for as long.
-        watch_by(ranks[0].0.watchers, &find, None, || {
+        poll_until_by(ranks[0].0.watchers, &find, None, || {
             begun.get_or_insert_with(|| sum(&*groups[0], turn));
             false
         });
         let (got, told) = begun.unwrap();
         let _other = sum(&*groups[1], 1);
-        ranks[1].look();
+        ranks[1].poll();
         assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Ok(())), "turn {turn}");
         assert_eq!(word(&got), turn + 1);
-        look_all(&ranks[1..]);
+        poll_all(&ranks[1..]);
     }
 }
 
@@ -320,7 +320,7 @@ fn watches_that_begin_and_end_at_any_time_leave_nothing_undone() {
                     while !over.load(Ordering::Relaxed) {
                         turn += 1;
                         let mut looks = turn % 7;
-                        watch_by(rank.0.watchers, &find, None, || {
+                        poll_until_by(rank.0.watchers, &find, None, || {
                             looks -= 1;
                             looks < 0
                         });

@@ -2,7 +2,9 @@
 
 //! The operations that only move bytes: all-gather, broadcast and all-to-all.
 
-use super::{Copying, Plan, SCATTERED, STRAIGHT, Schedule, Scratch, Step, copy, part, shifted, steps};
+use super::{
+    Copying, ExchangeStep, Plan, SCATTERED, STRAIGHT, Schedule, Scratch, copy, part, shifted, steps,
+};
 use crate::announced::{Messages, Totals};
 use hal_backend::HostRange;
 use hal_collectives::{Parts, Result};
@@ -26,8 +28,10 @@ impl Plan {
             return self.all_gather_doubling(send, recv, scratch);
         }
         let (send, plan, recv) = (send.clone(), self.clone(), recv.clone());
-        let mut first =
-            Step { meanwhile: Some(Box::new(Copying::new(send.clone(), own))), ..Step::default() };
+        let mut first = ExchangeStep {
+            meanwhile: Some(Box::new(Copying::new(send.clone(), own))),
+            ..ExchangeStep::default()
+        };
         let (mut sends, mut receives) = (Totals::new(), Totals::new());
         if self.ranks > 1 {
             first.send(self.ahead(1), Some(send));
@@ -45,8 +49,8 @@ impl Plan {
     }
 
     /// A turn of a ring: what came in the turn before goes on.
-    fn around(&self, turn: u32, all: &Parts) -> Step {
-        let mut step = Step::default();
+    fn around(&self, turn: u32, all: &Parts) -> ExchangeStep {
+        let mut step = ExchangeStep::default();
         step.send(self.ahead(1), Some(all.of(self.behind(turn))));
         step.receive(self.behind(1), Some(all.of(self.behind(turn + 1))));
         step
@@ -61,13 +65,13 @@ impl Plan {
         let mut schedule = Vec::new();
         for distance in doublings(self.ranks) {
             let length = u64::from(distance.min(self.ranks - distance)) * bytes;
-            let mut step = Step::default();
+            let mut step = ExchangeStep::default();
             step.send(self.behind(distance), Some(part(&turned, 0, length)));
             step.receive(self.ahead(distance), Some(part(&turned, u64::from(distance) * bytes, length)));
             schedule.push(step);
         }
         let (recv, plan) = (recv.clone(), self.clone());
-        schedule.push(Step::default().after(move || {
+        schedule.push(ExchangeStep::default().after(move || {
             for place in 0..plan.ranks {
                 copy(&part(&turned, u64::from(place) * bytes, bytes), &recv.of(plan.ahead(place)));
             }
@@ -86,11 +90,11 @@ impl Plan {
         let mut schedule = Vec::new();
         let lowest = if place == 0 { self.ranks.next_power_of_two() } else { place & place.wrapping_neg() };
         if place != 0 {
-            let mut step = Step::default();
+            let mut step = ExchangeStep::default();
             step.receive(rank(place - lowest), Some(all.clone()));
             schedule.push(step);
         }
-        let mut step = Step::default();
+        let mut step = ExchangeStep::default();
         for distance in doublings(lowest).collect::<Vec<_>>().into_iter().rev() {
             if distance < self.ranks - place {
                 step.send(rank(place + distance), Some(all.clone()));
@@ -117,11 +121,11 @@ impl Plan {
         let mut schedule = Vec::new();
         let lowest = if place == 0 { ranks.next_power_of_two() } else { place & place.wrapping_neg() };
         if place != 0 {
-            let mut step = Step::default();
+            let mut step = ExchangeStep::default();
             step.receive(rank(place - lowest), shares(place, ranks.min(place + lowest)));
             schedule.push(step);
         }
-        let mut step = Step::default();
+        let mut step = ExchangeStep::default();
         for distance in doublings(lowest).collect::<Vec<_>>().into_iter().rev() {
             if distance < ranks - place {
                 let first = place + distance;
@@ -137,7 +141,7 @@ impl Plan {
         };
         for distance in doublings(ranks) {
             let count = distance.min(ranks - distance);
-            let mut step = Step::default();
+            let mut step = ExchangeStep::default();
             // The root has everything, and is sent nothing.
             let to = shifted(place, ranks - distance, ranks);
             if to != 0 {
@@ -161,7 +165,7 @@ impl Plan {
         let (plan, send, recv) = (self.clone(), send.clone(), recv.clone());
         Ok(Schedule::by_steps((0..self.ranks).map(move |distance| {
             let (to, from) = (plan.ahead(distance), plan.behind(distance));
-            let mut step = Step::default();
+            let mut step = ExchangeStep::default();
             if distance == 0 {
                 copy(&send.of(plan.rank), &recv.of(plan.rank));
             } else {
@@ -192,12 +196,12 @@ impl Plan {
             let (packed, came) = (scratch.take(length)?, scratch.take(length)?);
             let (parts, packing, ways_out) = (parts.clone(), packed.clone(), ways.clone());
             let unpacked = parts.clone();
-            schedule.push(Step::default().after(move || {
+            schedule.push(ExchangeStep::default().after(move || {
                 for (place, &way) in (0..).zip(&ways_out) {
                     copy(&part(&parts, u64::from(way) * bytes, bytes), &part(&packing, place * bytes, bytes));
                 }
             }));
-            let mut step = Step::default();
+            let mut step = ExchangeStep::default();
             step.send(self.ahead(distance), Some(packed));
             step.receive(self.behind(distance), Some(came.clone()));
             schedule.push(step.after(move || {
@@ -207,7 +211,7 @@ impl Plan {
             }));
         }
         let (plan, recv) = (self.clone(), recv.clone());
-        schedule.push(Step::default().after(move || {
+        schedule.push(ExchangeStep::default().after(move || {
             for way in 0..plan.ranks {
                 copy(&part(&parts, u64::from(way) * bytes, bytes), &recv.of(plan.behind(way)));
             }

@@ -6,7 +6,7 @@
 //! its result from there. The leaders are a power of two. In the step of distance d, a leader exchanges with
 //! the one whose leaf differs in that bit: neighbours first, so that what goes between machines is small.
 
-use super::{DIVIDED, Plan, Schedule, Scratch, Step, part, steps};
+use super::{DIVIDED, ExchangeStep, Plan, Schedule, Scratch, part, steps};
 use hal_backend::HostRange;
 use hal_collectives::{Folding, Parts, Reduction, Result, Tree};
 use std::ops::Range;
@@ -70,7 +70,7 @@ impl Shares {
     }
 
     /// A follower's elements are folded into its leader's.
-    fn take_in(&mut self, follower: u32) -> Step {
+    fn take_in(&mut self, follower: u32) -> ExchangeStep {
         let all = 0..self.bounds.len() - 1;
         let step = self.exchange(follower, false, None, &all);
         self.source = self.results.clone();
@@ -78,8 +78,14 @@ impl Shares {
     }
 
     /// Sends some shares, receives others and folds them.
-    fn exchange(&self, peer: u32, is_lower: bool, give: Option<&Range<usize>>, keep: &Range<usize>) -> Step {
-        let mut step = Step::default();
+    fn exchange(
+        &self,
+        peer: u32,
+        is_lower: bool,
+        give: Option<&Range<usize>>,
+        keep: &Range<usize>,
+    ) -> ExchangeStep {
+        let mut step = ExchangeStep::default();
         if let Some(give) = give {
             step.send(peer, Some(self.cut(&self.source, give)));
         }
@@ -93,7 +99,7 @@ impl Shares {
     }
 
     /// Halves, quarters and so on, until each leader has one share of the reduction of all.
-    fn reduce(&mut self, leaf: u32, schedule: &mut Vec<Step>) {
+    fn reduce(&mut self, leaf: u32, schedule: &mut Vec<ExchangeStep>) {
         let mut shares = 0..self.tree.leaves() as usize;
         for bit in 0..self.tree.leaves().ilog2() {
             let peer = leaf ^ (1 << bit);
@@ -105,7 +111,14 @@ impl Shares {
     }
 
     /// The same way back: each leader's share, of elements, goes to all, or only to one leader.
-    fn gather(&self, leaf: u32, to: Option<u32>, elements: &HostRange, size: u64, schedule: &mut Vec<Step>) {
+    fn gather(
+        &self,
+        leaf: u32,
+        to: Option<u32>,
+        elements: &HostRange,
+        size: u64,
+        schedule: &mut Vec<ExchangeStep>,
+    ) {
         let own = Self::of_leaf(self.tree, leaf);
         let mut shares = own..own + 1;
         let cut = |shares: &Range<usize>| {
@@ -122,7 +135,7 @@ impl Shares {
             };
             // On the side of the leader that gets everything, the other side's is received; there, that was all.
             let here = to.is_none_or(|to| to >> bit & 1 == leaf >> bit & 1);
-            let mut step = Step::default();
+            let mut step = ExchangeStep::default();
             if to.is_none() || !here {
                 step.send(peer, Some(cut(&shares)));
             }
@@ -146,15 +159,15 @@ fn halves(shares: &Range<usize>, is_first: bool) -> (Range<usize>, Range<usize>)
 }
 
 /// A step that only sends.
-fn send(to: u32, range: &HostRange) -> Step {
-    let mut step = Step::default();
+fn send(to: u32, range: &HostRange) -> ExchangeStep {
+    let mut step = ExchangeStep::default();
     step.send(to, Some(range.clone()));
     step
 }
 
 /// A step that only receives.
-fn receive(from: u32, range: &HostRange) -> Step {
-    let mut step = Step::default();
+fn receive(from: u32, range: &HostRange) -> ExchangeStep {
+    let mut step = ExchangeStep::default();
     step.receive(from, Some(range.clone()));
     step
 }
@@ -231,7 +244,7 @@ impl Plan {
     }
 
     /// After the last step so far, the share of a leader becomes elements.
-    fn close_share(&self, shares: &Shares, leaf: u32, elements: &HostRange, schedule: &mut [Step]) {
+    fn close_share(&self, shares: &Shares, leaf: u32, elements: &HostRange, schedule: &mut [ExchangeStep]) {
         let (own, size) = (Shares::of_leaf(shares.tree, leaf), self.operation.element.size());
         let partials = shares.cut(&shares.results, &(own..own + 1));
         let begin = shares.bounds.get(own).copied().unwrap_or_default();
@@ -300,7 +313,13 @@ impl Plan {
     }
 
     /// Receives another rank's partial results and folds them into those of this one, when what is sent has gone.
-    fn fold_in(&self, folding: Folding, peer: u32, own: &HostRange, scratch: &mut Scratch) -> Result<Step> {
+    fn fold_in(
+        &self,
+        folding: Folding,
+        peer: u32,
+        own: &HostRange,
+        scratch: &mut Scratch,
+    ) -> Result<ExchangeStep> {
         let came = scratch.take(own.length())?;
         let step = receive(peer, &came);
         let (own, is_lower) = (own.clone(), peer < self.rank);
@@ -393,7 +412,7 @@ impl Plan {
         }
         if let Some(recv) = recv.cloned() {
             let ranks = self.ranks;
-            schedule.push(Step::default().after(move || folding.close(&own, ranks, &recv)));
+            schedule.push(ExchangeStep::default().after(move || folding.close(&own, ranks, &recv)));
         }
         Ok(steps(schedule))
     }
@@ -444,7 +463,7 @@ impl Plan {
                 };
                 let (ranks, recv, mine) = (self.ranks, recv.clone(), part(&share, 0, count * width));
                 let closing = theirs.clone();
-                schedule.push(Step::default().after(move || {
+                schedule.push(ExchangeStep::default().after(move || {
                     folding.close(&mine, ranks, &recv);
                     if let Some((partials, elements)) = closing {
                         folding.close(&partials, ranks, &elements);

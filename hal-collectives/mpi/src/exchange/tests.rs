@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 struct Rank {
     steps: Schedule,
     waits: SmallVec<[Receive; 1]>,
-    after: Option<Work>,
+    after: Option<LocalWork>,
     is_done: bool,
 }
 

@@ -382,10 +382,10 @@ impl Gate {
 }
 
 #[cfg(test)]
-struct Held;
+struct HeldMessages;
 
 #[cfg(test)]
-impl Twist for Held {
+impl Twist for HeldMessages {
     fn fails(_tag: c_int) -> bool {
         Gate::pass();
         false
@@ -402,7 +402,7 @@ unsafe extern "C" fn held_test(request: *mut Handle, flag: *mut c_int, status: *
 /// The libraries of a new network in which threads that have a [`Gate`] can be held up.
 #[cfg(test)]
 pub(crate) fn held_network(ranks: u32) -> impl Iterator<Item = Library> {
-    network(ranks).map(|library| Library { send: twisted::<Held>, test: held_test, ..library })
+    network(ranks).map(|library| Library { send: twisted::<HeldMessages>, test: held_test, ..library })
 }
 
 #[cfg(test)]

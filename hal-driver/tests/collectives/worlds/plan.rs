@@ -202,7 +202,7 @@ pub(super) enum WorldFault {
         device: usize,
     },
     /// A device enters a collective with another type.
-    Misfit {
+    Mismatch {
         event: usize,
         device: usize,
     },
@@ -382,7 +382,7 @@ impl World {
                 match self.events.iter().enumerate().find(with_peers) {
                     Some((event, found)) => {
                         let group = found.collectives.iter().find(|one| self.needs_all(one)).unwrap().group;
-                        WorldFault::Misfit { event, device: self.groups[group].members[0] }
+                        WorldFault::Mismatch { event, device: self.groups[group].members[0] }
                     }
                     None => WorldFault::None,
                 }

@@ -82,7 +82,7 @@ fn executions(world: &World) -> Vec<Execution> {
 fn may_fail(world: &World, executions: &[Execution]) -> Vec<bool> {
     let is_root = |one: &Execution| match world.fault {
         WorldFault::None => false,
-        WorldFault::Gate { event, device } | WorldFault::Misfit { event, device } => {
+        WorldFault::Gate { event, device } | WorldFault::Mismatch { event, device } => {
             (one.event, one.device) == (event, device)
         }
         WorldFault::Device { device } => {
@@ -116,7 +116,7 @@ fn may_fail(world: &World, executions: &[Execution]) -> Vec<bool> {
 
 /// True if an execution must fail: it has the fault, or is its peer.
 fn must_fail(world: &World, one: &Execution) -> bool {
-    let (WorldFault::Gate { event, device } | WorldFault::Misfit { event, device }) = world.fault else {
+    let (WorldFault::Gate { event, device } | WorldFault::Mismatch { event, device }) = world.fault else {
         return false;
     };
     let here = &world.events[event];
@@ -157,7 +157,7 @@ impl Recorder<'_> {
         device: usize,
         item: &Item,
         channels: &[Option<Channel>],
-        misfit: bool,
+        mismatch: bool,
     ) -> Result {
         if item.barrier {
             barrier(self.commands)?;
@@ -197,7 +197,7 @@ impl Recorder<'_> {
                 };
                 let reduces = [ALL_REDUCE, REDUCE, REDUCE_SCATTER].contains(&kind);
                 let reduction = if reduces { REDUCTIONS[one.reduction as usize] } else { 0 };
-                let element = &ELEMENTS[if misfit { one.element ^ 1 } else { one.element }];
+                let element = &ELEMENTS[if mismatch { one.element ^ 1 } else { one.element }];
                 let op = packed(kind, reduction, element.code);
                 let mut reference = |place: &Option<NamedRange>| {
                     place.as_ref().map(|place| self.reference(place)).unwrap_or_default()
@@ -241,7 +241,7 @@ impl RunningWorld<'_> {
     ) -> Result<(Commands, Bindings)> {
         let (world, of) = (self.world, &self.world.events[event]);
         let script = of.script_of(number).unwrap();
-        let misfit = world.fault == WorldFault::Misfit { event, device: number };
+        let mismatch = world.fault == WorldFault::Mismatch { event, device: number };
         let slots = script.items.iter().map(|item| match &item.what {
             What::Fill { target, .. } | What::Update { target, .. } => usize::from(target.slot.is_some()),
             What::Copy { source, target } => {
@@ -269,7 +269,7 @@ impl RunningWorld<'_> {
             let memory = &self.memory[number];
             let mut recorder = Recorder { commands: commands.0, memory, bindings: Vec::new() };
             for item in &script.items {
-                recorder.item(world, of, number, item, channels, misfit)?;
+                recorder.item(world, of, number, item, channels, mismatch)?;
             }
             let bindings = recorder.bindings;
             check(sys::iree_hal_command_buffer_end(commands.0))?;
@@ -671,7 +671,7 @@ fn explain(world: &World, error: &Error, at: &str) {
     let causes: &[&str] = match world.fault {
         WorldFault::None => &[],
         WorldFault::Gate { .. } => &[ON_FIRE],
-        WorldFault::Misfit { .. } => &["is not the same for all"],
+        WorldFault::Mismatch { .. } => &["is not the same for all"],
         WorldFault::Device { .. } => &["as fault=", "panic"],
         WorldFault::Absent { .. } => &["(collective_timeout)", NEVER_CAME],
         WorldFault::Released { .. } => &[

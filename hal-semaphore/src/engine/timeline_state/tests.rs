@@ -13,11 +13,16 @@ fn timeline() -> Arc<TimelineState> {
 }
 
 /// Parks `waits` operations that wait for the value.
-fn park(timeline: &TimelineState, owner: ListOwner, value: u64, waits: usize) {
+fn add_waits(timeline: &TimelineState, owner: ListOwner, value: u64, waits: usize) {
     for _ in 0..waits {
         let key = Slab::<()>::new().next_key();
         let mut state = timeline.lock();
-        timeline.park(&mut state, owner, value, Target::Op { queue: QUEUE, key, wait: 0, wide: false });
+        timeline.add_timepoint(
+            &mut state,
+            owner,
+            value,
+            Target::Op { queue: QUEUE, key, wait: 0, has_others: false },
+        );
     }
 }
 
@@ -38,7 +43,7 @@ fn promise(
 #[test]
 fn signal_of_a_value_with_many_waits_releases_one_batch_at_a_time() {
     let (timeline, mut deferred) = (timeline(), DeferredWork::default());
-    park(&timeline, ListOwner::HOST, 1, 2 * RELEASE_BATCH);
+    add_waits(&timeline, ListOwner::HOST, 1, 2 * RELEASE_BATCH);
     timeline.signal(1, || (), &mut deferred).unwrap();
     assert_eq!((deferred.released.len(), deferred.drains.len()), (RELEASE_BATCH, 1));
     deferred.drains.pop_front().unwrap().drain(&mut deferred);
@@ -52,7 +57,7 @@ fn signal_of_a_value_with_many_waits_releases_one_batch_at_a_time() {
 #[test]
 fn promise_satisfies_waits_of_its_queue_one_batch_at_a_time() {
     let (timeline, mut deferred) = (timeline(), DeferredWork::default());
-    park(&timeline, ListOwner::queue(QUEUE), 1, RELEASE_BATCH + 1);
+    add_waits(&timeline, ListOwner::queue(QUEUE), 1, RELEASE_BATCH + 1);
     assert_eq!(promise(&timeline, 1, 1, &mut deferred).0, RELEASE_BATCH);
     assert_eq!(deferred.promises_due.len(), 1);
 }
@@ -61,8 +66,8 @@ fn promise_satisfies_waits_of_its_queue_one_batch_at_a_time() {
 fn timelines_with_more_to_release_continue_in_order() {
     let (timelines, mut deferred) = ([timeline(), timeline()], DeferredWork::default());
     for timeline in &timelines {
-        park(timeline, ListOwner::queue(QUEUE), 1, RELEASE_BATCH + 1);
-        park(timeline, ListOwner::HOST, 2, RELEASE_BATCH + 1);
+        add_waits(timeline, ListOwner::queue(QUEUE), 1, RELEASE_BATCH + 1);
+        add_waits(timeline, ListOwner::HOST, 2, RELEASE_BATCH + 1);
         promise(timeline, 1, 1, &mut deferred);
         timeline.signal(2, || (), &mut deferred).unwrap();
     }
@@ -80,17 +85,17 @@ impl PartialEq for TimelineState {
 #[test]
 fn only_waits_of_queues_count_as_listeners_and_only_while_they_are_listed() {
     let (timeline, mut deferred) = (timeline(), DeferredWork::default());
-    park(&timeline, ListOwner::HOST, 1, 1);
+    add_waits(&timeline, ListOwner::HOST, 1, 1);
     assert!(!timeline.has_listeners());
     timeline.listen(&timeline.lock());
     assert!(timeline.has_listeners(), "one is about to search");
     timeline.count_listeners(&timeline.lock());
     assert!(!timeline.has_listeners());
-    park(&timeline, ListOwner::queue(QUEUE), 2, 1);
+    add_waits(&timeline, ListOwner::queue(QUEUE), 2, 1);
     assert!(timeline.has_listeners());
     promise(&timeline, 2, 1, &mut deferred);
     assert!(!timeline.has_listeners(), "satisfied by order");
-    park(&timeline, ListOwner::queue(QUEUE + 1), 2, 1);
+    add_waits(&timeline, ListOwner::queue(QUEUE + 1), 2, 1);
     assert!(timeline.has_listeners());
     timeline.signal(2, || (), &mut deferred).unwrap();
     assert!(!timeline.has_listeners(), "released");
@@ -100,7 +105,7 @@ fn only_waits_of_queues_count_as_listeners_and_only_while_they_are_listed() {
 fn lists_emptied_by_a_signal_or_a_promise_are_removed() {
     let (timeline, mut deferred) = (timeline(), DeferredWork::default());
     for queue in 0..100 {
-        park(&timeline, ListOwner::queue(queue), 1, 1);
+        add_waits(&timeline, ListOwner::queue(queue), 1, 1);
     }
     timeline.signal(1, || (), &mut deferred).unwrap();
     while let Some(timeline) = deferred.drains.pop_front() {
@@ -108,7 +113,7 @@ fn lists_emptied_by_a_signal_or_a_promise_are_removed() {
     }
     assert!(timeline.lock().lists.len() < 10, "{} lists after a signal", timeline.lock().lists.len());
     for (queue, value) in (0..100).zip(2..) {
-        park(&timeline, ListOwner::queue(queue), value, 1);
+        add_waits(&timeline, ListOwner::queue(queue), value, 1);
         let promise = Promise { value, queue, epoch: 1, native_epoch: 0, event: None };
         timeline.promise(promise, &mut SmallVec::new(), &mut deferred);
     }

@@ -12,7 +12,7 @@ use hal_collectives::Terms;
 const LONG: Duration = Duration::from_secs(20);
 
 /// Where a rank's result is, and what it is told.
-type Begun = (HostRange, Receiver<Outcome>);
+type StartedOperation = (HostRange, Receiver<Outcome>);
 
 /// Numbers that look random, below another one each.
 fn numbers(seed: u64) -> impl FnMut(usize) -> usize {
@@ -38,7 +38,7 @@ fn kinds() -> [(Kind, u64); 6] {
     ]
 }
 
-fn begin(group: &dyn Communicator, (kind, count): (Kind, u64), word: u32) -> Begun {
+fn begin(group: &dyn Communicator, (kind, count): (Kind, u64), word: u32) -> StartedOperation {
     let operation = Operation { kind, element: Element::U32, count };
     let (rank, ranks) = group.place().unwrap();
     let places = operation.places(rank, ranks);
@@ -67,27 +67,27 @@ fn fails_at(kind: (Kind, u64), ranks: &[Rank], fails: usize, looks: usize, seed:
     let mut number = numbers(seed);
     let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"fails", TERMS)).collect();
     let places: Vec<usize> = ranks.iter().map(|rank| left(rank).0).collect();
-    let mut begun: Vec<Option<Begun>> = ranks.iter().map(|_| None).collect();
+    let mut begun: Vec<Option<StartedOperation>> = ranks.iter().map(|_| None).collect();
     // Ranks begin and look in any order, and some may not have begun when it fails.
     for _ in 0..looks {
         let at = number(ranks.len());
         match &begun[at] {
             None => begun[at] = Some(begin(&*groups[at], kind, 1)),
-            Some(_) => ranks[at].look(),
+            Some(_) => ranks[at].poll(),
         }
     }
     groups[fails].end(&Failure::new(Code::DataLoss, "gone"));
     for _ in 0..20 * ranks.len() {
-        ranks[number(ranks.len())].look();
+        ranks[number(ranks.len())].poll();
     }
-    look_all(ranks);
+    poll_all(ranks);
     for (_, told) in begun.iter().flatten() {
         let told = told.try_recv();
         assert!(matches!(told, Ok(Ok(()) | Err(Code::DataLoss))), "{what}: {told:?}");
     }
     for (rank, places) in ranks.iter().zip(&places) {
         assert_eq!(left(rank), (*places, 0), "{what}: something was not sent or not received");
-        assert!(!rank.0.look().sends, "{what}: something is kept");
+        assert!(!rank.0.poll().sends, "{what}: something is kept");
     }
     drop(groups);
     // The tags that the operation had are used again.
@@ -97,9 +97,10 @@ fn fails_at(kind: (Kind, u64), ranks: &[Rank], fails: usize, looks: usize, seed:
     }
     let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"fails", TERMS)).collect();
     let sum = (Kind::AllReduce(Reduction::Sum), 12_000);
-    let begun: Vec<Begun> = (1..).zip(&groups).map(|(word, group)| begin(&**group, sum, 10 * word)).collect();
+    let begun: Vec<StartedOperation> =
+        (1..).zip(&groups).map(|(word, group)| begin(&**group, sum, 10 * word)).collect();
     for _ in 0..4 {
-        look_all(ranks);
+        poll_all(ranks);
     }
     let all: u32 = (1..).take(ranks.len()).map(|word| 10 * word).sum();
     for (got, told) in begun {
@@ -149,7 +150,7 @@ fn messages_and_letters_of_one_rank_come_to_their_places_where_a_part_is_both() 
             assert!(groups[rank as usize].enter(operation).unwrap().start(buffers, done).is_none());
             (recv, told)
         });
-        look_all(&ranks);
+        poll_all(&ranks);
         let parts = if kind == Kind::AllReduce(Reduction::Sum) { 1 } else { 2 };
         for (rank, (got, told)) in (0_u32..).zip(&begun) {
             assert_eq!(told.try_recv(), Ok(Ok(())), "{kind:?}");
@@ -184,17 +185,17 @@ fn message_that_waits_to_be_sent_keeps_its_tag_however_many_others_are_sent_mean
     let ranks = job_of(network(3));
     let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"ring", TERMS)).collect();
     let gather = (Kind::AllGather, 3_000);
-    let mut begun: Vec<Begun> =
+    let mut begun: Vec<StartedOperation> =
         (1..).zip(&groups[..2]).map(|(word, group)| begin(&**group, gather, 10 * word)).collect();
-    look_all(&ranks[..2]);
+    poll_all(&ranks[..2]);
     // Two are announced, of which one was sent.
     ranks[0].0.with(LONG, |progress| progress.skip_tags(1, TAGS - 1)).unwrap();
     let others: Vec<_> = [(0, Kind::Send { to: 1 }), (1, Kind::Recv { from: 0 })]
         .map(|(rank, kind)| begin(&*groups[rank], (kind, 3_000), 99))
         .into();
-    look_all(&ranks[..2]);
+    poll_all(&ranks[..2]);
     begun.push(begin(&*groups[2], gather, 30));
-    look_all(&ranks);
+    poll_all(&ranks);
     for (rank, (got, told)) in begun.iter().enumerate() {
         assert_eq!(told.try_recv(), Ok(Ok(())), "rank {rank}");
         let parts = [0, 1, 2].map(|part| word(&got.slice(part * 12_000, 4).unwrap()));

@@ -13,10 +13,10 @@ use std::sync::Barrier;
 const LONG: Duration = Duration::from_secs(20);
 
 /// What a command is about.
-type Begun = (HostRange, Receiver<Outcome>);
+type StartedOperation = (HostRange, Receiver<Outcome>);
 
 /// Begins a sum while another thread looks: it is left as a command.
-fn left_behind(rank: &Rank, group: &dyn Communicator, word: u32) -> Begun {
+fn left_behind(rank: &Rank, group: &dyn Communicator, word: u32) -> StartedOperation {
     let looking = rank.0.progress.lock();
     let begun = sum(group, word);
     drop(looking);
@@ -48,7 +48,7 @@ fn command_that_comes_behind_the_last_look_of_a_watch_is_done_by_a_thread_that_s
     sleeps(&ranks[0]);
     let _other = sum(&*groups[1], 1);
     let mut begun = None;
-    watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || {
+    poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || {
         begun = Some(left_behind(&ranks[0], &*groups[0], 2));
         true
     });
@@ -85,7 +85,7 @@ fn held_up_in_its_last_look<'a>(rank: &Rank, gate: &'a Gate) -> Closed<'a> {
 }
 
 /// A sum that one rank has begun, and the other would if it had not lost the command, which is returned.
-fn begun_by_one(ranks: &[Rank; 2], groups: &[Box<dyn Communicator>; 2]) -> (Begun, Command) {
+fn begun_by_one(ranks: &[Rank; 2], groups: &[Box<dyn Communicator>; 2]) -> (StartedOperation, Command) {
     let _other = sum(&*groups[1], 1);
     let left = left_behind(&ranks[0], &*groups[0], 2);
     (left, ranks[0].0.commands.lock().pop().unwrap())
@@ -160,7 +160,7 @@ fn thread_that_watches_helps_with_what_is_done_within_the_process() {
     let end = Instant::now() + LONG;
     while !owner.is_finished() {
         assert!(Instant::now() < end, "no thread helped");
-        watch_by(Box::leak(Box::default()), &|| None, Some(end), || owner.is_finished());
+        poll_until_by(Box::leak(Box::default()), &|| None, Some(end), || owner.is_finished());
     }
     owner.join().unwrap();
 }

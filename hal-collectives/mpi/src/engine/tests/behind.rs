@@ -41,7 +41,7 @@ const TRANSFER: Planned = Planned { kind: 6, words: 2_100, root: 1 };
 fn outcome_of(told: &Receiver<Outcome>, looking: &[Rank]) -> Option<Outcome> {
     let begun = Instant::now();
     while begun.elapsed() < TERMS {
-        looking.iter().for_each(Rank::look);
+        looking.iter().for_each(Rank::poll);
         if let Ok(outcome) = told.try_recv() {
             return Some(outcome);
         }
@@ -63,7 +63,7 @@ fn rank_that_stands_still_between_two_steps_reads_what_has_come_meanwhile() {
     let mut parts: Vec<Part> = (0..3).map(begin).collect();
     for _ in 0..10 {
         arrive_all();
-        (0..3).filter(|rank| *rank != follower).for_each(|rank| ranks[rank].look());
+        (0..3).filter(|rank| *rank != follower).for_each(|rank| ranks[rank].poll());
     }
     // It has the result, which it sends.
     groups[leader].end(&Failure::new(Code::DataLoss, "given up"));
@@ -74,8 +74,8 @@ fn rank_that_stands_still_between_two_steps_reads_what_has_come_meanwhile() {
         assert!(words.fill(&[0xEE]));
     });
     for _ in 0..10 {
-        ranks[follower].look();
-        parts[follower].look("the rank that stood still");
+        ranks[follower].poll();
+        parts[follower].poll("the rank that stood still");
     }
     assert_eq!(parts[follower].outcome, Some(Err(Code::DataLoss)));
 }
@@ -99,32 +99,32 @@ fn notice_is_heeded(others_begin: bool) {
     let mut sent = TRANSFER.begin(&*groups[1], 0, (0, 0)).unwrap();
     arrive_all();
     finish_those_to(2);
-    ranks[2].look();
+    ranks[2].poll();
     // The letter of the rank that stands still.
     let _stuck = transfer(&*others[0], Kind::Send { to: 2 }, memory(&[7]));
     arrive_all();
     let stuck = met();
     groups[1].end(&Failure::new(Code::DataLoss, "given up"));
     while sent.outcome.is_none() {
-        ranks[1].look();
+        ranks[1].poll();
         arrive_all();
         met().into_iter().filter(|of| !stuck.contains(of)).for_each(finish);
         // Writes other words.
-        sent.look("the sender");
+        sent.poll("the sender");
     }
     let mut received = TRANSFER.begin(&*groups[2], 0, (0, 0)).unwrap();
     for _ in 0..10 {
         let words = || memory(&[0; 3_000]);
         let _begun = others_begin.then(|| transfer(&*others[2], Kind::Recv { from: 0 }, words()));
-        ranks[2].look();
+        ranks[2].poll();
         met().into_iter().filter(|of| !stuck.contains(of)).for_each(finish);
-        received.look("the receiver");
+        received.poll("the receiver");
     }
     assert_eq!(received.outcome, None);
     stuck.into_iter().for_each(finish);
     for _ in 0..10 {
-        ranks[2].look();
-        received.look("the receiver");
+        ranks[2].poll();
+        received.poll("the receiver");
     }
     assert_eq!(received.outcome, Some(Err(Code::DataLoss)));
 }
@@ -142,15 +142,15 @@ fn letters_that_were_on_their_way_when_mpi_was_left_alone_are_read_when_the_grou
     finish(*all.last().unwrap());
     drop(groups.remove(0));
     ranks[0].0.with(TERMS, Progress::rest).unwrap();
-    ranks[0].look();
+    ranks[0].poll();
     let group = ranks[0].join(b"one", TERMS);
     let received = [1, 2].map(|from| {
         let words = memory(&[0]);
         (transfer(&*group, Kind::Recv { from }, words.clone()), words)
     });
-    ranks[0].look();
+    ranks[0].poll();
     finish(all[0]);
-    look_all(&ranks[..1]);
+    poll_all(&ranks[..1]);
     let got = received.map(|(told, words)| (told.try_recv(), word(&words)));
     assert_eq!(got, [(Ok(Ok(())), 1), (Ok(Ok(())), 2)]);
 }
@@ -162,7 +162,7 @@ fn cancelled() -> (Vec<Rank>, Vec<Box<dyn Communicator>>) {
     let _told = transfer(&*groups[1], Kind::Send { to: 0 }, memory(&[5; 3_000]));
     arrive(1, 0);
     let received = transfer(&*groups[0], Kind::Recv { from: 1 }, memory(&[0; 3_000]));
-    ranks[0].look();
+    ranks[0].poll();
     groups[0].end(&Failure::new(Code::DataLoss, "given up"));
     assert!(received.try_recv().is_err(), "told while MPI may write");
     (ranks, groups)
@@ -177,7 +177,7 @@ fn letter_waits_until_mpi_says_whether_a_cancelled_receive_has_missed_a_message_
     let got = memory(&[0; 3_000]);
     let told = transfer(&*others[0], Kind::Recv { from: 1 }, got.clone());
     arrive_all();
-    look_all(&ranks[..1]);
+    poll_all(&ranks[..1]);
     assert_eq!((told.try_recv().is_err(), word(&got)), (true, 0));
     settle();
     assert_eq!((outcome_of(&told, &ranks[..1]), word(&got), unmet()), (Some(Ok(())), 6, 0));
@@ -190,9 +190,9 @@ fn message_that_a_cancelled_receive_has_missed_is_received_however_late_mpi_says
     for is_left_alone in [false, true] {
         let (ranks, mut groups) = cancelled();
         std::thread::sleep(GRACE);
-        ranks[0].look();
-        let look = ranks[0].0.look();
-        assert!(look.sends && !look.waits, "{look:?}");
+        ranks[0].poll();
+        let poll = ranks[0].0.poll();
+        assert!(poll.sends && !poll.waits, "{poll:?}");
         settle();
         if is_left_alone {
             drop(groups.remove(0));
@@ -201,9 +201,9 @@ fn message_that_a_cancelled_receive_has_missed_is_received_however_late_mpi_says
             settle();
         }
         arrive_all();
-        look_all(&ranks[..1]);
+        poll_all(&ranks[..1]);
         assert_eq!(unmet(), 0, "{is_left_alone}");
-        assert!(!ranks[0].0.look().sends);
+        assert!(!ranks[0].0.poll().sends);
     }
 }
 
@@ -214,7 +214,7 @@ fn rank_that_was_announced_a_message_is_told_of_a_failure_at_once() {
     let _told = transfer(&*groups[0], Kind::Send { to: 3 }, memory(&[5; 3_000]));
     groups[0].end(&Failure::new(Code::DataLoss, "given up"));
     arrive_all();
-    ranks[3].look();
+    ranks[3].poll();
     let operation = Operation { kind: Kind::Recv { from: 0 }, element: Element::U32, count: 3_000 };
     assert_eq!(outcome(groups[3].enter(operation).map(drop)), Err(Code::DataLoss));
 }
@@ -232,7 +232,7 @@ fn tags_of_messages_that_were_sent_are_free_again() {
         }
         for _ in 0..5 {
             arrive_all();
-            look_all(&ranks);
+            poll_all(&ranks);
         }
         assert_eq!((told.try_recv().unwrap().is_err(), are_free()), (is_given_up, true));
     }
@@ -252,7 +252,7 @@ fn letters_come_to_places_that_were_cancelled_when_mpi_was_left_alone() {
         arrive_all();
         let got = memory(&[0]);
         let told = transfer(&*groups[0], Kind::Recv { from: 1 }, got.clone());
-        look_all(&ranks);
+        poll_all(&ranks);
         assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), sent));
     }
 }
@@ -262,7 +262,7 @@ fn letters_come_to_places_that_were_cancelled_when_mpi_was_left_alone() {
 fn message_that_a_receive_has_missed_which_was_cancelled_when_mpi_was_left_alone_is_taken_for_no_other() {
     let (ranks, mut groups) = cancelled();
     std::thread::sleep(GRACE);
-    ranks[0].look();
+    ranks[0].poll();
     drop(groups.remove(0));
     ranks[0].0.with(TERMS, Progress::rest).unwrap();
     settle();
@@ -286,12 +286,12 @@ fn changed(is_without_memory: bool) -> (Vec<Rank>, Vec<Box<dyn Communicator>>) {
         without_memory(give_up);
     } else {
         arrive_all();
-        ranks[0].look();
+        ranks[0].poll();
         give_up();
     }
     while sent.outcome.is_none() {
-        ranks[1].look();
-        sent.look("the sender");
+        ranks[1].poll();
+        sent.poll("the sender");
     }
     arrive_all();
     // It is read later.
@@ -302,12 +302,12 @@ fn changed(is_without_memory: bool) -> (Vec<Rank>, Vec<Box<dyn Communicator>>) {
 const LONGER: Planned = Planned { words: 3_000, ..TRANSFER };
 
 /// Has a rank receive what was changed meanwhile.
-fn receive_changed(group: &dyn Communicator, look: impl Fn()) -> Option<Outcome> {
+fn receive_changed(group: &dyn Communicator, poll: impl Fn()) -> Option<Outcome> {
     let mut received = LONGER.begin(group, 0, (0, 0))?;
     for _ in 0..5 {
-        look();
+        poll();
         finish_those_to(0);
-        received.look("the receiver");
+        received.poll("the receiver");
     }
     received.outcome
 }
@@ -315,7 +315,7 @@ fn receive_changed(group: &dyn Communicator, look: impl Fn()) -> Option<Outcome>
 #[test]
 fn rank_that_had_no_memory_for_a_notice_sends_it_later() {
     let (ranks, groups) = changed(true);
-    assert_eq!(receive_changed(&*groups[0], || ranks[0].look()), Some(Err(Code::DataLoss)));
+    assert_eq!(receive_changed(&*groups[0], || ranks[0].poll()), Some(Err(Code::DataLoss)));
 }
 
 /// The notice was read when MPI was left alone, and is taken when there are places for letters again.
@@ -325,7 +325,7 @@ fn operation_does_not_end_well_where_letters_cannot_be_read() {
     drop(groups.remove(0));
     ranks[0].0.with(TERMS, Progress::rest).unwrap();
     let group = without_memory(|| ranks[0].join(b"one", TERMS));
-    let outcome = receive_changed(&*group, || without_memory(|| ranks[0].look()));
+    let outcome = receive_changed(&*group, || without_memory(|| ranks[0].poll()));
     assert_eq!(outcome, None);
 }
 
@@ -346,18 +346,18 @@ fn operation_that_has_sent_all_ends_though_letters_are_behind_one_that_has_not_c
     // The letters.
     on_their_way().into_iter().for_each(|(from, to)| arrive(from, to));
     met().into_iter().for_each(finish);
-    look_all(&ranks[..2]);
+    poll_all(&ranks[..2]);
     // A letter that has not come to its end, and another one behind it.
     let _stuck = transfer(&*others[2], Kind::Send { to: 0 }, memory(&[7]));
     arrive(2, 0);
     let stuck: Vec<_> = met().into_iter().filter(|(to, (from, _))| (*to, *from) == (0, 2)).collect();
     let _behind = transfer(&*others[1], Kind::Send { to: 0 }, memory(&[7]));
     go_on(&stuck);
-    look_all(&ranks[..1]);
+    poll_all(&ranks[..1]);
     assert!(comes.try_recv().is_err());
     assert_eq!(goes.try_recv(), Ok(Ok(())));
     go_on(&[]);
-    look_all(&ranks[..1]);
+    poll_all(&ranks[..1]);
     assert_eq!(comes.try_recv(), Ok(Ok(())));
 }
 
@@ -368,28 +368,28 @@ fn rank_that_stood_still_waits_for_letters_that_mpi_had_no_room_for() {
     let (ranks, groups) = joined(2, Way::default());
     let mut sent = LONGER.begin(&*groups[1], 0, (0, 0)).unwrap();
     arrive_all();
-    ranks[1].look();
+    ranks[1].poll();
     groups[1].end(&Failure::new(Code::DataLoss, "given up"));
     while sent.outcome.is_none() {
-        ranks[1].look();
-        sent.look("the sender");
+        ranks[1].poll();
+        sent.poll("the sender");
     }
     std::mem::forget(sent);
     let mut received = LONGER.begin(&*groups[0], 0, (0, 0)).unwrap();
     ranks[0].0.with(TERMS, |progress| progress.stand_still_after(Duration::from_millis(1))).unwrap();
     std::thread::sleep(Duration::from_millis(1));
     for _ in 0..5 {
-        ranks[0].look();
+        ranks[0].poll();
         finish_those_to(0);
-        received.look("the receiver");
+        received.poll("the receiver");
     }
     assert_eq!(received.outcome, None);
     arrive_all();
     let begun = Instant::now();
     while received.outcome.is_none() && begun.elapsed() < TERMS {
-        ranks[0].look();
+        ranks[0].poll();
         finish_those_to(0);
-        received.look("the receiver");
+        received.poll("the receiver");
     }
     assert_eq!(received.outcome, Some(Err(Code::DataLoss)));
 }

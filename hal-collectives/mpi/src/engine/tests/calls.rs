@@ -82,7 +82,7 @@ impl Stage {
     }
 
     fn tell(&self) {
-        self.parts.borrow_mut().iter_mut().for_each(|part| part.look(&self.what));
+        self.parts.borrow_mut().iter_mut().for_each(|part| part.poll(&self.what));
     }
 
     /// Something happens.
@@ -99,7 +99,7 @@ impl Stage {
             if self.below(3) == 0 {
                 self.begin(rank);
             } else {
-                self.ranks[rank].look();
+                self.ranks[rank].poll();
             }
             self.tell();
         }
@@ -199,7 +199,7 @@ fn run(trouble: Trouble, seed: u64, call: usize) -> bool {
                 arrive(from, to);
             }
             met().into_iter().for_each(finish);
-            let moved = stage.ranks.iter().filter(|rank| rank.0.look().moved).count();
+            let moved = stage.ranks.iter().filter(|rank| rank.0.poll().moved).count();
             quiet = if moved == 0 { quiet + 1 } else { 0 };
         }
     };
@@ -215,7 +215,7 @@ fn run(trouble: Trouble, seed: u64, call: usize) -> bool {
     if is_trusted {
         assert_eq!(unmet(), 0, "{what}: messages are left");
         for rank in &stage.ranks {
-            let look = rank.0.look();
+            let look = rank.0.poll();
             assert!(!look.sends && !look.waits && !look.moved, "{what}: {look:?}");
         }
         again(&stage);
@@ -243,8 +243,8 @@ fn again(stage: &Stage) {
             arrive(from, to);
         }
         met().into_iter().for_each(finish);
-        stage.ranks.iter().for_each(Rank::look);
-        parts.iter_mut().for_each(|part| part.look(&stage.what));
+        stage.ranks.iter().for_each(Rank::poll);
+        parts.iter_mut().for_each(|part| part.poll(&stage.what));
     }
     for part in &parts {
         assert_eq!(part.outcome, Some(Ok(())), "{}: {} behind it", stage.what, part.name());

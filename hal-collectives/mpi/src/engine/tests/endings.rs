@@ -63,7 +63,7 @@ impl Announced {
         let content = Content::Messages { tag: tag_of(transfer), messages };
         let header = header_of((number_of(&self.ranks[0]), transfer), WORDS.into(), content);
         self.message(letter(header, &[]), LETTER);
-        self.ranks[0].look();
+        self.ranks[0].poll();
     }
 
     fn message(&self, bytes: HostRange, tag: i32) {
@@ -77,7 +77,7 @@ impl Announced {
 
     fn fail(&self) {
         self.groups[0].end(&Failure::new(Code::DataLoss, "gone"));
-        self.ranks[0].look();
+        self.ranks[0].poll();
     }
 }
 
@@ -88,7 +88,7 @@ fn failure_is_told_when_a_message_that_is_on_its_way_has_come_and_not_before() {
     assert!(late.told.try_recv().is_err(), "told while a message may be written");
     assert!(late.goes.try_recv().is_err());
     late.deliver(0);
-    late.ranks[0].look();
+    late.ranks[0].poll();
     assert_eq!(late.told.try_recv(), Ok(Err(Code::DataLoss)));
     assert_eq!(late.goes.try_recv(), Ok(true));
 }
@@ -108,13 +108,13 @@ fn failure_is_told_to_all_of_a_group_when_none_of_its_messages_is_on_its_way() {
     assert!(entered.start(buffers, Box::new(move |end| tell.send(outcome(end)).unwrap())).is_none());
     let all = [&late.told, &second, &waits, &starts];
     for message in [1, 0] {
-        late.ranks[0].look();
+        late.ranks[0].poll();
         for told in all {
             assert!(told.try_recv().is_err(), "told while a message may be written");
         }
         late.deliver(message);
     }
-    late.ranks[0].look();
+    late.ranks[0].poll();
     for told in all {
         assert_eq!(told.try_recv(), Ok(Err(Code::DataLoss)));
     }
@@ -135,15 +135,15 @@ fn message_that_does_not_come_holds_a_failure_up_for_a_bounded_time_and_its_memo
     late.fail();
     assert_eq!(told_in_time(&late.ranks[0], &late.told), Err(Code::DataLoss));
     assert!(begin.elapsed() >= GRACE);
-    let look = late.ranks[0].0.look();
+    let look = late.ranks[0].0.poll();
     assert!(!look.waits && look.sends, "no rank waits for it, and it is looked for now and then");
     assert!(late.goes.try_recv().is_err(), "memory was let go of that MPI may write");
     late.deliver(0);
     // SAFETY: it was not let go of, and the thread that writes it is this one.
     assert_eq!(unsafe { late.address.read_volatile() }, 5);
-    assert!(late.ranks[0].0.look().moved);
+    assert!(late.ranks[0].0.poll().moved);
     assert_eq!(late.goes.try_recv(), Ok(true));
-    assert!(!late.ranks[0].0.look().sends);
+    assert!(!late.ranks[0].0.poll().sends);
 }
 
 /// Its sender has failed, and says why in a notice, which may come later.
@@ -151,10 +151,10 @@ fn message_that_does_not_come_holds_a_failure_up_for_a_bounded_time_and_its_memo
 fn message_that_comes_empty_is_not_taken_for_what_was_announced() {
     let announced = Announced::by(network(2));
     announced.message(HostRange::allocate(0, 1).unwrap(), tag_of(0));
-    look_all(&announced.ranks);
+    poll_all(&announced.ranks);
     assert!(announced.told.try_recv().is_err(), "told before it is known why");
     gone(&*announced.groups[1]);
-    look_all(&announced.ranks);
+    poll_all(&announced.ranks);
     assert_eq!(announced.told.try_recv(), Ok(Err(Code::DataLoss)));
     assert_eq!(announced.goes.try_recv(), Ok(true));
 }
@@ -166,7 +166,7 @@ fn letter_that_announces_other_messages_than_are_expected_fails_the_group_before
     for lengths in [vec![words, words], vec![words - 4], vec![words + 4], vec![words / 2; 2]] {
         let announced = Announced::by(network(2));
         announced.deliver(0);
-        announced.ranks[0].look();
+        announced.ranks[0].poll();
         assert_eq!(announced.told.try_recv(), Ok(Ok(())));
         let got = memory(&[0; WORDS as usize]);
         let told = transfer(&*announced.groups[0], Kind::Recv { from: 1 }, got.clone());
@@ -176,7 +176,7 @@ fn letter_that_announces_other_messages_than_are_expected_fails_the_group_before
             let words = memory(&vec![7; usize::try_from(length / 4).unwrap()]);
             announced.message(words, tag_of(at));
         }
-        look_all(&announced.ranks);
+        poll_all(&announced.ranks);
         assert_eq!((word(&got), left_over(&announced.ranks[0])), (0, 0));
     }
 }
@@ -187,12 +187,12 @@ fn memory_that_mpi_may_write_stays_where_it_is_when_mpi_is_left_alone() {
     let late = Announced::by(late_network(2));
     late.fail();
     std::thread::sleep(GRACE);
-    late.ranks[0].look();
+    late.ranks[0].poll();
     assert_eq!(late.told.try_recv(), Ok(Err(Code::DataLoss)));
-    assert!(late.ranks[0].0.look().sends);
+    assert!(late.ranks[0].0.poll().sends);
     drop(late.groups);
     late.ranks[0].0.with(LONG, Progress::rest).unwrap();
-    assert!(!late.ranks[0].0.look().sends);
+    assert!(!late.ranks[0].0.poll().sends);
     assert_eq!(late.goes.try_recv(), Err(TryRecvError::Empty));
 }
 
@@ -212,7 +212,7 @@ fn memory_of_a_message_that_comes_while_mpi_is_being_left_alone_is_let_go_of_wit
         assert_eq!(sends.join().unwrap(), Some(true));
     });
     late.ranks[0].0.with(LONG, |progress| progress.leave_alone(LONG)).unwrap();
-    late.ranks[0].look();
+    late.ranks[0].poll();
     assert_eq!(late.goes.try_recv(), Ok(true));
 }
 
@@ -231,10 +231,10 @@ fn receive_of_another_group_goes_on_when_a_group_fails() {
     let late = Announced::by(network(2));
     let other = late.ranks[0].join(b"another", TERMS);
     gone(&*other);
-    late.ranks[0].look();
+    late.ranks[0].poll();
     assert!(late.told.try_recv().is_err(), "ended without its message");
     late.deliver(0);
-    late.ranks[0].look();
+    late.ranks[0].poll();
     assert_eq!(late.told.try_recv(), Ok(Ok(())));
 }
 
@@ -242,7 +242,7 @@ fn receive_of_another_group_goes_on_when_a_group_fails() {
 fn letters_that_came_early_to_a_group_that_fails_are_let_go_of() {
     let (ranks, groups) = pair();
     let _ahead = sum(&*groups[1], 5);
-    ranks[0].look();
+    ranks[0].poll();
     let early = || ranks[0].0.with(LONG, |progress| progress.early());
     assert_eq!(early(), Some(1));
     groups[0].end(&Failure::new(Code::DataLoss, "gone"));
@@ -265,13 +265,13 @@ fn message_of_a_group_that_has_failed_is_not_taken_for_a_later_one_with_the_same
     let words = memory(&[1; 3_000]);
     gone(&*groups[0]);
     let _lost = transfer(&*groups[1], Kind::Send { to: 0 }, words.clone());
-    look_all(&ranks);
+    poll_all(&ranks);
     let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
     ranks[1].0.with(LONG, |progress| progress.skip_tags(0, TAGS - 1)).unwrap();
     let (sent, got) = (memory(&[2; 3_000]), memory(&[0; 3_000]));
     let sends = transfer(&*groups[1], Kind::Send { to: 0 }, sent.clone());
     let told = [sends, transfer(&*groups[0], Kind::Recv { from: 1 }, got.clone())];
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(told.map(|told| told.try_recv()), [Ok(Ok(())); 2]);
     assert_eq!(word(&got), 2);
 }
@@ -283,28 +283,28 @@ fn message_behind_a_letter_that_is_not_taken_is_received_all_the_same() {
     let (ranks, groups) = pair();
     let _other = transfer(&*groups[0], Kind::Recv { from: 1 }, memory(&[0; 2_999]));
     let _lost = transfer(&*groups[1], Kind::Send { to: 0 }, words());
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(left_over(&ranks[0]), 0, "what does not fit");
     // It came early, to a group that fails then, and to one that is joined when it has.
     let (ranks, groups) = pair();
     let _lost = transfer(&*groups[1], Kind::Send { to: 0 }, words());
-    ranks[0].look();
+    ranks[0].poll();
     gone(&*groups[0]);
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(left_over(&ranks[0]), 0, "what came early");
     let ranks: [Rank; 2] = job(2).try_into().ok().unwrap();
     let [there, here] = [1, 0].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
     drop(here);
     let _lost = transfer(&*there, Kind::Send { to: 0 }, words());
-    ranks[0].look();
+    ranks[0].poll();
     gone(&*there);
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(left_over(&ranks[0]), 0, "what came to a group that was not joined yet");
     // Its receive was cancelled, and the message comes then.
     let announced = Announced::by(network(2));
     announced.fail();
     announced.deliver(0);
-    announced.ranks[0].look();
+    announced.ranks[0].poll();
     assert_eq!(left_over(&announced.ranks[0]), 0, "what came behind its end");
 }
 
@@ -338,7 +338,7 @@ fn owners_that_panic_on_release_leave_all_ranks_notified() {
             // Its steps have its memory then.
             gone(&*groups[1]);
         }
-        look_all(&ranks);
+        poll_all(&ranks);
         let expected = if fails { Err(Code::DataLoss) } else { Ok(()) };
         for told in [told, behind].into_iter().chain(others.into_iter().flatten()) {
             assert_eq!(told.try_recv(), Ok(expected));
@@ -354,6 +354,6 @@ fn owner_of_memory_that_panics_when_a_late_message_has_come_leaves_the_engine_at
     late.fail();
     assert_eq!(told_in_time(&late.ranks[0], &late.told), Err(Code::DataLoss));
     late.deliver(0);
-    late.ranks[0].look();
-    assert!(!late.ranks[0].0.look().sends);
+    late.ranks[0].poll();
+    assert!(!late.ranks[0].0.poll().sends);
 }

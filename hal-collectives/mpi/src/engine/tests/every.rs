@@ -16,7 +16,7 @@ use crate::library::stepped::{Id, Way, arrive, finish, met, network, on_their_wa
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
-    Look(usize),
+    Poll(usize),
     /// A rank begins the next operation of its program.
     Begin(usize),
     Arrive(usize, usize),
@@ -31,7 +31,7 @@ impl Event {
     /// The ranks that it changes something for.
     fn ranks(self) -> [usize; 2] {
         match self {
-            Self::Look(rank) | Self::Begin(rank) | Self::Fail(rank, _) | Self::Rest(rank) => [rank; 2],
+            Self::Poll(rank) | Self::Begin(rank) | Self::Fail(rank, _) | Self::Rest(rank) => [rank; 2],
             // What a rank sends meanwhile comes behind it.
             Self::Arrive(_, to) => [to; 2],
             Self::Finish((to, (from, _))) => [from, to],
@@ -99,7 +99,7 @@ impl<'a> Run<'a> {
         arrivals
             .chain(met().into_iter().map(Event::Finish))
             .chain(begins)
-            .chain(ranks.map(Event::Look))
+            .chain(ranks.map(Event::Poll))
             .chain(self.fails.map(|(rank, group)| Event::Fail(rank, group)))
             .chain(self.rests.filter(is_idle).map(Event::Rest))
             .collect()
@@ -111,7 +111,7 @@ impl<'a> Run<'a> {
 
     fn step(&mut self, event: Event, what: &dyn Fn() -> String) {
         match event {
-            Event::Look(rank) => self.ranks[rank].look(),
+            Event::Poll(rank) => self.ranks[rank].poll(),
             Event::Begin(rank) => {
                 let turn = self.turns[rank];
                 self.turns[rank] += 1;
@@ -138,13 +138,13 @@ impl<'a> Run<'a> {
         if self.is_late {
             return;
         }
-        self.parts.iter_mut().for_each(|part| part.look(&what()));
+        self.parts.iter_mut().for_each(|part| part.poll(&what()));
     }
 
     /// Goes on until nothing moves.
     fn settle(&mut self, what: &dyn Fn() -> String) {
         let is_for_itself =
-            |event: &Event| matches!(event, Event::Look(_) | Event::Fail(..) | Event::Rest(_));
+            |event: &Event| matches!(event, Event::Poll(_) | Event::Fail(..) | Event::Rest(_));
         let (mut quiet, mut rounds) = (0, 0);
         while quiet < 6 {
             rounds += 1;
@@ -179,7 +179,7 @@ impl<'a> Run<'a> {
         let kept: usize = self.ranks.iter().map(early).sum();
         assert!(unmet() <= kept, "{}: {} messages are left", what(), unmet());
         for rank in &self.ranks {
-            let look = rank.0.look();
+            let look = rank.0.poll();
             assert!(!look.sends && !look.waits && !look.moved, "{}: {look:?}", what());
         }
         assert_eq!(dropped_under_way(), self.dropped, "{}: memory was let go of that MPI uses", what());

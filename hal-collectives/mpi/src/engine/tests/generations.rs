@@ -143,7 +143,7 @@ impl World {
 
     fn tell(&mut self) {
         let what = &self.what;
-        self.parts.iter_mut().for_each(|part| part.look(what));
+        self.parts.iter_mut().for_each(|part| part.poll(what));
         for part in self.parts.extract_if(.., |part| part.outcome.is_some()).collect::<Vec<_>>() {
             let (rank, group, outcome) = (part.rank, part.group(), part.outcome.unwrap());
             self.over.push(part);
@@ -157,7 +157,7 @@ impl World {
         let (rank, group) = (self.random.below(self.ranks.len()), self.random.below(NAMES.len()));
         match self.random.below(10) {
             0..3 => self.begin(rank, group),
-            3..7 => self.ranks[rank].look(),
+            3..7 => self.ranks[rank].poll(),
             7 if self.faults > 0 && self.random.one_in(12) => {
                 if let Some(member) = &self.places[rank][group].member {
                     member.end(&Failure::new(Code::DataLoss, "given up"));

@@ -51,7 +51,7 @@ fn kinds_have_the_right_bytes_where_letters_end() {
             ];
             for kind in kinds {
                 let begun: Vec<_> = groups.iter().map(|group| begin(&**group, kind, words)).collect();
-                look_all(&engines);
+                poll_all(&engines);
                 for (rank, (got, told)) in begun.iter().enumerate() {
                     assert_eq!(told.try_recv(), Ok(Ok(())), "{kind:?} of {words} words on {ranks} ranks");
                     let sum = |at: usize| (0..ranks).map(|from| value(from, at)).fold(0, u32::wrapping_add);
@@ -85,11 +85,11 @@ fn operation_that_does_not_fit_is_noticed_whichever_rank_asks_for_it() {
         for words in [4, 5_000] {
             for who in 0..4 {
                 let engines = job(4);
-                let groups: Vec<_> = engines.iter().map(|rank| rank.join(b"misfits", TERMS)).collect();
+                let groups: Vec<_> = engines.iter().map(|rank| rank.join(b"mismatches", TERMS)).collect();
                 let kinds = (0..4).map(|rank| if rank == who { odd } else { most });
                 let begun: Vec<_> =
                     groups.iter().zip(kinds).map(|(group, kind)| begin(&**group, kind, words)).collect();
-                look_all(&engines);
+                poll_all(&engines);
                 let failed = |group: &dyn Communicator| {
                     let operation = Operation { kind: sum, element: Element::U32, count: 1 };
                     group.enter(operation).err().map(|failure| failure.code())

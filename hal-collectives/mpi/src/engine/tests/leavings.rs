@@ -21,7 +21,7 @@ fn broadcast(group: &dyn Communicator) -> Receiver<Outcome> {
 /// A part of both ranks, on each of them.
 fn parts(ranks: &[Rank], groups: &[Box<dyn Communicator>; 2]) -> [Box<dyn Communicator>; 2] {
     let parts = groups.each_ref().map(|group| group.split(Some(1), 0).unwrap().unwrap());
-    look_all(ranks);
+    poll_all(ranks);
     parts
 }
 
@@ -35,23 +35,23 @@ fn letters_that_come_to_a_part_that_was_let_go_of_leave_nothing_behind() {
     let (ranks, groups) = pair();
     let [first, second] = parts(&ranks, &groups);
     let told = broadcast(&*first);
-    look_all(&ranks[..1]);
+    poll_all(&ranks[..1]);
     assert_eq!(told.try_recv(), Ok(Ok(())));
     drop(first);
     assert_eq!(known(&ranks[0]), 1);
     let _other = broadcast(&*second);
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(known(&ranks[0]), 1, "it was let go of, and is known again");
     // What is sent to it, and its failure, neither.
     let large = Operation { kind: Kind::Broadcast { root: 1 }, element: Element::U32, count: 3_000 };
     let buffers = Buffers { send: Some(memory(&[1; 3_000])), recv: Some(memory(&[0; 3_000])) };
     assert!(second.enter(large).unwrap().start(buffers, Box::new(drop)).is_none());
-    look_all(&ranks);
+    poll_all(&ranks);
     let left = ranks[0].0.with(LONG, |progress| unexpected_by(progress.library()));
     assert_eq!(left, Some(0), "a message was not received");
     assert_eq!(ranks[0].0.with(LONG, |progress| progress.early()), Some(0));
     second.end(&Failure::new(Code::DataLoss, "gone"));
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(known(&ranks[0]), 1);
 }
 
@@ -63,10 +63,10 @@ fn parts_that_have_failed_and_were_let_go_of_leave_nothing_behind() {
         let [first, second] = parts(&ranks, &groups);
         first.place().unwrap();
         first.end(&Failure::new(Code::DataLoss, "gone"));
-        look_all(&ranks);
+        poll_all(&ranks);
         assert_eq!(broadcast_of(&*second), Err(Code::DataLoss));
         drop((first, second));
-        look_all(&ranks);
+        poll_all(&ranks);
         assert_eq!(ranks.each_ref().map(known), [1, 1], "turn {turn}");
     }
 }
@@ -82,10 +82,10 @@ fn broadcast_of(group: &dyn Communicator) -> Outcome {
 fn part_that_has_failed_before_a_rank_knows_of_it_has_failed_for_that_rank() {
     let (ranks, groups) = pair();
     let [first, second] = groups.each_ref().map(|group| group.split(Some(1), 0).unwrap().unwrap());
-    look_all(&ranks[1..]);
+    poll_all(&ranks[1..]);
     second.place().unwrap();
     second.end(&Failure::new(Code::DataLoss, "gone"));
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(broadcast_of(&*first), Err(Code::DataLoss));
     drop((first, second));
     assert_eq!(ranks.each_ref().map(known), [1, 1]);
@@ -97,12 +97,12 @@ fn part_is_joined_though_its_letters_come_before_it_is_known() {
     let split = |rank: usize| groups[rank].split(Some(1), 0).unwrap().unwrap();
     let (first, second) = (split(0), split(1));
     // The second rank is in the part before the first one knows of it.
-    look_all(&ranks[1..]);
-    ranks[0].look();
+    poll_all(&ranks[1..]);
+    ranks[0].poll();
     let other = broadcast(&*second);
-    look_all(&ranks);
+    poll_all(&ranks);
     let told = broadcast(&*first);
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!([told, other].map(|told| told.try_recv()), [Ok(Ok(())); 2]);
 }
 
@@ -113,12 +113,12 @@ fn letters_that_are_not_taken_do_not_keep_mpi_busy_for_longer_than_a_device_may_
     let group = ranks[0].join(b"stuck", TERMS);
     let _sum = sum(&*group, 1);
     group.end(&Failure::new(Code::DataLoss, "gone"));
-    ranks[0].look();
-    assert!(ranks[0].0.look().sends);
+    ranks[0].poll();
+    assert!(ranks[0].0.poll().sends);
     let begin = Instant::now();
     drop(group);
     ranks[0].0.with(LONG, Progress::rest).unwrap();
-    assert!(!ranks[0].0.look().sends);
+    assert!(!ranks[0].0.poll().sends);
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
 }
 
@@ -133,11 +133,11 @@ fn letters_that_are_on_their_way_when_the_last_watch_ends_are_looked_for() {
     let group = ranks[0].join(b"stuck", TERMS);
     // Behind this nothing is under way but what tells the others of it.
     group.end(&Failure::new(Code::DataLoss, "gone"));
-    let look = ranks[0].0.look();
+    let look = ranks[0].0.poll();
     assert!(look.sends && !look.waits);
     ranks[0].0.watched.store(0, Ordering::Relaxed);
     ranks[0].0.watchers.fetch_add(1, Ordering::SeqCst);
-    drop(Watching(ranks[0].0.watchers, &|| Some(&ranks[0].0)));
+    drop(CountedPoller(ranks[0].0.watchers, &|| Some(&ranks[0].0)));
     assert!(!ranks[0].0.is_watched(), "it is taken for granted that a thread looks");
 }
 
@@ -147,7 +147,7 @@ fn operation_that_has_ended_has_no_deadline_left() {
     let sums = [0, 1].map(|rank: usize| sum(&*groups[rank], 1).1);
     let deadlines = |rank: &Rank| rank.0.with(LONG, |progress| progress.deadlines()).unwrap();
     assert_eq!(ranks.each_ref().map(deadlines).iter().sum::<usize>(), 2);
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(sums.map(|told| told.try_recv()), [Ok(Ok(())); 2]);
     assert_eq!(ranks.each_ref().map(deadlines), [0, 0]);
 }
@@ -176,14 +176,14 @@ fn letter_of_an_operation_that_takes_no_more_goes_with_it() {
     // The first is taken, and the second is not.
     for tag in [FIRST_TAG + 100, FIRST_TAG + 101] {
         send(letter(extra(tag), &[]), LETTER);
-        ranks[0].look();
+        ranks[0].poll();
     }
     let early = || ranks[0].0.with(LONG, |progress| progress.early());
     assert_eq!(early(), Some(1));
     for tag in [FIRST_TAG + 100, FIRST_TAG + 101] {
         send(words(), tag);
     }
-    look_all(&ranks[..1]);
+    poll_all(&ranks[..1]);
     assert_eq!(early(), Some(0));
     let left = ranks[0].0.with(LONG, |progress| unexpected_by(progress.library()));
     assert_eq!(left, Some(0), "its message was not received");
@@ -213,10 +213,10 @@ fn letter_that_names_a_rank_that_is_not_in_the_job_is_none() {
         let sent = ranks[1].0.with(LONG, |progress| progress.library().send(bytes, 0, LETTER).is_ok());
         assert_eq!(sent, Some(true));
     }
-    look_all(&ranks[..1]);
+    poll_all(&ranks[..1]);
     let buffers = Buffers { send: Some(words()), recv: Some(words()) };
     sum_with(&*groups[1], buffers, Box::new(|_| {}));
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 6));
 }
 
@@ -230,13 +230,13 @@ fn letter_of_a_group_that_was_begun_anew_ends_the_one_before_it() {
     groups[3].end(&Failure::new(Code::DataLoss, "gone"));
     let again = ranks[3].join(b"six", TERMS);
     let sent = transfer(&*again, Kind::Send { to: 0 }, memory(&[7]));
-    ranks[3].look();
+    ranks[3].poll();
     assert_eq!(sent.try_recv(), Ok(Ok(())));
-    ranks[0].look();
+    ranks[0].poll();
     assert_eq!(waits.try_recv(), Ok(Err(Code::Aborted)));
     let (again, got) = (ranks[0].join(b"six", TERMS), memory(&[0]));
     let told = transfer(&*again, Kind::Recv { from: 3 }, got.clone());
-    ranks[0].look();
+    ranks[0].poll();
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 7));
 }
 
@@ -248,10 +248,10 @@ fn notice_of_a_group_that_was_begun_anew_ends_the_one_before_it() {
     let _another = ranks[1].join(b"another", TERMS);
     let waits = sum(&*groups[0], 5).1;
     groups[1].end(&Failure::new(Code::DataLoss, "gone"));
-    ranks[1].look();
+    ranks[1].poll();
     let again = ranks[1].join(b"six", TERMS);
     again.end(&Failure::new(Code::DataLoss, "gone again"));
-    ranks[0].look();
+    ranks[0].poll();
     assert_eq!(waits.try_recv(), Ok(Err(Code::DataLoss)));
 }
 
@@ -267,7 +267,7 @@ fn rank_that_sends_to_one_whose_group_has_failed_is_told_so() {
     let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
     let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
     assert!(groups[1].enter(operation).unwrap().start(buffers, done).is_none());
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(told.try_recv(), Ok(Err(Code::DataLoss)));
 }
 
@@ -283,7 +283,7 @@ fn operation_that_a_rank_gives_up_or_drops_ends_the_group_for_all() {
         } else {
             drop(entry);
         }
-        look_all(&ranks);
+        poll_all(&ranks);
         let code = if gives_up { Code::DataLoss } else { Code::Cancelled };
         assert_eq!(waits.try_recv(), Ok(Err(code)));
         let again = groups[0].enter(operation).map(drop);
@@ -297,8 +297,8 @@ fn ranks_that_were_told_of_a_failure_come_to_rest() {
     let ranks = job(5);
     let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"five", TERMS)).collect();
     groups[2].end(&Failure::new(Code::DataLoss, "gone"));
-    (0..10).for_each(|_| look_all(&ranks));
-    assert!(ranks.iter().all(|rank| !rank.0.look().moved), "they tell each other again and again");
+    (0..10).for_each(|_| poll_all(&ranks));
+    assert!(ranks.iter().all(|rank| !rank.0.poll().moved), "they tell each other again and again");
     assert!(groups.iter().all(|group| {
         group.enter(Operation { kind: Kind::AllGather, element: Element::U8, count: 1 }).is_err()
     }));
@@ -332,11 +332,11 @@ fn length_of_a_message_is_asked_for_once_and_when_it_has_come() {
 fn failure_that_a_rank_has_left_to_others_to_tell_is_told_before_mpi_ends() {
     let (ranks, groups) = pair();
     let waits = sum(&*groups[1], 5).1;
-    ranks[1].look();
+    ranks[1].poll();
     let looking = ranks[0].0.progress.lock();
     groups[0].end(&Failure::new(Code::DataLoss, "gone"));
     drop(looking);
     ranks[0].0.quit();
-    ranks[1].look();
+    ranks[1].poll();
     assert_eq!(waits.try_recv(), Ok(Err(Code::DataLoss)));
 }

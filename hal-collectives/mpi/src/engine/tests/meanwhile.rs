@@ -31,10 +31,10 @@ fn letter_to_a_group_that_has_failed_is_answered_when_mpi_is_used_again_and_not_
     drop(first);
     ranks[0].0.with(Duration::ZERO, Progress::rest).unwrap();
     let before = listens(&ranks[1]);
-    look_all(&ranks[..1]);
+    poll_all(&ranks[..1]);
     assert_eq!(listens(&ranks[1]), before, "a message was sent by an MPI that the program may have ended");
     let _again = ranks[0].join(b"pair", TERMS);
-    look_all(&ranks[..1]);
+    poll_all(&ranks[..1]);
     assert_eq!(listens(&ranks[1]), before - 1);
 }
 
@@ -43,10 +43,10 @@ fn letter_to_a_group_that_has_failed_is_answered_when_mpi_is_used_again_and_not_
 fn group_that_is_joined_while_mpi_is_being_left_alone_is_listened_for() {
     let (ranks, groups) = pair();
     ranks[0].0.commands.lock().push(Command::Rest);
-    ranks[0].look();
+    ranks[0].poll();
     let (got, told) = sum(&*groups[0], 2);
     let _other = sum(&*groups[1], 3);
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 5));
 }
 
@@ -55,11 +55,11 @@ fn mpi_is_not_left_alone_where_others_speak_of_a_group_that_this_rank_is_not_in_
     let (ranks, groups) = pair();
     let another = ranks[1].join(b"another", TERMS);
     let _ahead = sum(&*another, 5);
-    look_all(&ranks);
+    poll_all(&ranks);
     ranks[0].0.with(LONG, Progress::rest).unwrap();
     let (got, told) = sum(&*groups[0], 2);
     let _other = sum(&*groups[1], 3);
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 5));
 }
 
@@ -89,7 +89,7 @@ fn mpi_is_left_alone_when_a_callback_lets_go_of_the_last_group() {
     let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
     sum_with(&**first.lock().as_ref().unwrap(), buffers, done);
     let _other = sum(&**second.lock().as_ref().unwrap(), 1);
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(told.try_recv(), Ok((Ok(()), 0)));
 }
 
@@ -114,7 +114,7 @@ fn mpi_is_left_alone_when_the_last_group_is_let_go_of_while_a_letter_is_delivere
         begun.recv().unwrap();
         drop(group);
         // The program ends MPI when this has returned.
-        engine.rest();
+        engine.wait_until_idle();
         assert_eq!(listens(&ranks[0]), 0);
     });
 }
@@ -145,9 +145,9 @@ fn mpi_is_left_alone_when_what_a_group_has_left_to_others_to_tell_is_told() {
     let looking = ranks[0].0.progress.lock();
     first.end(&Failure::new(Code::DataLoss, "gone"));
     drop((first, looking));
-    ranks[0].0.rest();
+    ranks[0].0.wait_until_idle();
     assert_eq!(listens(&ranks[0]), 0);
-    ranks[1].look();
+    ranks[1].poll();
     assert_eq!(waits.try_recv(), Ok(Err(Code::DataLoss)));
 }
 
@@ -156,13 +156,17 @@ fn watch_ends_at_its_time_while_other_operations_move_all_the_time() {
     let (ranks, groups) = pair();
     let begin = Instant::now();
     let mut moves = 0;
-    let over =
-        watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), Some(begin + Duration::from_millis(5)), || {
+    let over = poll_until_by(
+        ranks[0].0.watchers,
+        &|| Some(&ranks[0].0),
+        Some(begin + Duration::from_millis(5)),
+        || {
             moves += 1;
             let _sums = [0, 1].map(|rank: usize| sum(&*groups[rank], moves));
-            ranks[1].look();
+            ranks[1].poll();
             begin.elapsed() > LONG
-        });
+        },
+    );
     assert!(!over, "{:?}", begin.elapsed());
 }
 
@@ -175,11 +179,11 @@ fn what_is_begun_just_behind_a_watch_wakes_a_thread_that_sleeps_until_it_is_woke
     for turn in 0..20 {
         std::thread::sleep(Duration::from_millis(10));
         let _other = sum(&*groups[1], 1);
-        watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || true);
+        poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || true);
         let (got, told) = sum(&*groups[0], turn);
         assert_eq!(told.recv_timeout(LONG), Ok(Ok(())), "turn {turn}");
         assert_eq!(word(&got), turn + 1);
-        ranks[1].look();
+        ranks[1].poll();
     }
 }
 
@@ -200,10 +204,10 @@ fn callback_that_takes_its_time_in_a_watch_holds_up_nothing_else() {
         let (ranks, groups) = (&ranks, &groups);
         scope.spawn(move || {
             // Begun while this thread watches, so that it is told here.
-            watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || {
+            poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || {
                 if let Some(slow) = slow.take() {
                     let _other = sum(&*groups[1], 2);
-                    ranks[1].look();
+                    ranks[1].poll();
                     sum_with(&*groups[0], buffers(), slow);
                 }
                 false
@@ -247,7 +251,7 @@ fn callbacks_that_wait_for_operations_on_threads_of_the_engine_hold_up_nothing_e
         let _other = sum(&*groups[1], 2);
         let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
         sum_with(&*groups[0], buffers, Box::new(slow));
-        ranks[1].look();
+        ranks[1].poll();
         begun.recv_timeout(LONG).expect("no thread looks while a callback waits");
     }
     for _ in 0..DEEP {
@@ -283,7 +287,7 @@ fn callback_that_waits_for_an_operation_which_ended_together_with_its_own_return
     let (ranks, groups) = pair();
     let _others = [(); 2].map(|()| sum(&*groups[1], 2));
     let answered = two_of_which_one_waits(&*groups[0]);
-    ranks[1].look();
+    ranks[1].poll();
     served(&ranks[..1]);
     assert_eq!(answered.recv(), Ok(Ok(Ok(()))));
 }
@@ -316,7 +320,7 @@ fn mpi_that_says_nothing_but_errors_fails_what_is_under_way_and_returns() {
     let done = Box::new(move |end| tell.send(outcome(end)).unwrap());
     assert!(group.enter(operation).unwrap().start(buffers, done).is_none());
     let (looked, has_looked) = channel();
-    std::thread::spawn(move || looked.send([engine.look(), engine.look()]).unwrap());
+    std::thread::spawn(move || looked.send([engine.poll(), engine.poll()]).unwrap());
     let looks = has_looked.recv_timeout(LONG).expect("a look ends");
     assert_eq!(told.try_recv(), Ok(Err(Code::Unavailable)));
     assert!(!looks[1].moved, "the thread that looks may rest");
@@ -340,7 +344,7 @@ fn mpi_that_has_ended_is_called_no_more_and_its_thread_goes() {
     assert_eq!(told.recv_timeout(LONG), Ok(()));
     let _sum = sum(&*groups[0], 2);
     let end = Instant::now() + LONG;
-    assert!(!watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || Instant::now() > end));
+    assert!(!poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || Instant::now() > end));
     assert_eq!(listens(&ranks[1]), places, "something was sent");
 }
 
@@ -380,9 +384,9 @@ fn own_part_of_what_is_gathered_is_copied_in_parts_while_others_are_waited_for()
     let operation = Operation { kind: Kind::AllGather, element: Element::U32, count: WORDS as u64 };
     assert!(groups[0].enter(operation).unwrap().start(buffers, Box::new(|_| {})).is_none());
     let last = got.slice(WORDS as u64 * 4 - 4, 4).unwrap();
-    ranks[0].look();
+    ranks[0].poll();
     assert_eq!(word(&last), 0, "all is copied at once, and messages may have come");
-    (0..20).for_each(|_| ranks[0].look());
+    (0..20).for_each(|_| ranks[0].poll());
     assert_eq!(word(&last), 7);
 }
 
@@ -395,9 +399,9 @@ fn process_that_mpi_does_not_know_makes_no_call_to_it() {
     assert_eq!(expected_by_forked(&ranks[0]), 0, "a group listens");
     let places = listens(&ranks[1]);
     let _sum = sum(&*groups[0], 2);
-    look_all(&ranks[..1]);
+    poll_all(&ranks[..1]);
     assert_eq!(listens(&ranks[1]), places, "an operation sends");
-    assert!(!watch_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
+    assert!(!poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
 }
 
 fn expected_by_forked(rank: &Rank) -> usize {

@@ -47,7 +47,7 @@ impl Job {
     fn announce(&self, group: usize, number: u64, tag: i32) {
         let messages = Messages::of([WORDS as u64 * 4]);
         self.letter(self.header((group, number, WORDS), Content::Messages { tag, messages }), &[]);
-        self.ranks[0].look();
+        self.ranks[0].poll();
     }
 
     /// That of a letter in a transfer of so many words.
@@ -83,12 +83,12 @@ fn letters_of_a_rank_are_taken_in_their_order_though_the_first_one_has_waited() 
     let words = usize::try_from(SEGMENT / 4).unwrap() + 1;
     let messages = Messages::of([SEGMENT]);
     job.letter(job.header((0, 0, words), Content::Messages { tag: FIRST_TAG, messages }), &[]);
-    job.ranks[0].look();
+    job.ranks[0].poll();
     let got = memory(&vec![0; words]);
     let told = transfer(&*groups[0], Kind::Recv { from: 1 }, got.clone());
     job.letter(job.header((0, 0, words), Content::Part { length: 4 }), &6_u32.to_le_bytes());
     job.send(memory(&vec![5; words - 1]), FIRST_TAG);
-    look_all(&job.ranks[..1]);
+    poll_all(&job.ranks[..1]);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 5));
     assert_eq!(word(&got.slice(SEGMENT, 4).unwrap()), 6);
 }
@@ -103,19 +103,19 @@ fn message_of_an_operation_that_fails_is_not_taken_for_one_whose_receive_has_beg
         job.announce(0, 0, FIRST_TAG);
         job.announce(1, 0, FIRST_TAG);
         first = first.or_else(|| (begins == 1).then(|| receive(&*groups[0])));
-        job.ranks[0].look();
+        job.ranks[0].poll();
         let (got, told) = receive(&*groups[1]);
-        job.ranks[0].look();
+        job.ranks[0].poll();
         let first = first.unwrap_or_else(|| receive(&*groups[0]));
-        job.ranks[0].look();
+        job.ranks[0].poll();
         groups[0].end(&Failure::new(Code::DataLoss, "gone"));
-        job.ranks[0].look();
+        job.ranks[0].poll();
         job.message(1, FIRST_TAG);
         job.message(2, FIRST_TAG);
-        look_all(&job.ranks[..1]);
+        poll_all(&job.ranks[..1]);
         assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 2), "{begins}");
         assert_eq!(first.1.try_recv(), Ok(Err(Code::DataLoss)), "{begins}");
-        assert!(!job.ranks[0].0.look().sends, "something is left");
+        assert!(!job.ranks[0].0.poll().sends, "something is left");
     }
 }
 
@@ -131,10 +131,10 @@ fn receive_that_has_begun_is_not_forgotten_when_letters_with_other_tags_come() {
     job.announce(0, 0, FIRST_TAG);
     (0..).zip(tags).for_each(|(number, tag)| job.announce(1, number, tag));
     groups[0].end(&Failure::new(Code::DataLoss, "gone"));
-    job.ranks[0].look();
+    job.ranks[0].poll();
     job.message(1, FIRST_TAG);
     (2..).zip(tags).for_each(|(word, tag)| job.message(word, tag));
-    look_all(&job.ranks[..1]);
+    poll_all(&job.ranks[..1]);
     let got = others.map(|(got, told)| (told.try_recv(), word(&got)));
     assert_eq!(got, [2, 3, 4].map(|word| (Ok(Ok(())), word)));
     assert_eq!(first.1.try_recv(), Ok(Err(Code::DataLoss)));
@@ -153,7 +153,7 @@ fn receive_is_cancelled_at_once_though_letters_with_other_tags_have_come() {
         // All tags are looked at for the second one.
         (0..2).for_each(|number| job.announce(1, number, FIRST_TAG));
         groups[0].end(&Failure::new(Code::DataLoss, "gone"));
-        job.ranks[0].look();
+        job.ranks[0].poll();
         assert_eq!(told.try_recv(), Ok(Err(Code::DataLoss)), "from rank {from}");
     }
 }
@@ -168,7 +168,7 @@ fn letters_behind_one_with_the_tag_of_a_message_that_is_waited_for_are_taken() {
     let got = memory(&[0]);
     let told = transfer(&*groups[1], Kind::Recv { from: 1 }, got.clone());
     job.letter(job.header((1, 1, 1), Content::Part { length: 4 }), &6_u32.to_le_bytes());
-    look_all(&job.ranks[..1]);
+    poll_all(&job.ranks[..1]);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 6));
 }
 
@@ -184,10 +184,10 @@ fn message_is_not_taken_for_an_earlier_one_whose_receive_could_not_begin_again()
     let (got, told) = receive(&*groups[1]);
     job.message(1, FIRST_TAG);
     job.message(2, FIRST_TAG);
-    look_all(&job.ranks[..1]);
+    poll_all(&job.ranks[..1]);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 2));
     let (got, told) = receive(&*groups[0]);
-    look_all(&job.ranks[..1]);
+    poll_all(&job.ranks[..1]);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 1));
 }
 
@@ -197,7 +197,7 @@ fn let_go_of_two(job: &Job, groups: [Box<dyn Communicator>; 2]) {
     job.announce(0, 0, FIRST_TAG);
     job.announce(1, 0, FIRST_TAG);
     let (_, told) = receive(&*groups[1]);
-    job.ranks[0].look();
+    job.ranks[0].poll();
     groups[1].end(&Failure::new(Code::DataLoss, "gone"));
     assert_eq!(told_in_time(&job.ranks[0], &told), Err(Code::DataLoss));
 }
@@ -215,9 +215,9 @@ fn mpi_has_no_receive_of_ours_when_it_is_left_alone() {
     job.message(1, FIRST_TAG);
     job.message(2, FIRST_TAG);
     let (got, told) = receive(&*first);
-    look_all(&job.ranks[..1]);
+    poll_all(&job.ranks[..1]);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 1));
-    assert!(!job.ranks[0].0.look().sends, "something is left");
+    assert!(!job.ranks[0].0.poll().sends, "something is left");
 }
 
 /// The later ones end first: an earlier message would come to a later one's receive.
@@ -235,9 +235,9 @@ fn message_that_comes_while_receives_are_cancelled_is_not_taken_for_a_later_one(
     let first = job.ranks[0].join(job.names[0], TERMS);
     job.message(2, FIRST_TAG);
     let (got, told) = receive(&*first);
-    look_all(&job.ranks[..1]);
+    poll_all(&job.ranks[..1]);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 1));
-    assert!(!job.ranks[0].0.look().sends, "something is left");
+    assert!(!job.ranks[0].0.poll().sends, "something is left");
 }
 
 /// Four letters, each of which has those before it remembered.
@@ -251,7 +251,7 @@ fn message_is_remembered_once_however_many_letters_come_with_its_tag() {
     (1..5).for_each(|word| job.message(word, FIRST_TAG));
     // The last one first, beside which the others are received.
     let operations = [(1, 2), (1, 4), (0, 1), (0, 3)].map(|(group, sent)| (receive(&*groups[group]), sent));
-    look_all(&job.ranks[..1]);
+    poll_all(&job.ranks[..1]);
     for ((got, told), sent) in operations {
         assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), sent));
     }
@@ -271,7 +271,7 @@ fn message_that_does_not_come_when_mpi_is_left_alone_keeps_its_memory_and_is_tak
     assert_eq!(dropped_under_way(), before, "memory was let go of that MPI may write");
     let first = job.ranks[0].join(job.names[0], TERMS);
     let (got, told) = receive(&*first);
-    look_all(&job.ranks[..1]);
+    poll_all(&job.ranks[..1]);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Err(Code::Aborted)), 0));
 }
 
@@ -282,7 +282,7 @@ fn letter_of_a_process_that_is_not_the_rank_that_it_names_fails_the_operation() 
     let messages = Messages::of([WORDS as u64 * 4]);
     let header = job.header((0, 0, WORDS), Content::Messages { tag: FIRST_TAG, messages });
     job.letter(Header { source: 0, ..header }, &[]);
-    look_all(&job.ranks[..1]);
+    poll_all(&job.ranks[..1]);
     assert_eq!((told.try_recv(), word(&got)), (Ok(Err(Code::DataLoss)), 0));
 }
 
@@ -293,7 +293,7 @@ fn letter_that_carries_more_or_less_than_is_expected_fails_the_operation() {
         let got = memory(&[0; 2]);
         let told = transfer(&*groups[0], Kind::Recv { from: 1 }, got.slice(0, 4).unwrap());
         job.letter(job.header((0, 0, 1), Content::Part { length: carried.len() as u64 }), carried);
-        look_all(&job.ranks[..1]);
+        poll_all(&job.ranks[..1]);
         assert_eq!((told.try_recv(), word(&got)), (Ok(Err(Code::DataLoss)), 0));
     }
 }
@@ -309,11 +309,11 @@ fn failures_of_two_groups_are_told_each_when_its_own_message_has_come() {
     for group in &groups {
         group.end(&Failure::new(Code::DataLoss, "gone"));
     }
-    job.ranks[0].look();
+    job.ranks[0].poll();
     for (group, (_, told)) in begun.iter().enumerate() {
         assert!(told.try_recv().is_err());
         job.message(1, FIRST_TAG + i32::try_from(group).unwrap());
-        job.ranks[0].look();
+        job.ranks[0].poll();
         assert!(told.try_recv() == Ok(Err(Code::DataLoss)) || begin.elapsed() >= GRACE);
     }
 }
@@ -326,12 +326,12 @@ fn message_that_was_received_before_it_was_asked_for_and_came_empty_is_not_taken
     job.announce(0, 0, FIRST_TAG);
     job.announce(1, 0, FIRST_TAG);
     let later = receive(&*groups[1]);
-    job.ranks[0].look();
+    job.ranks[0].poll();
     let (_, told) = receive(&*groups[0]);
-    job.ranks[0].look();
+    job.ranks[0].poll();
     job.send(HostRange::allocate(0, 1).unwrap(), FIRST_TAG);
     job.message(2, FIRST_TAG);
-    look_all(&job.ranks[..1]);
+    poll_all(&job.ranks[..1]);
     assert_eq!((later.1.try_recv(), word(&later.0)), (Ok(Ok(())), 2));
     assert!(told.try_recv().is_err(), "told before it is known why");
 }
@@ -345,14 +345,14 @@ fn message_that_was_received_before_it_was_asked_for_may_be_shorter_than_others_
     job.letter(job.header((0, 0, words), Content::Messages { tag: FIRST_TAG, messages }), &[]);
     job.announce(1, 0, FIRST_TAG + 1);
     let later = receive(&*groups[1]);
-    job.ranks[0].look();
+    job.ranks[0].poll();
     let got = memory(&vec![0; words]);
     let told = transfer(&*groups[0], Kind::Recv { from: 1 }, got.clone());
-    job.ranks[0].look();
+    job.ranks[0].poll();
     job.send(memory(&vec![5; words - WORDS]), FIRST_TAG);
     job.message(6, FIRST_TAG + 1);
     job.message(7, FIRST_TAG + 1);
-    look_all(&job.ranks[..1]);
+    poll_all(&job.ranks[..1]);
     assert_eq!((later.1.try_recv(), word(&later.0)), (Ok(Ok(())), 7));
     let rest = got.slice(SEGMENT, 4).unwrap();
     assert_eq!((told.try_recv(), word(&got), word(&rest)), (Ok(Ok(())), 5, 6));

@@ -39,19 +39,19 @@ fn memory_of_a_message_that_mpi_fails_to_ask_about_is_kept() {
     announce(&ranks, 0, Messages::of([WORDS * 4]));
     fail_next(FIRST_TAG, 5);
     let begin = Instant::now();
-    look_all(&ranks[..1]);
-    assert!(ranks[0].0.look().waits, "someone is to be told");
+    poll_all(&ranks[..1]);
+    assert!(ranks[0].0.poll().waits, "someone is to be told");
     assert_eq!(told_in_time(&ranks[0], &told), Err(Code::Unavailable));
     assert!(begin.elapsed() >= GRACE, "told while MPI may still write");
     assert!(goes.try_recv().is_err(), "memory was let go of that MPI may write");
     message(&ranks, memory(&[5; 3_000]), FIRST_TAG);
     // SAFETY: it was not let go of, and the thread that writes it is this one.
     assert_eq!(unsafe { address.read_volatile() }, 5);
-    look_all(&ranks[..1]);
+    poll_all(&ranks[..1]);
     assert_eq!((goes.try_recv(), dropped_under_way()), (Ok(true), before));
     // Whether a message has come is not known then, and nothing is believed.
     let told = transfer(&*ranks[0].join(b"another", TERMS), Kind::Recv { from: 1 }, memory(&[0; 3_000]));
-    ranks[0].look();
+    ranks[0].poll();
     assert_eq!(told.try_recv(), Ok(Err(Code::Unavailable)));
 }
 
@@ -60,13 +60,13 @@ fn failure_is_told_as_soon_as_a_message_has_come_that_mpi_failed_to_ask_about() 
     let (ranks, groups) = ranks();
     let told = transfer(&*groups[0], Kind::Recv { from: 1 }, memory(&[0; 3_000]));
     announce(&ranks, 0, Messages::of([WORDS * 4]));
-    ranks[0].look();
+    ranks[0].poll();
     fail_next(FIRST_TAG, 1);
     let begin = Instant::now();
-    look_all(&ranks[..1]);
+    poll_all(&ranks[..1]);
     assert!(told.try_recv().is_err() || begin.elapsed() >= GRACE, "told while MPI may write");
     message(&ranks, memory(&[5; 3_000]), FIRST_TAG);
-    ranks[0].look();
+    ranks[0].poll();
     let is_told = told.try_recv() == Ok(Err(Code::Unavailable));
     assert!(is_told || begin.elapsed() >= GRACE);
 }
@@ -76,11 +76,11 @@ fn memory_of_a_message_that_is_not_wanted_is_kept_when_mpi_fails_to_ask_about_it
     let (ranks, groups) = ranks();
     let before = dropped_under_way();
     announce(&ranks, 0, Messages::of([WORDS * 4]));
-    ranks[0].look();
+    ranks[0].poll();
     groups[0].end(&Failure::new(Code::DataLoss, "gone"));
-    ranks[0].look();
+    ranks[0].poll();
     fail_next(FIRST_TAG, 1);
-    ranks[0].look();
+    ranks[0].poll();
     assert_eq!(dropped_under_way(), before, "memory was let go of that MPI may write");
 }
 
@@ -92,14 +92,14 @@ fn memory_of_a_message_that_mpi_fails_to_ask_about_stays_where_it_is_when_mpi_is
     let (recv, goes) = memory_that_asks(&ranks[0].0, usize::try_from(WORDS).unwrap());
     let told = transfer(&*groups[0], Kind::Recv { from: 1 }, recv);
     announce(&ranks, 0, Messages::of([WORDS * 4]));
-    ranks[0].look();
+    ranks[0].poll();
     groups[0].end(&Failure::new(Code::DataLoss, "gone"));
     assert_eq!(told_in_time(&ranks[0], &told), Err(Code::DataLoss));
     drop(groups);
     fail_next(FIRST_TAG, u32::MAX);
     ranks[0].0.with(LONG, Progress::rest).unwrap();
     fail_next(FIRST_TAG, 0);
-    ranks[0].look();
+    ranks[0].poll();
     assert!(goes.try_recv().is_err(), "memory was let go of that MPI may write");
     assert_eq!(dropped_under_way(), before);
 }
@@ -109,7 +109,7 @@ fn memory_of_a_message_that_mpi_fails_to_ask_about_stays_where_it_is_when_mpi_is
 fn operation_that_has_no_memory_to_begin_with_fails_its_group_for_all() {
     let (ranks, groups) = pair();
     let _before = [0, 1].map(|rank: usize| sum(&*groups[rank], 1));
-    look_all(&ranks);
+    poll_all(&ranks);
     let [told, waits] = [0, 1].map(|rank: usize| {
         let (tell, told) = channel();
         let [send, recv] = [(); 2].map(|()| Some(memory(&[1; 2_000])));
@@ -122,7 +122,7 @@ fn operation_that_has_no_memory_to_begin_with_fails_its_group_for_all() {
         }
         told
     });
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!([told, waits].map(|told| told.try_recv()), [Ok(Err(Code::ResourceExhausted)); 2]);
 }
 
@@ -131,12 +131,12 @@ fn operation_that_has_no_memory_to_begin_with_fails_its_group_for_all() {
 fn message_that_is_not_wanted_is_received_however_large_it_is() {
     let (ranks, groups) = ranks();
     announce(&ranks, 0, Messages::of([40 << 20]));
-    ranks[0].look();
+    ranks[0].poll();
     groups[0].end(&Failure::new(Code::DataLoss, "gone"));
-    ranks[0].look();
+    ranks[0].poll();
     message(&ranks, memory(&[1; 3_000]), FIRST_TAG);
-    ranks[0].look();
-    assert!(!ranks[0].0.look().sends, "it is not received");
+    ranks[0].poll();
+    assert!(!ranks[0].0.poll().sends, "it is not received");
 }
 
 #[test]
@@ -145,17 +145,17 @@ fn what_is_not_wanted_is_received_some_at_a_time() {
     let places = ranks[0].0.with(LONG, |progress| expected_by(progress.library())).unwrap();
     let (largest, count) = (2 << 20, 100_u32);
     announce(&ranks, 0, Messages { count, largest, bytes: u64::from(largest * count) });
-    ranks[0].look();
+    ranks[0].poll();
     groups[0].end(&Failure::new(Code::DataLoss, "gone"));
     for at in 0..count {
         let expected = ranks[0].0.with(LONG, |progress| expected_by(progress.library())).unwrap() - places;
         assert!((1..=8).contains(&expected), "{expected} at once");
         message(&ranks, memory(&[1; 3_000]), FIRST_TAG + at.cast_signed());
-        ranks[0].look();
+        ranks[0].poll();
     }
     let expected = ranks[0].0.with(LONG, |progress| expected_by(progress.library()));
     assert_eq!(expected, Some(places));
-    assert!(!ranks[0].0.look().sends);
+    assert!(!ranks[0].0.poll().sends);
 }
 
 /// Three ranks, of which the first has announced messages to the second that it has yet to get from the
@@ -173,18 +173,18 @@ fn messages_that_mpi_refuses_to_send_empty_are_sent_later_and_hold_up_no_other()
         told
     };
     let told = [0, 1, 2].map(gather);
-    look_all(&ranks);
+    poll_all(&ranks);
     // Of the two that are left the first is refused.
     fail_next(FIRST_TAG + 1, 1);
     groups[0].end(&Failure::new(Code::DataLoss, "gone"));
     for _ in 0..4 {
-        look_all(&ranks);
+        poll_all(&ranks);
     }
     assert!(told.iter().all(|told| told.try_recv() == Ok(Err(Code::DataLoss))));
     for rank in &ranks {
         let expected = rank.0.with(LONG, |progress| expected_by(progress.library()));
         assert_eq!(expected, Some(32), "a message was not sent");
-        assert!(!rank.0.look().sends);
+        assert!(!rank.0.poll().sends);
     }
 }
 
@@ -194,17 +194,17 @@ fn what_is_not_wanted_is_received_when_mpi_is_used_again_and_not_before() {
     let expected = || ranks[0].0.with(LONG, |progress| expected_by(progress.library())).unwrap();
     let places = expected();
     announce(&ranks, 0, Messages::of([WORDS * 4]));
-    ranks[0].look();
+    ranks[0].poll();
     group.end(&Failure::new(Code::DataLoss, "gone"));
-    ranks[0].look();
+    ranks[0].poll();
     assert_eq!(expected(), places + 1);
     drop(group);
     ranks[0].0.with(LONG, Progress::rest).unwrap();
-    look_all(&ranks[..1]);
+    poll_all(&ranks[..1]);
     assert_eq!(expected(), 0, "MPI may have been ended by the program");
     let _again = ranks[0].join(b"again", TERMS);
     assert_eq!(expected(), places + 1);
     message(&ranks, memory(&[1; 3_000]), FIRST_TAG);
-    ranks[0].look();
+    ranks[0].poll();
     assert_eq!(expected(), places);
 }

@@ -21,7 +21,7 @@ fn ranks_of_a_part_are_those_of_its_color_in_the_order_of_their_keys_and_ranks()
     let calls = [(Some(1), 5), (Some(1), -1), (Some(2), 0), (Some(1), 5), (None, 0), (Some(2), i32::MIN)];
     let parts: Vec<_> =
         groups.iter().zip(calls).map(|(group, (color, key))| group.split(color, key).unwrap()).collect();
-    look_all(&ranks);
+    poll_all(&ranks);
     let places: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| part.place().unwrap())).collect();
     assert_eq!(places, [Some((1, 3)), Some((0, 3)), Some((1, 2)), Some((2, 3)), None, Some((0, 2))]);
 }
@@ -32,7 +32,7 @@ fn parts_of_one_split_and_of_the_next_are_not_the_same() {
     let groups = joined(&ranks, TERMS);
     let parts = [0, 1].map(|_| {
         let parts = [0, 1].map(|rank: usize| groups[rank].split(Some(1), 0).unwrap().unwrap());
-        look_all(&ranks);
+        poll_all(&ranks);
         parts
     });
     let [[first, _first], [second, _second]] = &parts;
@@ -55,7 +55,7 @@ fn rank_that_waits_for_its_part_is_woken_when_it_is_there() {
     std::thread::sleep(Duration::from_millis(50));
     assert!(told.try_recv().is_err());
     let _second = groups[1].split(Some(1), 0).unwrap().unwrap();
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Some((0, 2))));
 }
 
@@ -77,12 +77,12 @@ fn part_that_fails_before_a_rank_is_in_it_has_failed_when_it_is() {
     let ranks = job(3);
     let groups = joined(&ranks, TERMS);
     let parts: Vec<_> = groups.iter().map(|group| group.split(Some(1), 0).unwrap().unwrap()).collect();
-    [0, 1].into_iter().for_each(|rank: usize| ranks[rank].look());
+    [0, 1].into_iter().for_each(|rank: usize| ranks[rank].poll());
     parts[1].place().unwrap();
     parts[1].end(&Failure::new(Code::DataLoss, "gone"));
-    ranks[0].look();
+    ranks[0].poll();
     // It hears from the third what it waits for, and no more.
-    [2, 0].into_iter().for_each(|rank: usize| ranks[rank].look());
+    [2, 0].into_iter().for_each(|rank: usize| ranks[rank].poll());
     assert_eq!(parts[0].place().ok(), Some((0, 3)));
     assert_eq!(enters(&*parts[0]), Err(Code::DataLoss));
 }
@@ -95,6 +95,6 @@ fn part_that_a_rank_gave_up_before_it_was_there_fails_for_the_others() {
     let first = groups[0].split(Some(1), 0).unwrap().unwrap();
     first.end(&Failure::new(Code::DataLoss, "gone"));
     let second = groups[1].split(Some(1), 0).unwrap().unwrap();
-    look_all(&ranks);
+    poll_all(&ranks);
     assert_eq!([enters(&*first), enters(&*second)], [Err(Code::DataLoss); 2]);
 }

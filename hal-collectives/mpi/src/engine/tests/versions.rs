@@ -22,7 +22,7 @@ fn ranks_of_different_versions_fail_each_other_at_once_and_name_the_versions() {
     for again in ["pair", "pair again"] {
         let groups = [0, 1].map(|rank: usize| ranks[rank].join(again.as_bytes(), TERMS));
         let told = groups.each_ref().map(|group| message_of(&**group));
-        look_all(&ranks);
+        poll_all(&ranks);
         for (own, other, told) in [(1, 7, &told[0]), (7, 1, &told[1])] {
             let told = told.try_recv().unwrap();
             assert!(told.contains(&format!("version {other} ")), "{told}");
@@ -37,7 +37,7 @@ fn rank_of_another_version_is_told_at_once_though_the_other_one_is_in_no_operati
     let (ranks, groups) = pair();
     ranks[1].0.with(TERMS, |progress| progress.pretend(7)).unwrap();
     let told = message_of(&*groups[1]);
-    look_all(&ranks);
+    poll_all(&ranks);
     let told = told.try_recv().unwrap();
     assert!(told.contains("version 1 ") && told.contains("this one version 7;"), "{told}");
 }
@@ -51,10 +51,10 @@ fn rank_of_another_version_that_tells_of_a_failure_is_answered_and_no_other() {
     ranks[3].0.with(TERMS, |progress| progress.pretend(7)).unwrap();
     groups[3].end(&Failure::new(Code::DataLoss, "gone"));
     // It does not tell rank 0 itself.
-    [3, 1, 0, 3].into_iter().for_each(|rank: usize| ranks[rank].look());
+    [3, 1, 0, 3].into_iter().for_each(|rank: usize| ranks[rank].poll());
     assert!(waits.try_recv().is_err(), "rank 0 was answered");
     let told = message_of(&*ranks[3].join(b"another", TERMS));
-    ranks[3].look();
+    ranks[3].poll();
     let told = told.try_recv().unwrap();
     assert!(told.contains("version 1 ") && told.contains("this one version 7;"), "{told}");
 }
@@ -73,7 +73,7 @@ fn rank_from_before_there_were_versions_is_told_in_its_own_words_once() {
         let bytes = HostRange::allocate(HEADER as u64, 64).unwrap();
         assert!(bytes.write(0, &letter));
         old.send(bytes, 0, LETTER).unwrap();
-        rank.look();
+        rank.poll();
     };
     send();
     send();

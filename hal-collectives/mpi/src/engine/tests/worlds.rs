@@ -182,7 +182,7 @@ impl Part {
     }
 
     /// Looks whether it has been told, and what it has got.
-    pub(super) fn look(&mut self, seed: &str) {
+    pub(super) fn poll(&mut self, seed: &str) {
         if self.outcome.is_some() {
             return;
         }
@@ -303,9 +303,9 @@ impl Run {
             let tags = TAGS - u32::try_from(self.random.below(most)).unwrap();
             self.ranks[rank].0.with(TERMS, |progress| progress.skip_tags(peer, tags)).unwrap();
         } else if self.random.one_in(self.faults.without_memory) {
-            without_memory(|| self.ranks[rank].look());
+            without_memory(|| self.ranks[rank].poll());
         } else if !is_slow {
-            self.ranks[rank].look();
+            self.ranks[rank].poll();
         }
         if self.random.one_in(self.faults.rests) && self.groups.len() == WHOLE {
             self.rest(rank);
@@ -359,7 +359,7 @@ impl Run {
             let is_slow = rank == self.behind && steps < 1_500 && self.random.below(40) > 0;
             self.step(rank, group, is_slow);
             let (is_gone, what) = (&self.is_gone, &self.what);
-            self.parts.iter_mut().filter(|part| !is_gone[part.rank]).for_each(|part| part.look(what));
+            self.parts.iter_mut().filter(|part| !is_gone[part.rank]).for_each(|part| part.poll(what));
             assert!(begun.elapsed() < Duration::from_secs(20), "{what}: somebody hangs");
         }
         // What is left comes and goes, and touches nothing that was told of.
@@ -367,7 +367,7 @@ impl Run {
         for _ in 0..400 {
             (0..self.ranks.len())
                 .filter(|rank| !self.is_gone[*rank])
-                .for_each(|rank| self.ranks[rank].look());
+                .for_each(|rank| self.ranks[rank].poll());
         }
     }
 
@@ -411,8 +411,8 @@ impl Run {
             let early = |rank: &Rank| rank.0.with(TERMS, |progress| progress.early_messages()).unwrap();
             let missing = || unmet(self.world).saturating_sub(self.ranks.iter().map(early).sum());
             let looks = (0..100_000).take_while(|_| missing() > 0);
-            looks.for_each(|_| self.ranks.iter().for_each(Rank::look));
-            assert!(self.ranks.iter().all(|rank| !rank.0.look().sends), "{what}: something is kept");
+            looks.for_each(|_| self.ranks.iter().for_each(Rank::poll));
+            assert!(self.ranks.iter().all(|rank| !rank.0.poll().sends), "{what}: something is kept");
             assert_eq!(missing(), 0, "{what}: something was not received");
         }
         let world = self.world;
@@ -429,7 +429,7 @@ fn split(ranks: &[Rank], group: &[Option<Box<dyn Communicator>>]) -> Vec<Option<
         member.as_ref().unwrap().split(Some(color % 2), 0).unwrap()
     };
     let parts: Vec<_> = (0..).zip(group).map(part).collect();
-    (0..2_000).for_each(|_| ranks.iter().for_each(Rank::look));
+    (0..2_000).for_each(|_| ranks.iter().for_each(Rank::poll));
     for part in &parts {
         assert!(part.as_ref().unwrap().place().is_ok());
     }
@@ -533,17 +533,17 @@ fn stand_still(seed: u64) -> usize {
     let moves: Vec<usize> =
         parts.iter().map(|part| part.rank).filter(|&of| of == rank || random.one_in(2)).collect();
     for _ in 0..=random.below(4 * moves.len()) {
-        ranks[moves[random.below(moves.len())]].look();
+        ranks[moves[random.below(moves.len())]].poll();
     }
     groups[rank].end(&Failure::new(Code::DataLoss, "given up"));
     let name = format!("seed {seed}, {weather:?}, rank {rank} fails");
     while parts[fails].outcome.is_none() {
-        ranks[rank].look();
-        parts[fails].look(&name);
+        ranks[rank].poll();
+        parts[fails].poll(&name);
     }
     while parts.iter().any(|part| part.outcome.is_none()) {
-        ranks.iter().for_each(Rank::look);
-        parts.iter_mut().for_each(|part| part.look(&name));
+        ranks.iter().for_each(Rank::poll);
+        parts.iter_mut().for_each(|part| part.poll(&name));
     }
     let done = parts.iter().filter(|part| part.outcome == Some(Ok(()))).count();
     drop(groups);

@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Early ends: cancellation, device loss, shutdown.
-//!
-//! An operation that has not started (pending or queued) ends at once. One that is on a device or the host ends
-//! when those report it. A lost device reports everything by being lost. A shutdown asks, waits, and finally
-//! fails the signals, so that no thread waits forever; it never releases the resources, which the hardware may
-//! still use.
-//!
-//! All of these walk a queue in chunks of operations, so that no lock is held for long.
+//! Shutdown: it ends what has not started, asks the devices to stop, waits, and finally fails the signals, so that no
+//! thread waits forever. It never releases resources that the hardware may still use.
 
+use super::Shared;
 use super::deferred_work::EngineCall;
-use super::queue::{OpState, QueueGuard, UnstartedSweep};
-use super::{Cancel, Shared};
+use super::queue::{OpState, QueueGuard};
 use crate::backend::{Backend, Completion};
 use crate::clock::{Clock, Time};
 use crate::engine_events::KeepAlive;
 use crate::error::Unfinished;
 use crate::failure::{Code, Failure, Origin};
-use crate::ids::Ticket;
 use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
@@ -33,61 +26,6 @@ pub(super) fn shutdown_failure() -> Failure {
 }
 
 impl<B: Backend> QueueGuard<'_, B> {
-    /// Loses the queue's device. The device's other queues follow through the deferred work.
-    pub(super) fn lose_device(&mut self, failure: Failure) {
-        let cause = self.device.record_loss(failure);
-        self.mark_lost(&cause);
-        self.deferred.losses.push((self.queue.id.device(), cause));
-    }
-
-    /// Marks the queue as one of a lost device.
-    fn mark_lost(&mut self, failure: &Failure) {
-        if self.state.lost.is_none() {
-            self.state.lost = Some(failure.clone());
-            self.state.window.resume(true);
-            self.fail_all_unstarted(failure);
-        }
-    }
-
-    pub(super) fn fail_all_unstarted(&mut self, failure: &Failure) {
-        self.state.unstarted_sweep = Some(UnstartedSweep { failure: failure.clone(), chunk: 0 });
-    }
-
-    /// Continues to fail operations that have not started: one chunk.
-    pub(super) fn fail_chunk(&mut self) {
-        let Some(UnstartedSweep { failure, chunk }) = self.state.unstarted_sweep.take() else { return };
-        let Some(keys) = self.state.ops.keys_of_chunk(chunk) else { return };
-        let keys: SmallVec<[Key; 64]> = keys.collect();
-        for key in keys {
-            self.fail_unstarted(key, &failure);
-        }
-        self.state.unstarted_sweep = Some(UnstartedSweep { failure, chunk: chunk + 1 });
-    }
-
-    /// Ends an operation that ran on the host.
-    pub(super) fn end_host_work(&mut self, ticket: Ticket, result: Result<(), Failure>) {
-        let Some(op) = self.state.ops.get(ticket.key).filter(|op| op.state == OpState::Running) else {
-            return;
-        };
-        // A cleaned-up operation has its failure. A host call that succeeds on a lost device fails all the
-        // same.
-        let failure = op.failure.clone().or(result.err()).or(self.state.lost.clone());
-        self.end(ticket.key, failure, None);
-    }
-
-    fn cancel(&mut self, key: Key, failure: &Failure) -> Cancel {
-        match self.state.ops.get(key) {
-            None => Cancel::Ended,
-            // It is ending with another failure.
-            Some(op) if op.failure.is_some() => Cancel::TooLate,
-            Some(_) if self.has_started(key) && !is_mutated(Mutation::CancelIgnoresState) => Cancel::TooLate,
-            Some(_) => {
-                self.fail_unstarted(key, failure);
-                Cancel::Cancelled
-            }
-        }
-    }
-
     /// Fails the signals of the started operations in one chunk, and keeps their resources. Returns their
     /// counts; `None` after the last chunk.
     fn fail_unfinished_signals(&mut self, chunk: u32, failure: &Failure) -> Option<Unfinished> {
@@ -110,31 +48,6 @@ impl<B: Backend> QueueGuard<'_, B> {
 }
 
 impl<B: Backend> Shared<B> {
-    pub(super) fn cancel(&self, ticket: Ticket) -> Cancel {
-        if ticket.engine != self.id {
-            // The ticket is another engine's.
-            return Cancel::Ended;
-        }
-        let failure = Failure::with_origin(Code::Cancelled, Origin::Cancelled, "the operation was cancelled");
-        let mut call = EngineCall::submitting(self);
-        let mut guard = QueueGuard::lock(self, ticket.queue, call.deferred());
-        let outcome = guard.cancel(ticket.key, &failure);
-        drop(guard);
-        call.deferred().visit_queue(ticket.queue);
-        outcome
-    }
-
-    /// The device is lost: its operations fail with this failure, and so do later ones.
-    pub(super) fn spread_loss(&self, device: usize, failure: Failure, deferred: &mut super::DeferredWork) {
-        let spec = self.known_device(device);
-        // The first cause counts.
-        let failure = spec.record_loss(failure);
-        for index in spec.first_queue..spec.first_queue + spec.queues {
-            QueueGuard::lock(self, index, deferred).mark_lost(&failure);
-            deferred.visit_queue(index);
-        }
-    }
-
     /// Takes no more work and fails all operations that have not started.
     fn stop_taking_work(&self, failure: &Failure) {
         self.closing.store(1, Ordering::Release);
@@ -204,7 +117,7 @@ impl<B: Backend> Shared<B> {
         if self.is_engine_idle() { Ok(()) } else { Err(unfinished) }
     }
 
-    /// Whether nothing is under way, and no thread is about to run a callback.
+    /// True if nothing is under way, and no thread is about to run a callback.
     fn is_engine_idle(&self) -> bool {
         let forgets = is_mutated(Mutation::ShutdownForgetsCallbacks);
         let all_called = || forgets || self.callbacks_left.load(Ordering::Acquire) == 0;

@@ -20,7 +20,7 @@ const ALIGNMENT: u64 = 64;
 
 /// The blocks of a device.
 #[derive(Default)]
-pub(crate) struct Staging(Mutex<Blocks>);
+pub(crate) struct UpdateStaging(Mutex<Blocks>);
 
 #[derive(Default)]
 struct Blocks {
@@ -30,7 +30,7 @@ struct Blocks {
     taken: u64,
 }
 
-impl Staging {
+impl UpdateStaging {
     /// Copies bytes into a piece.
     #[inline(always)]
     pub(crate) fn capture(&self, bytes: &[u8]) -> Result<HostRange> {
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn captured_bytes_stay_as_they_were() {
-        let staging = Staging::default();
+        let staging = UpdateStaging::default();
         let pieces: Vec<_> =
             (0..5000_u32).map(|i| staging.capture(&[i.to_le_bytes()[0]; 1000]).unwrap()).collect();
         staging.trim();
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn blocks_are_used_again_once_they_are_free() {
-        let staging = Staging::default();
+        let staging = UpdateStaging::default();
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..10_000 {
             let piece = staging.capture(&[1; 1000]).unwrap();
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn large_and_empty_pieces_are_right_too() {
-        let staging = Staging::default();
+        let staging = UpdateStaging::default();
         assert_eq!(staging.capture(&vec![7; 1 << 20]).unwrap().length(), 1 << 20);
         assert_eq!(staging.capture(&[]).unwrap().length(), 0);
         assert_eq!(read(&copy(&[1, 2, 3]).unwrap()), [1, 2, 3]);

@@ -2,7 +2,7 @@
 
 //! Collectives as a command buffer records them: IREE's calls in the terms of [`hal_collectives`].
 
-use crate::command::channel::Channel;
+use crate::command::collectives::channel::Channel;
 use crate::command::executable::DeviceIdentity;
 use crate::command::record::{Reference, Use};
 use crate::ffi::object::extent;

@@ -18,11 +18,11 @@
 
 use super::DeviceState;
 use super::submit::{SemaphoreLists, Side};
-use crate::command::collective::CollectiveRecord;
+use crate::command::collectives::execution::ExecutionPart;
+use crate::command::collectives::record::CollectiveRecord;
+use crate::command::collectives::running::{Collectives, EnteredCollective, Mapped, PieceMemory};
 use crate::command::command_buffer::{CommandStep, Recorded};
-use crate::command::execution::ExecutionPart;
 use crate::command::record::{Reference, Use};
-use crate::command::running_collectives::{Collectives, EnteredCollective, Mapped, PieceMemory};
 use crate::device::work::Operation;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
 use crate::ffi::status::{Result, bug};
@@ -30,7 +30,7 @@ use crate::memory::bounce_buffer::{Owner, copy_all_by};
 use crate::memory::buffer_range::BufferRange;
 use crate::sync::semaphore::{IreeTimeline, OwnedList};
 use hal_backend::Device;
-use hal_collectives::{Communicator, Entry, Piece, PieceEntry, Pieces, WINDOW};
+use hal_collectives::{Communicator, OperationEntry, Piece, PieceEntry, Pieces, WINDOW};
 use hal_semaphore::{Affinity, Failure};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -144,7 +144,7 @@ impl StepChain<'_> {
 #[derive(Default)]
 struct UnstartedCollectives {
     /// Those of later steps.
-    whole: VecDeque<Box<dyn Entry>>,
+    whole: VecDeque<Box<dyn OperationEntry>>,
     /// Those of this step whose memory the host can map.
     here: Vec<(Arc<dyn Communicator>, EnteredCollective)>,
     /// The pieces of the collective that is being submitted.
@@ -152,7 +152,7 @@ struct UnstartedCollectives {
 }
 
 impl UnstartedCollectives {
-    fn next(&mut self) -> Result<Box<dyn Entry>> {
+    fn next(&mut self) -> Result<Box<dyn OperationEntry>> {
         self.whole.pop_front().ok_or_else(|| bug("a collective was not entered"))
     }
 
@@ -320,7 +320,7 @@ impl<D: Device> DeviceState<D> {
             commands: chain.recorded.clone(),
             step: routed.number,
             bindings: bindings.into(),
-            stand_ins: bounces.stand_ins(),
+            substitutes: bounces.substitutes(),
             part: Some(chain.part.clone()),
         };
         // Returns to other devices are parts of the execution too, after the commands.
@@ -431,15 +431,15 @@ impl<D: Device> DeviceState<D> {
                 list
             };
             let mut ready = if turn == 0 { waits.borrow().to_owned() } else { at(0) };
-            let copies = |place: &Option<CollectiveMemory>,
-                          alone: &Option<BufferRange>,
-                          bytes: Option<u64>| {
-                let Some(CollectiveMemory::OwnerOnly(owner, all)) = place else { return Ok(None) };
-                let alone = alone.as_ref().ok_or_else(|| bug("memory of another device has no stand-in"))?;
-                let bytes = bytes.ok_or_else(unnamed)?;
-                let alone = alone.part(0, bytes)?;
-                Ok::<_, Failure>(Some((owner.clone(), copies(&piece, ranks, all, &alone, bytes)?, alone)))
-            };
+            let copies =
+                |place: &Option<CollectiveMemory>, alone: &Option<BufferRange>, bytes: Option<u64>| {
+                    let Some(CollectiveMemory::OwnerOnly(owner, all)) = place else { return Ok(None) };
+                    let alone =
+                        alone.as_ref().ok_or_else(|| bug("memory of another device has no substitute"))?;
+                    let bytes = bytes.ok_or_else(unnamed)?;
+                    let alone = alone.part(0, bytes)?;
+                    Ok::<_, Failure>(Some((owner.clone(), copies(&piece, ranks, all, &alone, bytes)?, alone)))
+                };
             let memory = |here: &Option<Arc<Mapped>>, alone: Option<BufferRange>, bytes: Option<u64>| match (
                 here, alone,
             ) {

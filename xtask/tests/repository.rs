@@ -3,11 +3,31 @@
 //! Tests of the repository as a whole: licences, the oldest compiler, the length of lines, which crates depend on
 //! which, that pages name only files, tests and commands that exist, and that their pictures are up to date.
 
-use crate::workspace::{cargo, root};
-use clap::CommandFactory;
+#![allow(clippy::unwrap_used, reason = "a failed expectation ends the test")]
+
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The root of the checkout that cargo tests, which may be a copy of the one that this was built in.
+fn root() -> PathBuf {
+    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).parent().unwrap().to_owned()
+}
+
+/// What `cargo xtask` prints.
+fn xtask(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_xtask")).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The first word of each line that begins with a small letter.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| name.starts_with(char::is_lowercase))
+}
 
 /// Every file below a folder, but for what is built and what is hidden.
 fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -51,7 +71,7 @@ const SOURCES: [(&str, &str); 11] = [
 #[test]
 fn each_source_names_its_licence_at_its_beginning() {
     let mut files = Vec::new();
-    files_below(&root().unwrap(), &mut files);
+    files_below(&root(), &mut files);
     let line = |path: &Path| {
         let (_, mark) = SOURCES.iter().find(|(end, _)| path.to_string_lossy().ends_with(end))?;
         Some(format!("{mark} {LICENCE}"))
@@ -90,7 +110,7 @@ fn versions_of_rust(text: &str) -> Vec<&str> {
 #[test]
 fn oldest_compiler_is_one_version_wherever_it_is_named() {
     let oldest = env!("CARGO_PKG_RUST_VERSION");
-    let root = root().unwrap();
+    let root = root();
     let lint = "incompatible_msrv = \"deny\"";
     assert!(read(&root.join("Cargo.toml")).contains(lint), "without {lint} a newer function is noticed late");
     for page in ["README.md", "CONTRIBUTING.md", "docs/backend.md", "docs/embedding.md"] {
@@ -119,7 +139,7 @@ fn long_lines(file: &str, text: &str) -> Vec<usize> {
 
 #[test]
 fn no_line_is_longer_than_its_limit() {
-    let root = root().unwrap();
+    let root = root();
     let mut files = Vec::new();
     files_below(&root, &mut files);
     files.push(root.join(".cargo/config.toml"));
@@ -148,9 +168,9 @@ fn long_line_is_found_unless_it_is_a_row_of_a_table_or_a_link() {
 
 /// The workspace's packages, as cargo describes them.
 fn metadata() -> Value {
-    let output = cargo()
+    let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
-        .current_dir(root().unwrap())
+        .current_dir(root())
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -292,17 +312,24 @@ struct Repository {
     /// Every file, from the root on.
     files: BTreeSet<String>,
     packages: BTreeSet<String>,
+    /// The commands of `cargo xtask`, with what each says of itself.
+    commands: BTreeMap<String, String>,
+    /// The steps of `cargo xtask test`.
+    steps: BTreeSet<String>,
 }
 
 impl Repository {
     fn new() -> Self {
-        let root = root().unwrap();
+        let root = root();
         let mut found = Vec::new();
         files_below(&root, &mut found);
         let relative = |path: &PathBuf| path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
         let files = found.iter().map(relative).collect();
         let packages = packages(&metadata()).map(|package| text(package, "name").to_owned()).collect();
-        Self { root, files, packages }
+        let help = |name: &str| (name.to_owned(), xtask(&[name, "--help"]));
+        let commands = names(&xtask(&["--help"])).map(help).collect();
+        let steps = names(&xtask(&["test", "--list"])).map(str::to_owned).collect();
+        Self { root, files, packages, commands, steps }
     }
 
     fn pages(&self) -> impl Iterator<Item = (&String, String)> {
@@ -408,8 +435,7 @@ fn missing_places(repository: &Repository, page: &str, text: &str) -> Vec<String
 }
 
 /// Flags of this project's commands that a page types and that do not exist.
-fn missing_flags(page: &str, text: &str) -> Vec<String> {
-    let commands = crate::Arguments::command();
+fn missing_flags(repository: &Repository, page: &str, text: &str) -> Vec<String> {
     let typed = text.lines().flat_map(|line| line.split("cargo xtask ").skip(1)).flat_map(|rest| {
         // What comes behind these is no flag of the command.
         let end = [" -- ", "`", "#", ";"].iter().filter_map(|end| rest.find(end)).min();
@@ -418,10 +444,10 @@ fn missing_flags(page: &str, text: &str) -> Vec<String> {
         words.filter_map(move |word| Some((command, word.strip_prefix("--")?)))
     });
     let is_unknown = |(command, flag): &(&str, &str)| {
-        let Some(command) = commands.find_subcommand(command) else { return false };
-        let name = flag.split('=').next();
-        let mut known = command.get_arguments().chain(commands.get_arguments());
-        !flag.is_empty() && !known.any(|argument| argument.get_long() == name)
+        let Some(help) = repository.commands.get(*command) else { return false };
+        let name = flag.split('=').next().unwrap_or(flag);
+        let known = help.split_whitespace().filter_map(|word| word.strip_prefix("--"));
+        !flag.is_empty() && !known.map(|word| word.trim_end_matches(',')).any(|known| known == name)
     };
     typed
         .filter(is_unknown)
@@ -431,22 +457,20 @@ fn missing_flags(page: &str, text: &str) -> Vec<String> {
 
 /// Commands, steps, packages, examples and tests that a page names and that do not exist.
 fn missing_commands(repository: &Repository, page: &str, text: &str) -> Vec<String> {
-    let commands = crate::Arguments::command();
-    let is_command = |name: &str| commands.get_subcommands().any(|command| command.get_name() == name);
-    let steps = crate::test::names();
+    let Repository { commands, steps, .. } = repository;
     let has = |paths: &[String]| paths.iter().any(|path| repository.files_called(path).next().is_some());
     let unknown = |words: &'static str, is_known: &dyn Fn(&str) -> bool| {
         let unknown = behind(text, words).filter(|word| !is_known(word));
         unknown.map(|word| format!("{page}: {words} {word}")).collect::<Vec<_>>()
     };
     [
-        unknown("cargo xtask", &is_command),
-        unknown("xtask test --only", &|name| steps.contains(&name)),
+        unknown("cargo xtask", &|name| commands.contains_key(name)),
+        unknown("xtask test --only", &|name| steps.contains(name)),
         unknown(" -p", &|name| repository.packages.contains(name)),
         unknown("--example", &|name| has(&[format!("examples/{name}.rs")])),
         unknown("--test", &|name| has(&[format!("tests/{name}.rs"), format!("tests/{name}/main.rs")])),
         unknown("--bench", &|name| has(&[format!("benches/{name}.rs"), format!("benches/{name}/main.rs")])),
-        missing_flags(page, text),
+        missing_flags(repository, page, text),
     ]
     .concat()
 }
@@ -466,7 +490,7 @@ fn pages_name_files_tests_and_commands_that_exist() {
 
 #[test]
 fn pictures_of_pages_are_those_that_their_script_draws() {
-    let script = root().unwrap().join("docs/images/pictures.py");
+    let script = root().join("docs/images/pictures.py");
     let output = std::process::Command::new("python3").arg(&script).arg("--check").output().unwrap();
     let says = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "run {}: {says}", script.display());
@@ -476,7 +500,7 @@ fn pictures_of_pages_are_those_that_their_script_draws() {
 fn names_of_nothing_are_found_in_pages() {
     let repository = Repository::new();
     let text = "# One\n[a](b.md) and [c](../README.md), [d](#one-that-is-none); `engine/none.rs`, `engine/queue.rs`; \
-                `src/repository.rs::names_of_nothing_are_found_in_pages`, `none.rs::is_there`\n";
+                `tests/repository.rs::names_of_nothing_are_found_in_pages`, `none.rs::is_there`\n";
     let expected = [
         "the link b.md",
         "no heading for #one-that-is-none",

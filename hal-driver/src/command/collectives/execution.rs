@@ -88,7 +88,7 @@ impl Drop for Execution {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::running_collectives::RunningCollectives;
+    use crate::command::collectives::running::RunningCollectives;
     use hal_semaphore::testing::{Job, SoftBackend, device};
     use hal_semaphore::{Action, Affinity, Code, Engine, Semaphore};
     use std::sync::atomic::{AtomicBool, Ordering};

@@ -11,7 +11,7 @@
 //! # What is in flight
 //!
 //! Each queue has two counters: the last epoch that its device has accepted, and the last that has ended. The queue
-//! has something in flight while the first is larger. A queue ends in order, so the last end covers every earlier
+//! has something in flight while the first is larger. A queue ends in order, so the last end stands for every earlier
 //! one.
 //!
 //! # Falling asleep
@@ -43,7 +43,7 @@ const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_micros(500);
 
 #[derive(Default)]
-struct Flight {
+struct QueueEpochs {
     accepted: AtomicU64,
     ended: AtomicU64,
 }
@@ -51,19 +51,19 @@ struct Flight {
 /// The polling thread of a device, and its state.
 pub(super) struct PollThread<D: Device> {
     device_poller: Arc<DevicePoller<D>>,
-    queues: Box<[Flight]>,
+    queues: Box<[QueueEpochs]>,
     is_stopping: AtomicBool,
-    /// Whether spinning pays while something is in flight, and while nothing is.
+    /// Spinning while something is in flight, and while nothing is.
     busy: AdaptiveSpin,
     idle: AdaptiveSpin,
     /// Notified by a submission, and when the thread is to end.
     news: Event,
-    thread: Mutex<Thread>,
+    thread: Mutex<RunningThread>,
     over: Condvar,
 }
 
 #[derive(Default)]
-struct Thread {
+struct RunningThread {
     handle: Option<JoinHandle<()>>,
     is_running: bool,
 }
@@ -72,7 +72,7 @@ impl<D: Device> PollThread<D> {
     pub(super) fn new(device_poller: Arc<DevicePoller<D>>, queues: usize) -> Arc<Self> {
         Arc::new(Self {
             device_poller,
-            queues: (0..queues).map(|_| Flight::default()).collect(),
+            queues: (0..queues).map(|_| QueueEpochs::default()).collect(),
             is_stopping: AtomicBool::new(false),
             busy: AdaptiveSpin::new(),
             idle: AdaptiveSpin::new(),
@@ -89,22 +89,22 @@ impl<D: Device> PollThread<D> {
             let message = format!("no thread could be started to poll the device: {error}");
             Failure::new(Code::ResourceExhausted, message)
         })?;
-        *thread = Thread { handle: Some(handle), is_running: true };
+        *thread = RunningThread { handle: Some(handle), is_running: true };
         Ok(())
     }
 
     /// Records that the device has accepted work up to this epoch. One thread at a time for each queue.
     pub(super) fn submitted(&self, queue: usize, epoch: u64) {
-        self.flight(queue).accepted.store(epoch, Ordering::Release);
+        self.epochs_of(queue).accepted.store(epoch, Ordering::Release);
         self.news.notify(1);
     }
 
     /// Records that everything up to this epoch has ended.
     pub(super) fn ended(&self, queue: usize, epoch: u64) {
-        self.flight(queue).ended.fetch_max(epoch, Ordering::AcqRel);
+        self.epochs_of(queue).ended.fetch_max(epoch, Ordering::AcqRel);
     }
 
-    fn flight(&self, queue: usize) -> &Flight {
+    fn epochs_of(&self, queue: usize) -> &QueueEpochs {
         #[expect(clippy::indexing_slicing, reason = "the engine names queues that the device has")]
         &self.queues[queue]
     }
@@ -137,7 +137,7 @@ impl<D: Device> PollThread<D> {
 
     /// A number that grows with every submission and every end.
     fn moves(&self) -> u64 {
-        let moves = |queue: &Flight| {
+        let moves = |queue: &QueueEpochs| {
             let (accepted, ended) =
                 (queue.accepted.load(Ordering::Acquire), queue.ended.load(Ordering::Acquire));
             accepted.wrapping_add(ended)

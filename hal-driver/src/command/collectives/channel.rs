@@ -20,8 +20,8 @@
 //! ranks. A group of a job's processes is carried by MPI; every other group is within this process. Ranks of any
 //! other provider first exchange an id, as IREE's interface requires.
 
+use crate::command::collectives::launcher_rank;
 use crate::command::executable::{DeviceIdentity, is_same_device};
-use crate::command::launch;
 use crate::ffi::object::{Borrowed, Header, HostAllocator, Out, allocate, free, resource, slice};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid};
 use hal_backend::Parameters;
@@ -270,7 +270,7 @@ impl Ranks {
         let mut place = if let Some((rank, count)) = self.membership.place {
             ChannelRank { rank, count, id: key(b'u', &[]), is_job: false }
         } else if let Some((provider, (rank, count))) = query_provider(provider)? {
-            launch::check_place((rank, count))?;
+            launcher_rank::check_place((rank, count))?;
             let id = match &named {
                 None if !launched => self.exchange(provider, rank)?,
                 _ => key(b'j', &[]),

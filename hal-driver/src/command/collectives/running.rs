@@ -6,14 +6,14 @@
 //! ([`crate::device`] has the chain of steps). A started collective occupies no thread: it is a host operation that
 //! ends when the group has completed it.
 
+use crate::command::collectives::execution::{ExecutionEnd, ExecutionPart};
 use crate::command::command_buffer::Recorded;
-use crate::command::execution::{ExecutionEnd, ExecutionPart};
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::status::Result;
 use crate::memory::buffer_range::BufferRange;
 use crate::sync::host_pool::HostPool;
 use hal_backend::HostRange;
-use hal_collectives::{Buffers, Communicator, Done, Entry, Job, Memory, PieceBuffers, PieceEntry};
+use hal_collectives::{Buffers, Communicator, Done, Job, Memory, OperationEntry, PieceBuffers, PieceEntry};
 use hal_semaphore::backend::{DeferredCallbacks, HostTask};
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -70,7 +70,7 @@ impl PieceMemory {
 
 /// A collective, or a piece of one, that its rank has entered, with memory that the host can access.
 pub(crate) enum EnteredCollective {
-    Whole { entry: Box<dyn Entry>, send: Option<BufferRange>, recv: Option<BufferRange> },
+    Whole { entry: Box<dyn OperationEntry>, send: Option<BufferRange>, recv: Option<BufferRange> },
     Piece { entry: Box<dyn PieceEntry>, send: Option<PieceMemory>, recv: Option<PieceMemory> },
 }
 
@@ -351,7 +351,7 @@ impl RunningCollectives {
     /// Then waits up to `grace` again for the reports of what it ended.
     pub(crate) fn finish(&self, grace: Duration) {
         let mut progress = self.progress.lock();
-        self.rest(&mut progress, grace);
+        self.wait_until_idle(&mut progress, grace);
         let why = Failure::new(Code::Cancelled, "its device was released");
         progress.ended = Some(why.clone());
         let started: Vec<_> = progress.started.values().flatten().map(|(open, _)| open.clone()).collect();
@@ -359,10 +359,10 @@ impl RunningCollectives {
         for open in started {
             open.end(&why);
         }
-        self.rest(&mut self.progress.lock(), grace);
+        self.wait_until_idle(&mut self.progress.lock(), grace);
     }
 
-    fn rest(&self, progress: &mut MutexGuard<'_, InProgress>, limit: Duration) {
+    fn wait_until_idle(&self, progress: &mut MutexGuard<'_, InProgress>, limit: Duration) {
         let end = Instant::now() + limit;
         while !progress.started.is_empty() && !self.idle.wait_until(progress, end).timed_out() {}
     }

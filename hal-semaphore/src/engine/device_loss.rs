@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Device loss: the first cause wins, and every operation of the device fails with it.
+//!
+//! A lost device reports everything by being lost: the sweep of its queues retires what it had.
+
+use super::Shared;
+use super::deferred_work::DeferredWork;
+use super::queue::QueueGuard;
+use crate::backend::Backend;
+use crate::failure::Failure;
+
+impl<B: Backend> QueueGuard<'_, B> {
+    /// Loses the queue's device. The device's other queues follow through the deferred work.
+    pub(super) fn lose_device(&mut self, failure: Failure) {
+        let cause = self.device.record_loss(failure);
+        self.mark_lost(&cause);
+        self.deferred.losses.push((self.queue.id.device(), cause));
+    }
+
+    /// Marks the queue as one of a lost device.
+    fn mark_lost(&mut self, failure: &Failure) {
+        if self.state.lost.is_none() {
+            self.state.lost = Some(failure.clone());
+            self.state.window.resume(true);
+            self.fail_all_unstarted(failure);
+        }
+    }
+}
+
+impl<B: Backend> Shared<B> {
+    /// The device is lost: its operations fail with this failure, and so do later ones.
+    pub(super) fn spread_loss(&self, device: usize, failure: Failure, deferred: &mut DeferredWork) {
+        let spec = self.known_device(device);
+        // The first cause counts.
+        let failure = spec.record_loss(failure);
+        for index in spec.first_queue..spec.first_queue + spec.queues {
+            QueueGuard::lock(self, index, deferred).mark_lost(&failure);
+            deferred.visit_queue(index);
+        }
+    }
+}

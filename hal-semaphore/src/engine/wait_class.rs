@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The class of a wait: reached, satisfied by order, native, or blocked on the host.
+//!
+//! [`QueueGuard::classify_wait`] has the table. A wait records the dependency that satisfies it, which stays
+//! valid: its epoch was accepted by the device, and its event is retained for the wait.
+
+use super::Shared;
+use super::deferred_work::Dependency;
+use super::queue::{ActionKind, Queue, QueueGuard, WaitState};
+use super::timeline_state::{Promise, Target, TimelineInner, TimelineState};
+use super::wait_lists::ListOwner;
+use crate::backend::{Backend, WaitClass};
+use crate::failure::Failure;
+use crate::mutation::{Mutation, is_mutated};
+use crate::slab::Key;
+use crate::sync::Ordering;
+use std::sync::Arc;
+
+impl<B: Backend> Shared<B> {
+    /// True if one queue can wait natively for work of another.
+    pub(super) fn reaches(&self, waiting: &Queue<B>, producer: &Queue<B>) -> bool {
+        self.device(waiting).reaches(waiting.id.device(), producer.id.device())
+    }
+}
+
+impl<B: Backend> QueueGuard<'_, B> {
+    /// Classifies a wait for one of this engine's timelines, and registers it unless it is reached. Returns the
+    /// failure of a failed timeline.
+    ///
+    /// The cheapest class that is correct wins (rule S6):
+    ///
+    /// | class | when | what waits |
+    /// |---|---|---|
+    /// | reached | the timeline is at the value | nothing |
+    /// | same queue | an operation that is queued in this queue will signal enough | nothing: queue order |
+    /// | dominated | this queue already waits natively for a submitted signal that is enough | nothing: queue order |
+    /// | native, peer | submitted work of another queue (of a peer) will signal enough | the device |
+    /// | blocked | otherwise, and always for host operations | the host |
+    ///
+    /// Of several promises of one class that are enough, the smallest value wins: to wait for a later one would
+    /// serialise independent work. Of the same queue any will do, since the operation comes behind all of
+    /// them.
+    #[inline]
+    pub(super) fn classify_wait(
+        &mut self,
+        timeline_state: &Arc<TimelineState>,
+        value: u64,
+        kind: ActionKind,
+        key: Key,
+        has_others: bool,
+    ) -> Result<WaitClass, Failure> {
+        // Reached, without the lock.
+        if !is_mutated(Mutation::RegisterDoesNotCheck) {
+            match timeline_state.snapshot() {
+                (reached, false) if reached >= value => return Ok(WaitClass::Reached),
+                _ => {}
+            }
+        }
+        let mut state = timeline_state.lock();
+        if !is_mutated(Mutation::RegisterDoesNotCheck) {
+            if let Some(failure) = state.failure() {
+                return Err(failure.clone());
+            }
+            // Reached.
+            if timeline_state.value() >= value {
+                return Ok(WaitClass::Reached);
+            }
+        }
+        // Same queue, dominated, native, peer.
+        let for_host = kind == ActionKind::Host;
+        if !for_host
+            && state.has_promises()
+            && let Some((class, dependency)) = self.find_dependency(timeline_state, &state, value)
+        {
+            drop(state);
+            self.live(key).wait_for(timeline_state.clone(), value, WaitState::Dependency(dependency));
+            return Ok(class);
+        }
+        // Blocked.
+        let wait = self.live(key).next_wait();
+        let target = Target::Op { queue: self.index, key, wait, has_others };
+        let wait_state = if for_host {
+            WaitState::InHostList(timeline_state.add_timepoint(&mut state, ListOwner::HOST, value, target))
+        } else {
+            WaitState::InQueueList(timeline_state.add_timepoint(
+                &mut state,
+                ListOwner::queue(self.index),
+                value,
+                target,
+            ))
+        };
+        if state.becomes_large() {
+            self.shared.remember_large(timeline_state);
+        }
+        drop(state);
+        self.live(key).wait_for(timeline_state.clone(), value, wait_state);
+        Ok(WaitClass::Blocked)
+    }
+
+    /// A dependency that satisfies a wait without the host. A queue that finds none stays counted as a
+    /// listener of the timeline, and is notified of the next promise. It is counted before it searches:
+    /// either it sees a promise that is made meanwhile, or the thread that makes the promise sees the
+    /// listener.
+    fn find_dependency(
+        &self,
+        timeline_state: &TimelineState,
+        state: &TimelineInner,
+        value: u64,
+    ) -> Option<(WaitClass, Dependency)> {
+        self.same_queue_dependency(state, value).or_else(|| {
+            if !is_mutated(Mutation::ListenerChecksFirst) {
+                timeline_state.listen(state);
+            }
+            let native_dependency = self.native_dependency(state, value);
+            if native_dependency.is_some() {
+                timeline_state.count_listeners(state);
+            }
+            native_dependency
+        })
+    }
+
+    /// Class `SameQueue`. The queue's own work moves on only under the lock that this thread holds.
+    fn same_queue_dependency(
+        &self,
+        timeline_state: &TimelineInner,
+        value: u64,
+    ) -> Option<(WaitClass, Dependency)> {
+        let is_own = |promise: &&Promise| promise.queue == self.index;
+        // Fast path: usually the last promise is the one.
+        let exact = timeline_state.last_promise().filter(|promise| promise.value == value).filter(is_own);
+        let promise = exact.or_else(|| timeline_state.promises_for(value).find(is_own))?;
+        let class = WaitClass::SameQueue { producer: self.queue.point(promise.epoch) };
+        Some((class, Dependency { queue: self.index, epoch: promise.epoch, event: None }))
+    }
+
+    /// Classes `Dominated`, `Native` and `Peer`. The event of the dependency is retained for the caller.
+    fn native_dependency(
+        &self,
+        timeline_state: &TimelineInner,
+        value: u64,
+    ) -> Option<(WaitClass, Dependency)> {
+        let mut best: Option<(WaitClass, Dependency)> = None;
+        for promise in timeline_state.promises_for(value) {
+            let source = self.shared.queue(promise.queue);
+            if matches!(best, Some((WaitClass::Dominated { .. }, _))) {
+                break;
+            }
+            let accepted = promise.epoch <= source.submitted.load(Ordering::Acquire)
+                || is_mutated(Mutation::WaitsForUnsubmitted);
+            if promise.native_epoch == 0 || !accepted || !self.shared.reaches(self.queue, source) {
+                continue;
+            }
+            let producer = source.point(promise.native_epoch);
+            let class = if self.state.frontier.get(promise.queue) >= promise.native_epoch {
+                WaitClass::Dominated { producer }
+            } else if best.is_some() {
+                continue;
+            } else if producer.queue.device == self.queue.id.device {
+                WaitClass::Native { producer }
+            } else {
+                WaitClass::Peer { producer }
+            };
+            best = Some((
+                class,
+                Dependency { queue: promise.queue, epoch: promise.native_epoch, event: promise.event },
+            ));
+        }
+        let (class, mut dependency) = best?;
+        if matches!(class, WaitClass::Dominated { .. }) {
+            dependency.event = None;
+        }
+        if let Some(event) = dependency.event
+            && !is_mutated(Mutation::EventNotHeld)
+        {
+            // The promise exists, so the operation that records the event still retains it.
+            self.shared.queue(dependency.queue).events.lock().retain(event);
+        }
+        Some((class, dependency))
+    }
+
+    /// Blocks the operation for a foreign timeline.
+    #[cold]
+    pub(super) fn subscribe(
+        &mut self,
+        timeline: &B::Timeline,
+        value: u64,
+        key: Key,
+    ) -> Result<WaitClass, Failure> {
+        let timeline = self.shared.foreign_counted(|| timeline.clone())?;
+        let timeline_state = self.shared.new_foreign_state();
+        let wait = self.live(key).next_wait();
+        let target = Target::Op { queue: self.index, key, wait, has_others: false };
+        let number = timeline_state.add_timepoint(&mut timeline_state.lock(), ListOwner::HOST, value, target);
+        self.state.effects.subscriptions.push((timeline, value, timeline_state.clone()));
+        self.live(key).wait_for(timeline_state, value, WaitState::InHostList(number));
+        Ok(WaitClass::Blocked)
+    }
+}
