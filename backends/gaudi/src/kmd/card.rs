@@ -19,7 +19,7 @@ use hal_kernel::drm::Unidentified;
 use hal_kernel::registry::Registration;
 use parking_lot::RwLock;
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
