@@ -400,6 +400,13 @@ pub(crate) mod tests {
         assert_eq!(list(None), [0, 2, 10, 300]);
     }
 
+    /// Cards may be there, and are not left out in silence.
+    #[test]
+    fn class_that_cannot_be_read_is_an_error() {
+        let class = CardClass { folder: "/dev/null", ..CLASS };
+        assert_eq!(class.list(&Linux, |_| None).unwrap_err().code(), Code::Unavailable);
+    }
+
     /// `N` is the node with this number; a container need not have `/sys`.
     #[test]
     fn number_names_a_node_where_the_system_lists_nothing() {
