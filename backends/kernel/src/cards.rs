@@ -444,7 +444,11 @@ pub(crate) mod tests {
             assert_eq!(resolve(path).unwrap(), CardHandle::Node(node.into()), "{path}");
         }
         assert_eq!(resolve("0").unwrap_err().code(), Code::NotFound);
-        assert_eq!(resolve("emulated").unwrap_err().code(), Code::Unimplemented);
+        for path in ["emulated", "ttsim", "ttsim/1"] {
+            let refused = resolve(path).unwrap_err();
+            assert_eq!(refused.code(), Code::Unimplemented, "{path}");
+            assert!(refused.message().contains("feature `emulated`"), "{refused}");
+        }
         for path in ["fd/-1", "fd/9999", "fd/x"] {
             assert_eq!(resolve(path).unwrap_err().code(), Code::InvalidArgument, "{path}");
         }

@@ -66,6 +66,8 @@ pub trait ProgramHost: Send + Sync {
 pub struct NoEmulation;
 
 impl<P: ?Sized> Emulation<P> for NoEmulation {
+    /// Those of all emulations, to answer each with how to get it.
+    const KINDS: &'static [&'static str] = &["emulated", "ttsim"];
     const PARAMETERS: &'static [Parameter] = &[];
 
     fn devices() -> Vec<DeviceInfo> {

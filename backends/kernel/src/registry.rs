@@ -35,8 +35,8 @@ struct RegistryEntry<K, T> {
     made: Option<Weak<T>>,
     /// True if later requests do not get it.
     given_up: bool,
-    /// True until another one can be opened.
-    held: bool,
+    /// True while it is being opened, and until another one can be.
+    opening: bool,
 }
 
 impl<K, T> RegistryEntry<K, T> {
@@ -47,7 +47,7 @@ impl<K, T> RegistryEntry<K, T> {
 
     /// True if a request has to wait.
     fn is_taken(&self) -> bool {
-        self.held || self.made.is_none()
+        self.opening || self.made.is_none()
     }
 
     fn is_over(&self) -> bool {
@@ -64,8 +64,8 @@ impl<K, T> RegistryState<K, T> {
     fn add(&mut self, keys: Vec<K>, made: Option<Weak<T>>) -> u64 {
         self.entries.retain(|entry| !entry.is_over());
         self.last += 1;
-        let held = made.is_none();
-        self.entries.push(RegistryEntry { number: self.last, keys, made, given_up: false, held });
+        let opening = made.is_none();
+        self.entries.push(RegistryEntry { number: self.last, keys, made, given_up: false, opening });
         self.last
     }
 }
@@ -211,7 +211,7 @@ impl<K: Send, T: Send + Sync> Registrations for Registry<K, T> {
 
     fn free(&self, number: u64) {
         if let Some(entry) = self.state.lock().entry(number) {
-            entry.held = false;
+            entry.opening = false;
         }
         self.changed.notify_all();
     }
