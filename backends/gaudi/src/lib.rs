@@ -140,7 +140,7 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Gaudi<E> {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        let (state, host) = if CARDS.is_emulated::<E, _>(info) {
+        let (state, host) = if CARDS.is_emulated(info) {
             (String::new(), " and IREE's host executables")
         } else {
             let card = cards(&Linux).ok().and_then(|cards| CARDS.find(&cards, &info.path).ok());

@@ -41,9 +41,10 @@ impl OpenCard {
     /// The card that a path names: opened, unless this process has it open. A call waits until a lost card is closed.
     pub(crate) fn open(card: &NamedCard<dyn CardPrograms>, patience: Duration) -> Result<Arc<Self>, Failure> {
         match &card.handle {
-            CardHandle::Node(node) => Self::open_node(card.system.clone(), card.key()?, node, patience),
+            CardHandle::Node(node) => Self::open_node(card.system.clone(), card.key.clone(), node, patience),
             CardHandle::Descriptor(number) => {
-                Self::adopt(card.system.clone(), descriptor(*number)?, format!("descriptor {number}"))
+                let (file, name) = (descriptor(*number)?, format!("descriptor {number}"));
+                Self::adopt(card.system.clone(), card.key.clone(), file, name)
             }
         }
     }
@@ -63,9 +64,6 @@ impl OpenCard {
             })?;
             // Its file may have ended since it was opened, and none of its users have found out.
             if open.card.is_usable() {
-                if let Some(file) = open.card.key() {
-                    OPEN.name(&open, file);
-                }
                 return Ok(open);
             }
         }
@@ -74,10 +72,10 @@ impl OpenCard {
     /// The card behind a descriptor of the program's.
     pub(crate) fn adopt(
         system: Arc<dyn System>,
+        key: CardKey,
         file: BorrowedFd<'_>,
         name: String,
     ) -> Result<Arc<Self>, Failure> {
-        let key = CardKey::of_file(file)?;
         loop {
             let open = OPEN.open(key.clone(), None, |registration| {
                 // The file is open already: there is no other close to wait for.
@@ -97,12 +95,11 @@ mod tests {
     use super::*;
     use crate::dma::{Dma, Request};
     use crate::generation::Generation;
-    use crate::kmd::{DmabufHolder, Errno, EventFd, LossCause, Progress};
+    use crate::kmd::{DmabufHolder, Errno, EventFd, LossCause, Progress, borrow, cards};
     use emulator_gaudi::{Emulator, Options};
-    use hal_backend::{Code, HostRange};
+    use hal_backend::{Code, HostRange, Parameters};
     use parking_lot::Mutex;
-    use std::os::fd::{AsFd, OwnedFd};
-    use std::path::PathBuf;
+    use std::os::fd::{AsFd, AsRawFd};
 
     fn open(emulator: &Arc<Emulator>, patience: Duration) -> Result<Arc<OpenCard>, Failure> {
         let node = Path::new("/dev/accel/accel0");
@@ -141,10 +138,11 @@ mod tests {
         assert_eq!(refused.unwrap_err().code(), Code::NotFound);
         assert!(lost.card.is_open(), "it is closed too early");
         let file = emulator.open(Path::new("/dev/accel/accel1")).unwrap();
-        let adopt = || OpenCard::adopt(emulator.clone(), file.as_fd(), "fd".to_owned());
-        let _lost = adopt().unwrap();
+        let _lost = adopt(file.as_fd()).unwrap();
         emulator.pull_out(1);
-        assert!(adopt().map(|_| "a lost card was given out").unwrap_err().message().contains("gone"));
+        assert!(
+            adopt(file.as_fd()).map(|_| "a lost card was given out").unwrap_err().message().contains("gone")
+        );
     }
 
     type Transfer = fn(&Dma) -> Result<Request, Failure>;
@@ -246,20 +244,30 @@ mod tests {
         }
     }
 
-    /// Another descriptor of a card's file, which was not given away.
-    fn file_of(shared: &OpenCard) -> OwnedFd {
-        let mut files = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
-        // Others are only looked at: they may be cards whose end another test waits for.
-        let is_its = |path: &PathBuf| Some(CardKey::of_node(path)) == shared.card.key();
-        OwnedFd::from(std::fs::File::open(files.find(is_its).unwrap()).unwrap())
+    /// The card that a URI with this descriptor names.
+    fn adopt(file: BorrowedFd<'_>) -> Result<Arc<OpenCard>, Failure> {
+        let mut parameters = Parameters::new(CARDS.driver, []);
+        let path = format!("fd/{}", file.as_raw_fd());
+        let named = CARDS.resolve::<emulator_gaudi::Emulated, _>(&path, &mut parameters, cards)?;
+        OpenCard::open(&named, Duration::ZERO)
+    }
+
+    /// The descriptor of the machine's open card, which was not given away.
+    fn file_of(emulator: &Arc<Emulator>) -> BorrowedFd<'static> {
+        let names = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.file_name());
+        let mut files = names.filter_map(|name| borrow(name.to_str()?.parse().ok()?));
+        files.find(|&file| Emulator::of(file).is_some_and(|found| Arc::ptr_eq(&found, emulator))).unwrap()
     }
 
     #[test]
-    fn card_that_was_opened_by_its_path_is_known_by_its_file_too() {
+    fn card_is_the_same_by_its_node_and_by_a_descriptor() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let shared = open(&emulator, Duration::ZERO).unwrap();
-        let adopted = OpenCard::adopt(emulator, file_of(&shared).as_fd(), "fd".to_owned()).unwrap();
-        assert!(Arc::ptr_eq(&shared, &adopted));
+        assert!(Arc::ptr_eq(&shared, &adopt(file_of(&emulator)).unwrap()));
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let file = emulator.open(Path::new("/dev/accel/accel0")).unwrap();
+        let shared = adopt(file.as_fd()).unwrap();
+        assert!(Arc::ptr_eq(&shared, &open(&emulator, Duration::ZERO).unwrap()));
     }
 
     /// An adopted file need not be closed first: the program may never do that.
@@ -267,16 +275,14 @@ mod tests {
     fn card_of_the_programs_that_is_lost_is_asked_again_at_once() {
         let emulator = Emulator::new(Options::default()).unwrap();
         let file = emulator.open(Path::new("/dev/accel/accel0")).unwrap();
-        let adopt = |file: &OwnedFd| OpenCard::adopt(emulator.clone(), file.as_fd(), "fd".to_owned());
-        let lost = adopt(&file).unwrap();
-        assert!(Arc::ptr_eq(&lost, &adopt(&file).unwrap()));
+        let lost = adopt(file.as_fd()).unwrap();
+        assert!(Arc::ptr_eq(&lost, &adopt(file.as_fd()).unwrap()));
         emulator.pull_out(0);
         lost.host.allocate(4096).unwrap_err();
         assert!(lost.card.is_open(), "it is closed too early");
         let (sender, receiver) = std::sync::mpsc::channel();
-        let emulator = emulator.clone();
         std::thread::spawn(move || {
-            let again = OpenCard::adopt(emulator, file.as_fd(), "fd".to_owned());
+            let again = adopt(file.as_fd());
             sender.send(again.map(drop).map_err(|failure| failure.message().to_owned()))
         });
         let again =

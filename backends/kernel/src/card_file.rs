@@ -327,6 +327,12 @@ mod tests {
         let long = Duration::from_secs(60);
         assert!(open(&[Errno::AGAIN; 15], long).is_ok());
         assert!(open(&[Errno::BUSY; 2], long).is_ok());
+        // A tenth of a second has ten pauses.
+        assert!(open(&[Errno::BUSY; 20], long).is_err());
+        assert!(
+            open(&[Errno::BUSY], Duration::ZERO).is_err(),
+            "it is retried for longer than the caller waits"
+        );
         for (errno, patience, code, words) in [
             (Errno::AGAIN, Duration::ZERO, Code::Unavailable, "accel3 still boots after "),
             (Errno::BUSY, long, Code::Unavailable, "in use by process 7"),
@@ -338,6 +344,7 @@ mod tests {
             (Errno::ACCESS, long, Code::PermissionDenied, "group of the node"),
             (Errno::IO, long, Code::Unavailable, "(errno 5)"),
             (Errno::MFILE, long, Code::ResourceExhausted, "(errno 24)"),
+            (Errno::NFILE, long, Code::ResourceExhausted, "(errno 23)"),
             (Errno::NOMEM, long, Code::ResourceExhausted, "(errno 12)"),
         ] {
             let refused = open(&vec![errno; 1000], patience).unwrap_err();
@@ -346,15 +353,19 @@ mod tests {
         }
     }
 
-    /// A container whose rules for devices do not list the card (`devcgroup_check_permission`).
+    /// `EPERM` is of a container whose rules for devices do not list the card (`devcgroup_check_permission`).
     #[test]
-    fn card_that_is_not_passed_into_a_container_is_forbidden() {
+    fn errors_that_a_driver_does_not_list_have_a_common_meaning() {
         let class = CardClass { open_errors: &[], ..CLASS };
-        let system = Failing { opens: Mutex::new(vec![Errno::PERM]), ..Failing::default() };
-        let node = Path::new("/dev/accel/accel3");
-        let refused = CardFile::open(&class, Arc::new(system), node, Duration::ZERO).unwrap_err();
+        let open = |errno| {
+            let system = Failing { opens: Mutex::new(vec![errno]), ..Failing::default() };
+            CardFile::open(&class, Arc::new(system), Path::new("/dev/accel/accel3"), Duration::ZERO)
+        };
+        let refused = open(Errno::PERM).unwrap_err();
         assert_eq!(refused.code(), Code::PermissionDenied);
         assert!(refused.message().contains("container"), "{refused}");
+        let busy = open(Errno::BUSY).unwrap_err();
+        assert!(busy.message().contains("in use by process 7"), "{busy}");
     }
 
     /// `qaic_open` sleeps in `mutex_lock_interruptible`. A signal is no reason to give up, or to wait.

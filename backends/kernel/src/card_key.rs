@@ -57,6 +57,7 @@ impl CardKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Linux;
     use rustix::fs::{MemfdFlags, memfd_create};
     use std::os::fd::AsFd;
 
@@ -68,6 +69,25 @@ mod tests {
         let null = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(CardKey::of_file(null.as_fd()).unwrap(), CardKey::of_node(Path::new("/dev/null")));
         assert_ne!(CardKey::of_node(Path::new("/dev/null")), CardKey::of_node(Path::new("/dev/zero")));
+    }
+
+    #[test]
+    fn link_to_a_node_has_the_key_of_the_node() {
+        let link = std::env::temp_dir().join(format!("card-key-{}", std::process::id()));
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        let key = CardKey::of_node(&link);
+        std::fs::remove_file(&link).unwrap();
+        assert_eq!(key, CardKey::of_node(Path::new("/dev/null")));
+        assert_ne!(CardKey::of_node(&link), CardKey::of_node(Path::new("/dev/absent")));
+    }
+
+    #[test]
+    fn cards_of_emulated_machines_differ_by_machine_and_node() {
+        let (machine, other) = (Arc::new(Linux), Arc::new(Linux));
+        let key = |machine: &Arc<Linux>, node: &str| CardKey::emulated(machine, Path::new(node));
+        assert_eq!(key(&machine, "/dev/0"), key(&machine.clone(), "/dev/0"));
+        assert_ne!(key(&machine, "/dev/0"), key(&other, "/dev/0"));
+        assert_ne!(key(&machine, "/dev/0"), key(&machine, "/dev/1"));
     }
 
     #[test]

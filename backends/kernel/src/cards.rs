@@ -39,6 +39,8 @@ pub struct CardClass {
     pub default: &'static str,
     /// True if a card is opened for one program alone, by [`System::open_exclusive`].
     pub exclusive: bool,
+    /// The kinds of emulated cards: the first words of paths that name them.
+    pub emulated: &'static [&'static str],
     /// The driver's own meanings of errors of an open. The rest has [common ones](crate::card_file::Reason).
     pub open_errors: &'static [OpenError],
 }
@@ -99,6 +101,8 @@ impl Attributes<'_> {
 
 /// The card that the path of a URI names, not opened yet.
 pub struct NamedCard<P: ?Sized> {
+    /// Its key among the cards that this process has open, the same by its node and by a descriptor.
+    pub key: CardKey,
     /// The system that it is opened on.
     pub system: Arc<dyn System>,
     /// The node to open, or the open descriptor.
@@ -107,17 +111,6 @@ pub struct NamedCard<P: ?Sized> {
     pub programs: Option<Arc<P>>,
     /// How many threads of this process execute for it, if it is emulated here.
     pub workers: Option<usize>,
-}
-
-impl<P: ?Sized> NamedCard<P> {
-    /// Its key among the cards that this process has open.
-    pub fn key(&self) -> Result<CardKey, Failure> {
-        match &self.handle {
-            CardHandle::Node(node) if self.workers.is_some() => Ok(CardKey::emulated(&self.system, node)),
-            CardHandle::Node(node) => Ok(CardKey::of_node(node)),
-            CardHandle::Descriptor(number) => CardKey::of_file(descriptor(*number)?),
-        }
-    }
 }
 
 /// A descriptor of this process by its number; [`borrow`] says who keeps it open.
@@ -201,13 +194,10 @@ impl CardClass {
         })
     }
 
-    /// The kind and the number of the emulated card that a path names, if it names one of these kinds.
-    fn emulated(
-        &self,
-        kinds: &'static [&'static str],
-        path: &str,
-    ) -> Result<Option<(&'static str, usize)>, Failure> {
-        let Some((kind, rest)) = kinds.iter().find_map(|kind| Some((*kind, path.strip_prefix(kind)?))) else {
+    /// The kind and the number of the emulated card that a path names, if it names one.
+    fn emulated(&self, path: &str) -> Result<Option<(&'static str, usize)>, Failure> {
+        let mut kinds = self.emulated.iter();
+        let Some((kind, rest)) = kinds.find_map(|kind| Some((*kind, path.strip_prefix(kind)?))) else {
             return Ok(None);
         };
         let number =
@@ -228,12 +218,12 @@ impl CardClass {
         parameters: &mut Parameters<'_>,
         list: impl FnOnce(&dyn System) -> Result<Vec<ListedCard>, Failure>,
     ) -> Result<NamedCard<P>, Failure> {
-        let default = std::env::var(self.default).unwrap_or_default();
-        let path = if path.is_empty() { default.as_str() } else { path };
+        let default = std::env::var_os(self.default).unwrap_or_default();
+        let path = if path.is_empty() { &*default.to_string_lossy() } else { path };
         if let Some(number) = path.strip_prefix("fd/") {
             return self.adopt::<E, P>(number);
         }
-        if let Some((kind, number)) = self.emulated(E::KINDS, path)? {
+        if let Some((kind, number)) = self.emulated(path)? {
             parameters.declare(E::PARAMETERS);
             return E::find(kind, number, parameters).map(NamedCard::from);
         }
@@ -267,7 +257,11 @@ impl CardClass {
 
     /// A card of the system that this runs on, which another process may emulate.
     fn of_system<E: Emulation<P>, P: ?Sized>(handle: CardHandle) -> Result<NamedCard<P>, Failure> {
-        Ok(NamedCard { system: Arc::new(Linux), handle, programs: E::supervisor()?, workers: None })
+        let key = match &handle {
+            CardHandle::Node(node) => CardKey::of_node(node),
+            CardHandle::Descriptor(number) => CardKey::of_file(descriptor(*number)?)?,
+        };
+        Ok(NamedCard { key, system: Arc::new(Linux), handle, programs: E::supervisor()?, workers: None })
     }
 
     /// The parameters of a listed device: the driver's, and the emulation's if the device is emulated.
@@ -276,18 +270,18 @@ impl CardClass {
         info: &DeviceInfo,
         own: &[Parameter],
     ) -> Vec<Parameter> {
-        if self.is_emulated::<E, P>(info) { [own, E::PARAMETERS].concat() } else { own.to_vec() }
+        if self.is_emulated(info) { [own, E::PARAMETERS].concat() } else { own.to_vec() }
     }
 
     /// True if a listed device is an emulated one.
-    pub fn is_emulated<E: Emulation<P>, P: ?Sized>(&self, info: &DeviceInfo) -> bool {
-        matches!(self.emulated(E::KINDS, &info.path), Ok(Some(_)))
+    pub fn is_emulated(&self, info: &DeviceInfo) -> bool {
+        matches!(self.emulated(&info.path), Ok(Some(_)))
     }
 
     /// The first lines of a listed device's description, for people: its name, and what the driver was proved on.
     pub fn heading<E: Emulation<P>, P: ?Sized>(&self, info: &DeviceInfo) -> String {
         let DeviceInfo { path, name } = info;
-        if !self.is_emulated::<E, P>(info) {
+        if !self.is_emulated(info) {
             return format!("# {name}\n- evidence: none on silicon yet");
         }
         let cards = E::PARAMETERS.iter().find(|parameter| parameter.name == "cards");
@@ -312,7 +306,8 @@ impl CardClass {
 impl<P: ?Sized> From<EmulatedCard<P>> for NamedCard<P> {
     fn from(card: EmulatedCard<P>) -> Self {
         let EmulatedCard { system, node, programs, workers } = card;
-        Self { system, handle: CardHandle::Node(node), programs, workers: Some(workers) }
+        let key = CardKey::emulated(&system, &node);
+        Self { key, system, handle: CardHandle::Node(node), programs, workers: Some(workers) }
     }
 }
 
@@ -320,7 +315,9 @@ impl<P: ?Sized> From<EmulatedCard<P>> for NamedCard<P> {
 pub(crate) mod tests {
     use super::*;
     use crate::NoEmulation;
+    use std::ffi::OsStr;
     use std::os::fd::OwnedFd;
+    use std::os::unix::ffi::OsStrExt;
 
     pub(crate) const CLASS: CardClass = CardClass {
         driver: "device",
@@ -330,6 +327,7 @@ pub(crate) mod tests {
         node: "/dev/accel/accel",
         default: "HAL_DEVICE_DEFAULT",
         exclusive: false,
+        emulated: &["emulated", "simulated"],
         open_errors: &[],
     };
 
@@ -402,6 +400,13 @@ pub(crate) mod tests {
         assert_eq!(list(None), [0, 2, 10, 300]);
     }
 
+    /// Cards may be there, and are not left out in silence.
+    #[test]
+    fn class_that_cannot_be_read_is_an_error() {
+        let class = CardClass { folder: "/dev/null", ..CLASS };
+        assert_eq!(class.list(&Linux, |_| None).unwrap_err().code(), Code::Unavailable);
+    }
+
     /// `N` is the node with this number; a container need not have `/sys`.
     #[test]
     fn number_names_a_node_where_the_system_lists_nothing() {
@@ -419,13 +424,32 @@ pub(crate) mod tests {
 
     #[test]
     fn emulated_card_has_to_be_named() {
-        let emulated = |path| CLASS.emulated(&["emulated", "simulated"], path);
+        let emulated = |path| CLASS.emulated(path);
         assert_eq!(emulated("").unwrap(), None);
         assert_eq!(emulated("0").unwrap(), None);
         assert_eq!(emulated("emulated").unwrap(), Some(("emulated", 0)));
         assert_eq!(emulated("emulated/1").unwrap(), Some(("emulated", 1)));
         assert_eq!(emulated("simulated/2").unwrap(), Some(("simulated", 2)));
         assert!(emulated("emulated1").is_err() && emulated("emulated/x").is_err());
+    }
+
+    /// A card that is named is that card or an error, also where the name is no text.
+    #[test]
+    fn path_of_the_environment_is_taken_where_a_uri_has_none() {
+        let class = CardClass { default: "HAL_TEST_OF_CARDS_DEFAULT", ..CLASS };
+        let resolve = |path: &str, default: &[u8]| {
+            // SAFETY: no other test reads this variable, and none calls C code that reads the environment.
+            unsafe { std::env::set_var(class.default, OsStr::from_bytes(default)) };
+            let mut parameters = Parameters::new("device", []);
+            let found = class.resolve::<NoEmulation, ()>(path, &mut parameters, |_| Ok(cards()));
+            found.map(|card| card.handle).map_err(|failure| failure.code())
+        };
+        let node = |number: u32| Ok(CardHandle::Node(CLASS.node_of(number)));
+        assert_eq!(resolve("", b""), node(2));
+        assert_eq!(resolve("", b"10"), node(10));
+        assert_eq!(resolve("2", b"10"), node(2));
+        assert_eq!(resolve("", b"emulated"), Err(Code::Unimplemented));
+        assert_eq!(resolve("", b"\xff"), Err(Code::NotFound));
     }
 
     #[test]
@@ -444,11 +468,7 @@ pub(crate) mod tests {
             assert_eq!(resolve(path).unwrap(), CardHandle::Node(node.into()), "{path}");
         }
         assert_eq!(resolve("0").unwrap_err().code(), Code::NotFound);
-        for path in ["emulated", "ttsim", "ttsim/1"] {
-            let refused = resolve(path).unwrap_err();
-            assert_eq!(refused.code(), Code::Unimplemented, "{path}");
-            assert!(refused.message().contains("feature `emulated`"), "{refused}");
-        }
+        assert_eq!(resolve("emulated").unwrap_err().code(), Code::Unimplemented);
         for path in ["fd/-1", "fd/9999", "fd/x"] {
             assert_eq!(resolve(path).unwrap_err().code(), Code::InvalidArgument, "{path}");
         }

@@ -14,9 +14,6 @@ use std::sync::Arc;
 
 /// Emulated cards of one driver. `P` is what the driver asks of them to run host programs, if they do.
 pub trait Emulation<P: ?Sized>: Send + Sync + 'static {
-    /// The kinds of emulated cards: the first words of paths that name them.
-    const KINDS: &'static [&'static str] = &["emulated"];
-
     /// The parameters that [`find`](Self::find) takes, beside the driver's own.
     const PARAMETERS: &'static [Parameter];
 
@@ -66,8 +63,6 @@ pub trait ProgramHost: Send + Sync {
 pub struct NoEmulation;
 
 impl<P: ?Sized> Emulation<P> for NoEmulation {
-    /// Those of all emulations, to answer each with how to get it.
-    const KINDS: &'static [&'static str] = &["emulated", "ttsim"];
     const PARAMETERS: &'static [Parameter] = &[];
 
     fn devices() -> Vec<DeviceInfo> {

@@ -247,6 +247,32 @@ mod tests {
     }
 
     #[test]
+    fn mapping_is_of_its_offset_and_ends_with_its_last_range() {
+        let file = rustix::fs::memfd_create("mapping-that-ends", MemfdFlags::CLOEXEC).unwrap();
+        rustix::io::pwrite(&file, &[7; 8192], 4096).unwrap();
+        let range = Linux.map(file.as_fd(), 4096, 4096).unwrap();
+        let mut byte = [0];
+        assert!(range.read(0, &mut byte));
+        assert_eq!(byte, [7]);
+        let is_mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().contains("mapping-that-ends");
+        let part = range.slice(8, 8);
+        drop(range);
+        assert!(is_mapped());
+        drop(part);
+        assert!(!is_mapped());
+    }
+
+    /// A program that this one starts would keep the card busy.
+    #[test]
+    fn files_are_not_inherited_by_other_programs() {
+        let node = Path::new("/dev/null");
+        for file in [Linux.open(node), Linux.open_exclusive(node)] {
+            let flags = rustix::io::fcntl_getfd(file.unwrap()).unwrap();
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+        }
+    }
+
+    #[test]
     fn holder_of_a_node_is_found_by_a_link_to_it() {
         let folder = std::env::temp_dir().join(format!("hal-kernel-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
@@ -270,6 +296,8 @@ mod tests {
         assert_eq!(bytes, [0xff; 8]);
         assert_eq!(Linux.ioctl(terminal.as_fd(), NUMBER, &mut bytes[..4]), Ok(()));
         assert_eq!(bytes[4..], [0xff; 4]);
+        let null = Linux.open(Path::new("/dev/null")).unwrap();
+        assert_eq!(Linux.ioctl(null.as_fd(), NUMBER, &mut bytes), Err(Errno::NOTTY));
     }
 
     #[test]

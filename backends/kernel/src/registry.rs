@@ -3,7 +3,7 @@
 //! The things that a process has open, each once.
 //!
 //! A card has one user at a time, but a program may open it several times, from several threads at once. A
-//! [`Registry`] finds an open card by its keys. Of the threads that ask for one key, one opens the card, without the
+//! [`Registry`] finds an open card by its key. Of the threads that ask for one key, one opens the card, without the
 //! lock, and the others get the same. A thread that asks for another key does not wait.
 //!
 //! An open card has a [`Registration`], which ends in two steps:
@@ -30,13 +30,14 @@ struct RegistryState<K, T> {
 
 struct RegistryEntry<K, T> {
     number: u64,
-    keys: Vec<K>,
+    /// `None` if no request can get it.
+    key: Option<K>,
     /// `None` while it is being made.
     made: Option<Weak<T>>,
     /// True if later requests do not get it.
     given_up: bool,
-    /// True while it is being opened, and until another one can be.
-    opening: bool,
+    /// True until another thing can be opened under its key.
+    reserved: bool,
 }
 
 impl<K, T> RegistryEntry<K, T> {
@@ -47,7 +48,7 @@ impl<K, T> RegistryEntry<K, T> {
 
     /// True if a request has to wait.
     fn is_taken(&self) -> bool {
-        self.opening || self.made.is_none()
+        self.reserved || self.made.is_none()
     }
 
     fn is_over(&self) -> bool {
@@ -61,11 +62,11 @@ impl<K, T> RegistryState<K, T> {
     }
 
     /// Adds an entry and removes those that are over.
-    fn add(&mut self, keys: Vec<K>, made: Option<Weak<T>>) -> u64 {
+    fn add(&mut self, key: Option<K>, made: Option<Weak<T>>) -> u64 {
         self.entries.retain(|entry| !entry.is_over());
         self.last += 1;
-        let opening = made.is_none();
-        self.entries.push(RegistryEntry { number: self.last, keys, made, given_up: false, opening });
+        let reserved = made.is_none();
+        self.entries.push(RegistryEntry { number: self.last, key, made, given_up: false, reserved });
         self.last
     }
 }
@@ -76,7 +77,7 @@ trait Registrations: Send + Sync {
     fn free(&self, number: u64);
 }
 
-/// An entry of a registry. Until it is dropped or freed, no other thing can be opened under its keys.
+/// An entry of a registry. Until it is dropped or freed, no other thing can be opened under its key.
 pub struct Registration {
     registry: &'static dyn Registrations,
     number: u64,
@@ -93,7 +94,7 @@ impl Registration {
         self.registry.free(self.number);
     }
 
-    /// Gives the thing up and frees its keys.
+    /// Gives the thing up and frees its key.
     pub fn release(&self) {
         self.give_up();
         self.free();
@@ -136,7 +137,7 @@ impl<K, T> Registry<K, T> {
     /// Holds something alone, which nevertheless is [found](Self::find).
     pub fn private(&self, thing: T) -> Arc<T> {
         let thing = Arc::new(thing);
-        self.state.lock().add(Vec::new(), Some(Arc::downgrade(&thing)));
+        self.state.lock().add(None, Some(Arc::downgrade(&thing)));
         thing
     }
 
@@ -150,20 +151,7 @@ impl<K, T> Registry<K, T> {
 }
 
 impl<K: PartialEq + Send, T: Send + Sync> Registry<K, T> {
-    /// Something that is open is known by another key as well.
-    pub fn name(&self, thing: &Arc<T>, key: K) {
-        let mut state = self.state.lock();
-        let of = |entry: &&mut RegistryEntry<K, T>| {
-            entry.made.as_ref().is_some_and(|made| std::ptr::eq(made.as_ptr(), Arc::as_ptr(thing)))
-        };
-        if let Some(entry) = state.entries.iter_mut().find(of)
-            && !entry.keys.contains(&key)
-        {
-            entry.keys.push(key);
-        }
-    }
-
-    /// Returns the thing that is open under a key, or makes it. If another thread is making it, or its keys are not
+    /// Returns the thing that is open under a key, or makes it. If another thread is making it, or its key is not
     /// free, waits up to `until`; then `make` is called, and reports what is in its way.
     pub fn open<E>(
         &'static self,
@@ -174,7 +162,7 @@ impl<K: PartialEq + Send, T: Send + Sync> Registry<K, T> {
         let number = {
             let mut state = self.state.lock();
             loop {
-                let mut same = state.entries.iter().filter(|entry| entry.keys.contains(&key));
+                let mut same = state.entries.iter().filter(|entry| entry.key.as_ref() == Some(&key));
                 if let Some(thing) = same.clone().find_map(RegistryEntry::get) {
                     return Ok(thing);
                 }
@@ -189,7 +177,7 @@ impl<K: PartialEq + Send, T: Send + Sync> Registry<K, T> {
                     }
                 }
             }
-            state.add(vec![key], None)
+            state.add(Some(key), None)
         };
         let making = Making { registry: self, number };
         let thing = Arc::new(make(Registration { registry: self, number })?);
@@ -211,7 +199,7 @@ impl<K: Send, T: Send + Sync> Registrations for Registry<K, T> {
 
     fn free(&self, number: u64) {
         if let Some(entry) = self.state.lock().entry(number) {
-            entry.opening = false;
+            entry.reserved = false;
         }
         self.changed.notify_all();
     }

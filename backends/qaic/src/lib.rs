@@ -64,7 +64,7 @@ pub use memory::Memory;
 
 use hal_backend::{DeviceInfo, Driver, Failure, Parameter, Parameters};
 use hal_kernel::cards::{CardHandle, NamedCard};
-use hal_kernel::{CardFile, Emulation, NoEmulation};
+use hal_kernel::{CardFile, CardKey, Emulation, NoEmulation};
 use hal_qaic_abi::programs::CardPrograms;
 use kmd::{CARDS, Card, Device as Client, Linux, ModuleSettings, System, cards};
 use options::{Options, PARAMETERS};
@@ -91,8 +91,8 @@ impl Qaic {
         programs: Option<Arc<dyn CardPrograms>>,
         parameters: &mut Parameters<'_>,
     ) -> Result<QaicDevice, Failure> {
-        let handle = CardHandle::Node(node.to_owned());
-        open(NamedCard { system, handle, programs, workers: None }, &Options::read(parameters)?)
+        let (key, handle) = (CardKey::emulated(&system, node), CardHandle::Node(node.to_owned()));
+        open(NamedCard { key, system, handle, programs, workers: None }, &Options::read(parameters)?)
     }
 }
 
@@ -118,7 +118,7 @@ impl<E: Emulation<dyn CardPrograms>> Driver for Qaic<E> {
     }
 
     fn describe(&self, info: &DeviceInfo) -> String {
-        let (state, host) = if CARDS.is_emulated::<E, _>(info) {
+        let (state, host) = if CARDS.is_emulated(info) {
             (String::new(), " and IREE's host executables")
         } else {
             let card = cards(&Linux).ok().and_then(|cards| CARDS.find(&cards, &info.path).ok());

@@ -129,6 +129,17 @@ mod tests {
         assert!(failure.message().contains("tenstorrent://emulated"), "{failure}");
     }
 
+    /// A driver that has no emulators knows the names of their cards.
+    #[test]
+    fn build_without_emulators_says_so_for_each_kind_of_card() {
+        for path in ["emulated", "emulated/1", "ttsim", "ttsim/0"] {
+            let mut parameters = Parameters::new("tenstorrent", []);
+            let refused =
+                super::Tenstorrent::<NoEmulation>::create().open(path, &mut parameters).unwrap_err();
+            assert_eq!(refused.code(), Code::Unimplemented, "{path}: {refused}");
+        }
+    }
+
     #[test]
     fn advice_differs_from_the_request() {
         let cases: &[(&str, &[&str])] = &[

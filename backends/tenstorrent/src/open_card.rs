@@ -47,7 +47,7 @@ impl OpenCard {
         };
         let begin = Instant::now();
         loop {
-            let open = OPEN.open(named.key()?, Some(begin + patience), |registration| {
+            let open = OPEN.open(named.key.clone(), Some(begin + patience), |registration| {
                 let left = patience.saturating_sub(begin.elapsed());
                 let card = Arc::new(Card::open(named.system.clone(), node, left)?);
                 let dram = Pool::dram(&card).ok_or_else(|| {
@@ -108,6 +108,7 @@ mod tests {
         let options = Options::read(&mut Parameters::new("tenstorrent", [("module", "2.9")])).unwrap();
         let machine = Emulator::new(options).unwrap();
         let named = NamedCard {
+            key: CardKey::emulated(&machine, node),
             system: machine.clone(),
             handle: CardHandle::Node(node.into()),
             programs: None,

@@ -25,8 +25,9 @@ pub trait EmulatedMachine: Send + Sync + Sized + 'static {
     /// Everything that makes one machine differ from another.
     type Options: Clone + PartialEq + Send + 'static;
 
-    /// Every machine of this process.
-    fn machines() -> &'static Registry<Self::Options, Emulator<Self>>;
+    /// Every machine of this process, by the process and the options: a forked process has none of its parent's
+    /// threads.
+    fn machines() -> &'static Registry<(u32, Self::Options), Emulator<Self>>;
 
     /// Makes a machine and starts its threads.
     fn start(options: Self::Options) -> Result<Running<Self>, Failure>;
@@ -160,7 +161,7 @@ impl<M: EmulatedMachine> Emulator<M> {
     /// Returns the machine with these options, and starts it if there is none.
     pub fn get(options: &M::Options) -> Result<Arc<Self>, Failure> {
         // A machine that is ending is not returned: the next one starts beside it.
-        M::machines().open(options.clone(), None, |_| Self::start(options.clone()))
+        M::machines().open((std::process::id(), options.clone()), None, |_| Self::start(options.clone()))
     }
 
     /// Starts a machine for the caller alone.

@@ -30,6 +30,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// `O_RDWR | O_CLOEXEC`.
@@ -65,6 +66,24 @@ fn receive(stream: &UnixStream) -> OwnedFd {
         Some(RecvAncillaryMessage::ScmRights(mut files)) => files.next().unwrap(),
         _ => panic!("no descriptor came"),
     }
+}
+
+/// The threads of a machine are not forked with it: a request would wait for ever.
+#[test]
+fn forked_process_has_a_machine_of_its_own() {
+    let _alone = ALONE.lock();
+    let options = options(SECOND);
+    let machine = Emulator::get(&options).unwrap();
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let found = Emulator::get(&options);
+        let is_another = found.is_ok_and(|found| !Arc::ptr_eq(&found, &machine));
+        unsafe { libc::_exit(i32::from(!is_another)) };
+    }
+    let mut status = -1;
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(status, 0, "it got a machine without threads");
+    assert!(Arc::ptr_eq(&machine, &Emulator::get(&options).unwrap()));
 }
 
 /// Starts this test again as another process, with one end of a socket for its input.

@@ -21,7 +21,6 @@ const LIBRARY: &str = "ttsim";
 const LIBRARY_VARIABLE: &str = "LIBTTSIM";
 
 impl Emulation<()> for Emulated {
-    const KINDS: &'static [&'static str] = &["emulated", LIBRARY];
     const PARAMETERS: &'static [Parameter] = options::PARAMETERS;
 
     fn devices() -> Vec<DeviceInfo> {

@@ -68,8 +68,8 @@ fn length<T>(input: usize) -> u32 {
 impl EmulatedMachine for Machine {
     type Options = Options;
 
-    fn machines() -> &'static Registry<Options, Emulator> {
-        static MACHINES: Registry<Options, Emulator> = Registry::new();
+    fn machines() -> &'static Registry<(u32, Options), Emulator> {
+        static MACHINES: Registry<(u32, Options), Emulator> = Registry::new();
         &MACHINES
     }
 

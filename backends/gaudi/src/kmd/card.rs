@@ -14,12 +14,12 @@ use super::uapi::{Abi, Call, HwIpInfo, InfoIn, info, status};
 use super::{Errno, System};
 use crate::generation::Generation;
 use hal_backend::{Code, Failure};
+use hal_kernel::CardFile;
 use hal_kernel::drm::Unidentified;
 use hal_kernel::registry::Registration;
-use hal_kernel::{CardFile, CardKey};
 use parking_lot::RwLock;
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -224,11 +224,6 @@ impl Card {
     /// True if its file is open.
     pub fn is_open(&self) -> bool {
         self.file.read().is_some()
-    }
-
-    /// The key of its file, while it is open.
-    pub(crate) fn key(&self) -> Option<CardKey> {
-        self.file.read().as_ref().and_then(|file| CardKey::of_file(file.as_fd()).ok())
     }
 
     /// Its name in messages: the path that it was opened by.

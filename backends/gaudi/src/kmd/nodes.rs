@@ -18,6 +18,7 @@ pub const CARDS: CardClass = CardClass {
     node: "/dev/accel/accel",
     default: "HAL_GAUDI_DEFAULT",
     exclusive: false,
+    emulated: &["emulated"],
     open_errors: &[
         OpenError {
             errno: Errno::AGAIN,

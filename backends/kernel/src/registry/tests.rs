@@ -31,8 +31,6 @@ fn things_of_one_key_are_one_while_they_live() {
     let private = registry.private(3);
     assert!(!Arc::ptr_eq(&private, &plain(registry, 3)), "a private entry was given out");
     assert!(registry.find(|&thing| thing == 3).is_some_and(|found| Arc::ptr_eq(&found, &private)));
-    registry.name(&two, 7);
-    assert!(Arc::ptr_eq(&two, &plain(registry, 7)), "it is known by another key too");
     drop((one, private));
     assert!(registry.find(|&thing| thing == 1).is_none());
     let _again = plain(registry, 1);
@@ -83,6 +81,7 @@ fn thing_that_is_given_up_is_shared_no_more_and_replaced_once_released() {
     let lost = registry.open(1, None, |place| sender.send(place).map(|()| 1)).unwrap();
     let place = receiver.recv().unwrap();
     place.give_up();
+    assert!(registry.find(|&thing| thing == 1).is_some(), "its holders still have it");
     assert_eq!(registry.open(1, Some(Instant::now()), |_| Err::<u32, _>("held")).unwrap_err(), "held");
     place.release();
     let next = plain(registry, 1);
@@ -115,6 +114,97 @@ fn one_thread_makes_it_and_other_keys_do_not_wait() {
         go.send(()).unwrap();
         assert!(Arc::ptr_eq(&slow.join().unwrap().unwrap(), &other.join().unwrap().unwrap()));
     });
+}
+
+/// The first thing of a key is held while the second, which was opened late, is free.
+#[test]
+fn request_waits_for_every_thing_of_its_key() {
+    let registry = registry();
+    let (sender, receiver) = mpsc::channel();
+    let open = |until| registry.open(1, until, |place| sender.send(place).map(|()| 1)).unwrap();
+    let (first, place) = (open(None), receiver.recv().unwrap());
+    place.give_up();
+    let second = open(Some(Instant::now()));
+    receiver.recv().unwrap().release();
+    let begin = Instant::now();
+    let patience = Duration::from_millis(20);
+    assert_eq!(registry.open(1, Some(begin + patience), |_| Err::<u32, _>("held")).unwrap_err(), "held");
+    assert!(begin.elapsed() >= patience);
+    drop((first, second));
+}
+
+/// A thread that sleeps until a key is free or made, and has had the time to fall asleep.
+fn wait_for<'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    registry: &'static Registry<u32, u32>,
+    key: u32,
+) -> thread::ScopedJoinHandle<'scope, Arc<u32>> {
+    let waiting = scope.spawn(move || registry.open(key, long(), |_| Ok::<_, Infallible>(key)).unwrap());
+    thread::sleep(Duration::from_millis(50));
+    waiting
+}
+
+/// Threads that wait for other keys have slept for longer.
+#[test]
+fn threads_are_woken_whatever_others_wait_for() {
+    let registry = registry();
+    let (sender, receiver) = mpsc::channel();
+    let places = [1, 2].map(|key| {
+        drop(registry.open(key, None, |place| sender.send(place).map(|()| key)).unwrap());
+        receiver.recv().unwrap()
+    });
+    thread::scope(|scope| {
+        let waiting = [1, 2].map(|key| wait_for(scope, registry, key));
+        let begin = Instant::now();
+        for (place, thread) in places.into_iter().zip(waiting).rev() {
+            drop(place);
+            thread.join().unwrap();
+            assert!(begin.elapsed() < Duration::from_secs(20), "the key was free");
+        }
+        let makers = [3, 4].map(|key| {
+            let (begun, has_begun) = mpsc::channel();
+            let (go, may_go) = mpsc::channel::<()>();
+            scope.spawn(move || {
+                let made = registry.open(key, None, |place| {
+                    drop(place);
+                    begun.send(()).unwrap();
+                    may_go.recv().unwrap();
+                    Ok::<_, Infallible>(key)
+                });
+                drop(made);
+            });
+            has_begun.recv().unwrap();
+            go
+        });
+        let waiting = [3, 4].map(|key| wait_for(scope, registry, key));
+        let begin = Instant::now();
+        for (go, thread) in makers.into_iter().zip(waiting).rev() {
+            go.send(()).unwrap();
+            thread.join().unwrap();
+            assert!(begin.elapsed() < Duration::from_secs(20), "it was made");
+        }
+    });
+}
+
+/// A thing whose end calls the registry.
+struct Placed {
+    _place: Registration,
+}
+
+#[test]
+fn thing_may_end_while_it_is_looked_at() {
+    let registry = registry();
+    let opened = registry.open(1, None, |place| Ok::<_, Infallible>(Placed { _place: place })).unwrap();
+    let last = Mutex::new(Some(opened));
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let found = registry.find(|_| {
+            drop(last.lock().take());
+            false
+        });
+        sender.send(found.is_none())
+    });
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(true), "it waits for itself");
 }
 
 /// Also where it is not an error that ends it, but a panic.

@@ -21,6 +21,7 @@ pub const CARDS: CardClass = CardClass {
     node: "/dev/accel/accel",
     default: "HAL_QAIC_DEFAULT",
     exclusive: false,
+    emulated: &["emulated"],
     open_errors: &[OpenError {
         errno: Errno::NODEV,
         retry: Retry::Patiently,

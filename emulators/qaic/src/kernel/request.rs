@@ -42,8 +42,8 @@ impl Machine {
 impl EmulatedMachine for Machine {
     type Options = Options;
 
-    fn machines() -> &'static Registry<Options, Emulator> {
-        static MACHINES: Registry<Options, Emulator> = Registry::new();
+    fn machines() -> &'static Registry<(u32, Options), Emulator> {
+        static MACHINES: Registry<(u32, Options), Emulator> = Registry::new();
         &MACHINES
     }
 
