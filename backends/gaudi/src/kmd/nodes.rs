@@ -30,8 +30,8 @@ pub const CARDS: CardClass = CardClass {
             errno: Errno::PERM,
             retry: Retry::Never,
             reason: Reason::Unusable(
-                "is broken or waits for a reset; reset it, or load its driver again. In a container, the card may not be \
-                 passed into it",
+                "is broken or waits for a reset; reset it, or load its driver again. In a container, the card may \
+                 not be passed into it",
             ),
         },
     ],

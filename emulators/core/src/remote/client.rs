@@ -210,7 +210,8 @@ fn binding(place: &Binding, files: &[OwnedFd]) -> Result<HostRange, String> {
     let file = usize::try_from(file).ok().and_then(|file| files.get(file));
     let file = file.ok_or("a file of a binding did not come along")?;
     let skip = place % PAGE;
-    let whole = usize::try_from(skip + length).map_err(|_| "a binding is too long")?;
+    let whole = skip.checked_add(length).and_then(|whole| usize::try_from(whole).ok());
+    let whole = whole.ok_or("a binding is too long")?;
     let range = map_shared(file.as_fd(), whole, place - skip)
         .map_err(|errno| format!("a binding cannot be mapped: {errno}"))?;
     range.slice(skip, length).ok_or_else(|| "a binding is longer than its memory".to_owned())
