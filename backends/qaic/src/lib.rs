@@ -154,6 +154,7 @@ mod tests {
 
     type Qaic = super::Qaic<emulator_qaic::Emulated>;
     use hal_backend::Code;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn creating_the_driver_touches_nothing_and_a_missing_card_is_refused() {
@@ -161,6 +162,16 @@ mod tests {
             Qaic::create().open("/dev/accel/accel9999", &mut Parameters::new("qaic", [])).unwrap_err();
         assert_eq!(failure.code(), Code::NotFound);
         assert!(failure.message().contains("accel9999"), "{failure}");
+    }
+
+    /// The file is the emulated machine's, which alone answers requests of it.
+    #[test]
+    fn descriptor_of_an_emulated_card_is_adopted() {
+        let options = emulator_qaic::Options::read(&mut Parameters::new("qaic", [])).unwrap();
+        let machine = emulator_qaic::Emulator::new(options).unwrap();
+        let file = machine.open(Path::new("/dev/accel/accel0")).unwrap();
+        Qaic::open_uri(&format!("qaic://fd/{}", file.as_raw_fd())).unwrap();
+        machine.close(file);
     }
 
     #[test]
