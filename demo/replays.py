@@ -14,8 +14,8 @@ from demo import random, safetensors
 from harness import LLVM_CPU, LOCAL, MODELS, OUT, RISCV32, TOOLS
 from harness import Failed, attempt, compile_model, note, run, summary
 
-# IREE's local drivers tell of no parameters of functions, and its replay takes two executables for different ones
-# if they tell of different parameters.
+# IREE's local drivers report no parameters of functions, and its replay takes two executables for different ones
+# if they report different parameters.
 RECORDED = [
     "local-task",
     "mock://?reflection=none",

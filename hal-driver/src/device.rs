@@ -281,8 +281,8 @@ fn check_properties(properties: &Properties) -> Result {
     }
     for (number, heap) in properties.heaps.iter().enumerate() {
         let alignments = [Some(heap.alignment), heap.import_alignment];
-        if let Some(crooked) = alignments.into_iter().flatten().find(|number| !number.is_power_of_two()) {
-            return bug(format!("aligns memory of heap {number} to {crooked}, which is no power of two"));
+        if let Some(wrong) = alignments.into_iter().flatten().find(|number| !number.is_power_of_two()) {
+            return bug(format!("aligns memory of heap {number} to {wrong}, which is no power of two"));
         }
     }
     Ok(())

@@ -3,13 +3,13 @@
 //! The HAL driver and its factory: names, enumeration, and opening devices by path or number.
 
 use crate::command::collectives::channel::CollectiveSettings;
-use crate::command::collectives::launcher_rank::expand;
 use crate::command::executable::Reflection;
 use crate::device::HalDevice;
 use crate::ffi::object::{
     Borrowed, Header, HostAllocator, Out, allocate, free, named, required, resource, slice,
 };
 use crate::ffi::status::{Result, check, guard, guard_or, invalid, text, view};
+use crate::launcher_rank::expand;
 use hal_backend::{DeviceInfo, Driver, Parameter, Parameters};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;

@@ -40,8 +40,9 @@
 //! - `command/`: command buffer and event (`command_buffer.rs`, `record.rs`, captured bytes in `update_staging.rs`);
 //!   executable and executable cache (`executable.rs`, host executables in `host_program.rs`).
 //! - `command/collectives/`: channel (`channel.rs`), recorded collectives (`record.rs`), one execution of them
-//!   (`execution.rs`, `running.rs`), the ranks in a launcher's environment (`launcher_rank.rs`).
-//! - `memory/`: allocator (`allocator.rs`; heaps in `heap.rs`, file descriptors in `external.rs`); buffer
+//!   (`execution.rs`, `running.rs`).
+//! - `memory/`: allocator (`allocator.rs`; heaps in `heap.rs`, memory of the program in `import.rs`,
+//!   file descriptors in `shared_memory.rs`); buffer
 //!   (`buffer.rs` over `backing.rs`; a range of any driver's buffer in `buffer_range.rs`, its memory in
 //!   `resolve.rs`); pools and stream-ordered allocation (`pools.rs`, `alloca.rs`, `reservation.rs`,
 //!   `transient.rs`); bounce buffers for memory of other devices (`bounce_buffer.rs`, `ranges.rs`, for drivers that
@@ -49,6 +50,7 @@
 //! - `sync/`: semaphore (`semaphore.rs`, `semaphore/`), frontiers and axes (`frontier.rs`), proactor
 //!   (`proactor.rs`), write-backs before a signal (`write_back.rs`), polling for collectives during a wait
 //!   (`poll_collectives.rs`), threads for calls that block (`host_pool.rs`) and for teardown (`teardown.rs`).
+//! - `launcher_rank.rs`: the ranks of this process in its job, from its launcher's environment.
 //! - `ffi/`: C objects as types (`object.rs`), statuses (`status.rs`), constants (`constants.rs`).
 //!
 //! A module uses those below it in this list, never one above.
@@ -60,6 +62,7 @@ mod drivers;
 mod ffi;
 #[cfg(feature = "gaudi")]
 pub mod gaudi_dma;
+mod launcher_rank;
 mod memory;
 mod sync;
 #[cfg(test)]

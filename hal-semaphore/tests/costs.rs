@@ -23,7 +23,7 @@ use fake::Fake;
 use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 use hal_semaphore::testing::Seeded;
 use hal_semaphore::*;
-use rig::{Devices, LIMIT, Moment, Rig, broken, device, within};
+use rig::{Devices, LIMIT, Moment, TestEngine, broken, device, within};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ impl Clock for Meanwhile {
 /// does when it drops a request. The long-lived semaphore must not remember the wait (S7).
 #[test]
 fn host_wait_that_fails_leaves_nothing_behind() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let never = rig.semaphore();
     let request = || {
         let own = rig.semaphore();
@@ -92,7 +92,7 @@ fn cancelled_operation_of_a_full_queue_leaves_nothing_behind() {
 /// The same for cancelled operations, of a device and of the host, that wait for a semaphore (S7).
 #[test]
 fn cancelled_blocked_operation_leaves_nothing_behind() {
-    let rig = Rig::new(2, NativeWaits::Events);
+    let rig = TestEngine::new(2, NativeWaits::Events);
     let never = rig.semaphore();
     let submit_and_cancel = |round: usize| {
         let action = [Action::Queue, Action::Host][round / 2 % 2];
@@ -109,7 +109,7 @@ fn cancelled_blocked_operation_leaves_nothing_behind() {
 /// it has ended (S7).
 #[test]
 fn cancelled_operation_with_some_ordered_waits_leaves_nothing_behind() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let [never, coming] = rig.semaphores();
     rig.job(0, &[], &[(&coming, 1)], 1);
     let submit_and_cancel = || {
@@ -126,7 +126,7 @@ fn cancelled_operation_with_some_ordered_waits_leaves_nothing_behind() {
 /// timeline waits forever and another one is promised more and more and does not move. Without the operations,
 /// the rest is the memory of the promises.
 fn kept_of_cancelled(native_waits: NativeWaits, seed: u64, with_operations: bool) -> i64 {
-    let rig = Rig::new(2, native_waits);
+    let rig = TestEngine::new(2, native_waits);
     let [never, coming] = rig.semaphores();
     let mut dice = Seeded::new(seed);
     let mut round = |value: u64| {
@@ -206,7 +206,7 @@ fn operation_refused_again_and_again_leaves_nothing_behind() {
 #[test]
 fn burst_of_wide_operations_leaves_the_memory_of_a_few() {
     const WIDE: usize = 512;
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 0);
     let waits: Vec<_> = std::iter::repeat_n((&x, 1), WIDE).collect();
@@ -295,7 +295,7 @@ fn wait_for_a_slow_device_polls_about_each_millisecond() {
 /// long before the last one is submitted (S7, S13).
 #[test]
 fn first_signal_of_a_long_drain_is_seen_early() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let [gate, first, rest] = rig.semaphores();
     let (taken, seen_at) = (AtomicUsize::new(0), Arc::new(OnceLock::new()));
     rig.always(Moment::SubmitEnds(0), {
@@ -324,7 +324,7 @@ fn first_signal_of_a_long_drain_is_seen_early() {
 /// ended: operations that an end releases do not wait for all of them (S13).
 #[test]
 fn report_of_a_burst_ends_a_few_jobs_at_a_time() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let x = rig.semaphore();
     let jobs = 5_000;
     for id in 1..=jobs {
@@ -344,8 +344,11 @@ fn report_of_a_burst_ends_a_few_jobs_at_a_time() {
 /// How long another thread, which submits to another queue, was kept out at most while one call processed a
 /// burst, without the time that either thread was ready to run and did not; and how long the burst had taken to
 /// submit, as a measure of the machine's speed.
-fn kept_out(submit: impl Fn(&Rig, &Semaphore, u64), release: impl FnOnce(&Rig, &Semaphore)) -> [Duration; 2] {
-    let rig = Rig::new(2, NativeWaits::None);
+fn kept_out(
+    submit: impl Fn(&TestEngine, &Semaphore, u64),
+    release: impl FnOnce(&TestEngine, &Semaphore),
+) -> [Duration; 2] {
+    let rig = TestEngine::new(2, NativeWaits::None);
     let x = rig.semaphore();
     let begin = Instant::now();
     for id in 1..=BURST {
@@ -404,7 +407,7 @@ fn assert_answers(what: &str, round: impl Fn() -> [Duration; 2]) {
 #[test]
 fn signal_that_releases_a_burst_lets_other_calls_in() {
     assert_answers("released", || {
-        let submit = |rig: &Rig, x: &Semaphore, id| {
+        let submit = |rig: &TestEngine, x: &Semaphore, id| {
             rig.job(0, &[(x, 1)], &[], id);
         };
         kept_out(submit, |_, x| x.signal(1).unwrap())
@@ -415,7 +418,7 @@ fn signal_that_releases_a_burst_lets_other_calls_in() {
 #[test]
 fn failure_of_a_burst_lets_other_calls_in() {
     assert_answers("failed", || {
-        let submit = |rig: &Rig, x: &Semaphore, id| {
+        let submit = |rig: &TestEngine, x: &Semaphore, id| {
             rig.job(0, &[(x, 1)], &[], id);
         };
         kept_out(submit, |_, x| assert!(x.fail(broken("given up"))))
@@ -426,7 +429,7 @@ fn failure_of_a_burst_lets_other_calls_in() {
 #[test]
 fn report_of_a_burst_lets_other_calls_in() {
     assert_answers("reported", || {
-        let submit = |rig: &Rig, x: &Semaphore, id| {
+        let submit = |rig: &TestEngine, x: &Semaphore, id| {
             rig.job(0, &[], &[(x, id)], id);
         };
         kept_out(submit, |rig, x| {
@@ -464,7 +467,7 @@ fn host_signal_past_many_signals_under_way_takes_no_longer_than_any() {
 /// them (S7).
 #[test]
 fn dropped_large_timelines_leave_nothing_behind() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let large = || {
         let x = rig.semaphore();
         for _ in 0..1100 {
@@ -503,7 +506,7 @@ fn trim_releases_a_timelines_memory_after_a_burst_of_signals() {
 #[test]
 fn dropped_timelines_leave_bounded_memory_behind() {
     let kept_by = |timelines| {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let come_and_go = || drop((0..timelines).map(|_| rig.semaphore()).collect::<Vec<_>>());
         counted(come_and_go).1.kept
     };
@@ -514,7 +517,7 @@ fn dropped_timelines_leave_bounded_memory_behind() {
 /// One thread waits for very many values of one timeline at once. `trim` releases that memory, too (S7).
 #[test]
 fn trim_releases_a_timelines_memory_after_a_wide_host_wait() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let x = rig.semaphore();
     let values: Vec<_> = (1..=20_000).map(|value| (x.clone(), value)).collect();
     let clock = Meanwhile(Mutex::new(Some(Box::new({
@@ -531,7 +534,7 @@ fn trim_releases_a_timelines_memory_after_a_wide_host_wait() {
 /// Callbacks that are taken back leave nothing with a timeline that stays (S7).
 #[test]
 fn unsubscribed_callback_leaves_nothing_behind() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let x = rig.semaphore();
     let come_and_go = |times| (0..times).for_each(|_| drop(x.subscribe(1, |_| ())));
     come_and_go(1000);
@@ -543,7 +546,7 @@ fn unsubscribed_callback_leaves_nothing_behind() {
 /// released while they waited (S7).
 #[test]
 fn trim_releases_a_timelines_memory_after_a_burst_of_waits() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let x = rig.semaphore();
     for burst in 1..=2 {
         let ((), allocated) = counted(|| {
@@ -564,7 +567,7 @@ fn trim_releases_a_timelines_memory_after_a_burst_of_waits() {
 /// promised, can fail (S7).
 #[test]
 fn trim_releases_a_timelines_memory_after_a_burst_of_failure_listeners() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let [never, coming] = rig.semaphores();
     rig.job(0, &[], &[(&coming, 1)], 1);
     rig.engine.trim();
@@ -604,7 +607,7 @@ fn job_that_stays_in_a_full_queue_listens_for_failures_once() {
 /// that (S7).
 #[test]
 fn trim_releases_a_queues_memory_after_operations_with_many_signals() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let ((), allocated) = counted(|| {
         let gate = rig.semaphore();
         let timelines: Vec<Semaphore> = (0..2000).map(|_| rig.semaphore()).collect();
@@ -649,7 +652,7 @@ fn signals_that_the_host_overtakes_leave_nothing_behind() {
 #[test]
 fn burst_of_callbacks_leaves_no_memory_behind() {
     for called in [false, true] {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let x = rig.semaphore();
         let ((), allocated) = counted(|| {
             let subscriptions: Vec<_> = (0..100_000).map(|_| x.subscribe(1, |_| ())).collect();

@@ -14,7 +14,7 @@ use std::process::Command;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Only these backends, or variants of them, such as mock/held
+    /// Only these backends, or variants of them, such as mock/host-waits
     #[arg(conflicts_with = "plugin")]
     backends: Vec<String>,
     #[command(flatten)]
@@ -81,7 +81,7 @@ const fn variant(name: &'static str, uri: &'static str, formats: &'static str) -
 /// that the host cannot map, native events, and little room.
 const VARIANTS: [Variant<'static>; 11] = [
     variant("mock", "mock", ""),
-    variant("mock/held", "mock://0?waits=none&queues=3", ""),
+    variant("mock/host-waits", "mock://0?waits=none&queues=3", ""),
     variant("mock/polled", "mock://0?completion=poll&heaps=2&waits=events&depth=4&queues=3", ""),
     variant("mock/descriptor", "mock://0?completion=descriptor", ""),
     variant("gaudi/gaudi1", "gaudi://emulated?generation=gaudi1", ""),
@@ -308,7 +308,7 @@ const FORMATS: [(&str, &[&str]); 5] = [
 pub(crate) fn testdata(tree: &Tree) -> Result<PathBuf> {
     let sources = setup::iree_source()?.join("runtime/src/iree/hal/cts/testdata");
     let folder = tree.folder().join("testdata");
-    let _turn = workspace::turn_at(&folder)?;
+    let _lock = workspace::lock_folder(&folder)?;
     for (format, flags) in FORMATS {
         fs::create_dir_all(folder.join(format))?;
         let flags = [&["--compile-mode=hal-executable"], flags].concat();
@@ -352,8 +352,8 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(called("gaudi"), ["gaudi/gaudi1", "gaudi/gaudi2"]);
-        assert_eq!(called("mock/held"), ["mock/held"]);
-        assert_eq!(called("mock"), ["mock", "mock/held", "mock/polled", "mock/descriptor"]);
+        assert_eq!(called("mock/host-waits"), ["mock/host-waits"]);
+        assert_eq!(called("mock"), ["mock", "mock/host-waits", "mock/polled", "mock/descriptor"]);
         assert!(called("moc").is_empty() && called("held").is_empty());
     }
 

@@ -131,7 +131,7 @@ impl Tree {
             arguments.push("-DHAL_DRIVER_PROFILE=asan".into());
         }
         let tree = Self { folder, python, arguments };
-        let _turn = workspace::turn_at(&tree.folder)?;
+        let _lock = workspace::lock_folder(&tree.folder)?;
         tree.cmake()?;
         Ok(tree)
     }
@@ -175,7 +175,7 @@ impl Tree {
         if targets.contains(&SUITE) {
             packages::GOOGLETEST.ensure()?;
         }
-        let _turn = workspace::turn_at(&self.folder)?;
+        let _lock = workspace::lock_folder(&self.folder)?;
         // Another command may have configured it for another plugin meanwhile.
         self.cmake()?;
         let mut ninja = Command::new(self.python.program("ninja"));

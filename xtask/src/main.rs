@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The project's only front door: `cargo xtask COMMAND`.
+//! The project's only entry point: `cargo xtask COMMAND`.
 
 mod asan;
 mod bench;

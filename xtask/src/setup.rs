@@ -56,14 +56,14 @@ impl Python {
         fs::read_to_string(self.root.join(file)).is_ok_and(|installed| installed == wanted)
     }
 
-    /// This process's turn to install what a file asks for; nothing if that is installed.
-    fn turn_to_install(&self, file: &str, wanted: &str) -> Result<Option<workspace::Turn>> {
+    /// Locks the environment to install what a file asks for; `None` if that is installed.
+    fn lock_to_install(&self, file: &str, wanted: &str) -> Result<Option<workspace::FolderLock>> {
         if self.has(file, wanted) {
             return Ok(None);
         }
-        let turn = workspace::turn_at(&self.root)?;
+        let lock = workspace::lock_folder(&self.root)?;
         // Another command may have installed it meanwhile.
-        Ok((!self.has(file, wanted)).then_some(turn))
+        Ok((!self.has(file, wanted)).then_some(lock))
     }
 
     /// Makes the environment, with nothing in it.
@@ -94,7 +94,7 @@ impl Python {
     /// Adds the networks that the demo runs, unless they are there.
     pub(crate) fn networks(&self) -> Result<()> {
         const FILE: &str = "requirements-networks.txt";
-        let Some(_turn) = self.turn_to_install(FILE, NETWORKS)? else { return Ok(()) };
+        let Some(_lock) = self.lock_to_install(FILE, NETWORKS)? else { return Ok(()) };
         println!("installing networks of other people's into {}", self.root.display());
         self.install(FILE, NETWORKS, &["--no-deps"])
     }
@@ -105,7 +105,7 @@ pub(crate) fn python() -> Result<Python> {
     workspace::ensure_writable()?;
     let python = Python { root: workspace::target()?.join("python") };
     ensure_unmoved(&python.root)?;
-    let Some(_turn) = python.turn_to_install("requirements.txt", REQUIREMENTS)? else { return Ok(python) };
+    let Some(_lock) = python.lock_to_install("requirements.txt", REQUIREMENTS)? else { return Ok(python) };
     println!(
         "installing cmake, ninja, libclang, IREE's compiler and numpy into {}\n  about 250 MB to fetch and \
          800 MB on disk; \
@@ -123,7 +123,7 @@ pub(crate) fn package() -> Result<Python> {
     const FILE: &str = "requirements-package.txt";
     let python = Python { root: workspace::target()?.join("python-package") };
     ensure_unmoved(&python.root)?;
-    if let Some(_turn) = python.turn_to_install(FILE, PACKAGE)? {
+    if let Some(_lock) = python.lock_to_install(FILE, PACKAGE)? {
         println!("installing maturin, pytest and IREE's runtime package into {}", python.root.display());
         python.create()?;
         python.install(FILE, PACKAGE, &[])?;

@@ -89,18 +89,18 @@ pub(crate) fn ensure_writable() -> Result<()> {
     Ok(fs::remove_file(&probe)?)
 }
 
-/// This process's turn at a folder that one command at a time may change; it ends when this is dropped, or with
-/// the process.
+/// The lock of a folder that one command at a time may change; it is released when this is dropped, or with the
+/// process.
 #[must_use]
-pub(crate) struct Turn(#[expect(dead_code, reason = "closing it is what ends the turn")] File);
+pub(crate) struct FolderLock(#[expect(dead_code, reason = "closing it releases the lock")] File);
 
-/// Waits for the turn of this process at a folder. What another one has done there in its turn is done: look again.
-pub(crate) fn turn_at(folder: &Path) -> Result<Turn> {
+/// Locks a folder. Another command may have changed it while this one waited: look again.
+pub(crate) fn lock_folder(folder: &Path) -> Result<FolderLock> {
     let path = folder.with_extension("lock");
     write(&path, "")?;
     let file = File::open(&path)?;
     match file.try_lock() {
-        Ok(()) => return Ok(Turn(file)),
+        Ok(()) => return Ok(FolderLock(file)),
         Err(TryLockError::WouldBlock) => {
             println!("waiting for another cargo xtask that builds in {}", folder.display());
         }
@@ -109,7 +109,7 @@ pub(crate) fn turn_at(folder: &Path) -> Result<Turn> {
         }
     }
     file.lock().with_context(|| format!("locking {}", path.display()))?;
-    Ok(Turn(file))
+    Ok(FolderLock(file))
 }
 
 /// Says what to do if a dependency is neither here nor to be had.

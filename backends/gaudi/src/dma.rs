@@ -59,7 +59,7 @@ struct Transfer {
     submissions: VecDeque<InFlight>,
     failure: Option<Failure>,
     outcome: Arc<OnceLock<Result<(), Failure>>>,
-    _held: Vec<Memory>,
+    _retained: Vec<Memory>,
 }
 
 /// A transfer. Dropping this does not end the transfer, which runs to its end.
@@ -145,16 +145,16 @@ impl Dma {
 
     /// Copies host memory to a device address.
     pub fn host_to_device(&self, source: &HostRange, target: u64) -> Result<Request, Failure> {
-        let held = self.shared.find(source)?;
-        let packets = self.copies(held.address(), target, held.length())?;
-        self.shared.enqueue(Lane::HostToDevice, packets, vec![held])
+        let retained = self.shared.find(source)?;
+        let packets = self.copies(retained.address(), target, retained.length())?;
+        self.shared.enqueue(Lane::HostToDevice, packets, vec![retained])
     }
 
     /// Copies from a device address to host memory.
     pub fn device_to_host(&self, source: u64, target: &HostRange) -> Result<Request, Failure> {
-        let held = self.shared.find(target)?;
-        let packets = self.copies(source, held.address(), held.length())?;
-        self.shared.enqueue(Lane::DeviceToHost, packets, vec![held])
+        let retained = self.shared.find(target)?;
+        let packets = self.copies(source, retained.address(), retained.length())?;
+        self.shared.enqueue(Lane::DeviceToHost, packets, vec![retained])
     }
 
     /// Copies from one device address to another.
@@ -261,7 +261,7 @@ impl DmaState {
         self: &Arc<Self>,
         lane: Lane,
         packets: Vec<[u8; packet::TRANSFER_SIZE]>,
-        held: Vec<Memory>,
+        retained: Vec<Memory>,
     ) -> Result<Request, Failure> {
         if packets.is_empty() {
             return Err(Failure::new(Code::InvalidArgument, "a transfer of no bytes"));
@@ -274,7 +274,7 @@ impl DmaState {
             submissions: VecDeque::new(),
             failure: None,
             outcome: outcome.clone(),
-            _held: held,
+            _retained: retained,
         };
         let mut pending = self.pending.lock();
         if let Some(failure) = &pending.lost {
@@ -342,8 +342,8 @@ impl DmaState {
                 }
                 if let Some(transfer) = transfers.pop_front() {
                     // Its memory is free before its end can be seen.
-                    let Transfer { failure, outcome, _held, .. } = transfer;
-                    drop(_held);
+                    let Transfer { failure, outcome, _retained, .. } = transfer;
+                    drop(_retained);
                     let _ = outcome.set(failure.map_or(Ok(()), Err));
                 }
             }

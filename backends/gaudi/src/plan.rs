@@ -35,7 +35,7 @@ pub(crate) struct LanePackets {
 pub(crate) struct Plan {
     pub(crate) steps: Vec<LanePackets>,
     /// Memory that lives as long as the job: staged bytes, and host memory that is mapped for it.
-    pub(crate) held: Vec<Memory>,
+    pub(crate) retained: Vec<Memory>,
 }
 
 /// Makes plans.
@@ -128,7 +128,7 @@ impl PlanDraft<'_> {
             Command::Update { source, target } => {
                 let staged = self.planner.stage(source)?;
                 let source = AddressRange { address: staged.address(), length: staged.length(), host: true };
-                self.plan.held.push(staged);
+                self.plan.retained.push(staged);
                 let target = self.find(target)?;
                 self.copy(source, target);
             }
@@ -160,7 +160,7 @@ impl PlanDraft<'_> {
                 })?;
                 let memory = Memory::whole(region);
                 let found = AddressRange { address: memory.address(), length, host: true };
-                self.plan.held.push(memory);
+                self.plan.retained.push(memory);
                 Ok(found)
             }
         }
@@ -224,7 +224,7 @@ impl PlanDraft<'_> {
         let heap = if target.host { &self.planner.host } else { &self.planner.device };
         let between = heap.allocate(length)?;
         let place = AddressRange { address: between.address(), length, host: between.is_host() };
-        self.plan.held.push(between);
+        self.plan.retained.push(between);
         self.copy(source, place);
         self.ordered = true;
         self.copy(place, target);
@@ -273,7 +273,7 @@ impl PlanDraft<'_> {
         }
         let lane = if target.host { Lane::DeviceToHost } else { Lane::HostToDevice };
         self.copy_on(lane, staged.address(), target.address, block);
-        self.plan.held.push(staged);
+        self.plan.retained.push(staged);
         let mut done = block;
         while done < target.length {
             let piece = done.min(target.length - done);

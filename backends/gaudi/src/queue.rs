@@ -70,7 +70,7 @@ struct QueuedJob {
     end: Option<u64>,
     observer: Option<Arc<dyn Observer>>,
     /// The memory that the card works on.
-    _held: Vec<Memory>,
+    _retained: Vec<Memory>,
     _commands: Commands<GaudiDevice>,
 }
 
@@ -219,7 +219,7 @@ impl Queues {
             begin: clock(),
             end: None,
             observer: job.observer,
-            _held: plan.held,
+            _retained: plan.retained,
             _commands: job.commands,
         };
         let mut state = self.state.lock();

@@ -36,8 +36,8 @@ struct RegistryEntry<K, T> {
     made: Option<Weak<T>>,
     /// True if later requests do not get it.
     given_up: bool,
-    /// True until another one can be opened.
-    held: bool,
+    /// True until another thing can be opened under its key.
+    reserved: bool,
 }
 
 impl<K, T> RegistryEntry<K, T> {
@@ -48,7 +48,7 @@ impl<K, T> RegistryEntry<K, T> {
 
     /// True if a request has to wait.
     fn is_taken(&self) -> bool {
-        self.held || self.made.is_none()
+        self.reserved || self.made.is_none()
     }
 
     fn is_over(&self) -> bool {
@@ -65,8 +65,8 @@ impl<K, T> RegistryState<K, T> {
     fn add(&mut self, key: Option<K>, made: Option<Weak<T>>) -> u64 {
         self.entries.retain(|entry| !entry.is_over());
         self.last += 1;
-        let held = made.is_none();
-        self.entries.push(RegistryEntry { number: self.last, key, made, given_up: false, held });
+        let reserved = made.is_none();
+        self.entries.push(RegistryEntry { number: self.last, key, made, given_up: false, reserved });
         self.last
     }
 }
@@ -199,7 +199,7 @@ impl<K: Send, T: Send + Sync> Registrations for Registry<K, T> {
 
     fn free(&self, number: u64) {
         if let Some(entry) = self.state.lock().entry(number) {
-            entry.held = false;
+            entry.reserved = false;
         }
         self.changed.notify_all();
     }

@@ -82,7 +82,7 @@ pub(crate) struct Active {
     pub(crate) target: Target,
     start: StartOptions,
     /// The buffers of runs that are over, for the next ones.
-    slots: Vec<RunBuffers>,
+    spare_buffers: Vec<RunBuffers>,
     /// How many runs may be in flight.
     limit: usize,
     in_flight: usize,
@@ -116,7 +116,7 @@ impl Active {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             target: Target { card: device.card().clone(), channel, blueprint: blueprint.clone() },
             start,
-            slots: Vec::new(),
+            spare_buffers: Vec::new(),
             limit: start.in_flight.unwrap_or(usize::MAX).min(spare),
             in_flight: 0,
             fits: false,
@@ -124,18 +124,18 @@ impl Active {
         })
     }
 
-    /// A slot for one more run; nothing, while as many are in flight as may be.
-    pub(crate) fn slot(&mut self) -> Option<RunBuffers> {
+    /// Buffers for one more run; `None` while as many are in flight as may be.
+    pub(crate) fn take_buffers(&mut self) -> Option<RunBuffers> {
         if self.in_flight >= self.limit {
             return None;
         }
         self.in_flight += 1;
-        Some(self.slots.pop().unwrap_or_default())
+        Some(self.spare_buffers.pop().unwrap_or_default())
     }
 
     /// Takes back the buffers of a run that is over or did not begin. They refer to no memory of the program.
-    pub(crate) fn release_buffers(&mut self, slot: RunBuffers) {
-        self.slots.push(slot);
+    pub(crate) fn release_buffers(&mut self, buffers: RunBuffers) {
+        self.spare_buffers.push(buffers);
         self.in_flight -= 1;
     }
 
@@ -156,10 +156,10 @@ impl Active {
 
     /// Checks whether an empty ring can take the objects of a run: the kernel only says that it is full. Asked
     /// once for each run, since the next one may be of buffers that are in more pieces.
-    pub(crate) fn can_fit(&mut self, slot: &RunBuffers) -> Result<bool, Error> {
+    pub(crate) fn can_fit(&mut self, buffers: &RunBuffers) -> Result<bool, Error> {
         if !self.fits {
             // One element always stays free, to tell a full ring from an empty one.
-            self.fits = slot.elements(&self.target)? < u64::from(self.start.elements);
+            self.fits = buffers.elements(&self.target)? < u64::from(self.start.elements);
         }
         Ok(self.fits)
     }
@@ -176,12 +176,12 @@ impl Active {
 
     /// Stops the network, of which nothing is in flight, and gives its objects to others.
     pub(crate) fn stop(self, object_pool: &mut ObjectPool) {
-        let Self { slots, mut loaded, target, .. } = self;
+        let Self { spare_buffers, mut loaded, target, .. } = self;
         let stopped = loaded.deactivate();
         drop((loaded, target));
         // Those of a network that the device has not stopped are still sliced, and of no use to others.
         if stopped {
-            object_pool.keep(slots.into_iter().flat_map(RunBuffers::into_objects));
+            object_pool.keep(spare_buffers.into_iter().flat_map(RunBuffers::into_objects));
         }
     }
 

@@ -273,7 +273,7 @@ fn bound<'a>(
     group: usize,
 ) -> &'a Bound {
     match places[group] {
-        GroupLocation::Own => objects[group].as_ref().expect("the slot's object"),
+        GroupLocation::Own => objects[group].as_ref().expect("the run's own object"),
         GroupLocation::Buffer(_) => {
             let memory = binding(bindings, blueprint, group).and_then(|binding| binding.memory.as_ref());
             memory.and_then(|(memory, _)| memory.bound()).expect("the program's buffer")

@@ -76,14 +76,14 @@ pub(crate) struct LaunchedRun {
     /// The number of the network.
     pub(crate) network: u64,
     pub(crate) target: Target,
-    pub(crate) slot: RunBuffers,
+    pub(crate) buffers: RunBuffers,
 }
 
 impl LaunchedRun {
     /// Drops everything that is the program's, since the run is over.
     pub(crate) fn end(&mut self) {
-        self.slot.end(&self.target.blueprint);
-        self.slot.bindings.clear();
+        self.buffers.end(&self.target.blueprint);
+        self.buffers.bindings.clear();
     }
 }
 
@@ -215,10 +215,10 @@ impl Networks {
     }
 
     /// Takes back the buffers of a run that is over, for the next one.
-    pub(crate) fn release_buffers(&mut self, network: u64, slot: RunBuffers) {
+    pub(crate) fn release_buffers(&mut self, network: u64, buffers: RunBuffers) {
         // A network that was stopped meanwhile needs no buffers.
         if let Some((_, active)) = self.running.iter_mut().find(|(_, active)| active.number == network) {
-            active.release_buffers(slot);
+            active.release_buffers(buffers);
         }
     }
 
@@ -262,18 +262,18 @@ fn queue(
     call: &ProgramCall<'_>,
     bindings: &mut Vec<Binding>,
 ) -> Result<LaunchedRun, Refusal> {
-    let mut slot = active.slot().ok_or(Refusal::Busy)?;
-    std::mem::swap(&mut slot.bindings, bindings);
+    let mut buffers = active.take_buffers().ok_or(Refusal::Busy)?;
+    std::mem::swap(&mut buffers.bindings, bindings);
     let target = &active.target;
-    let begun = slot.begin(target, object_pool, call).map_err(Refusal::Failed);
-    let refusal = match begun.and_then(|()| Ok(slot.queue(target)?)) {
+    let begun = buffers.begin(target, object_pool, call).map_err(Refusal::Failed);
+    let refusal = match begun.and_then(|()| Ok(buffers.queue(target)?)) {
         Ok(()) => {
-            let launched = LaunchedRun { network: active.number, target: target.clone(), slot };
+            let launched = LaunchedRun { network: active.number, target: target.clone(), buffers };
             active.queued();
             return Ok(launched);
         }
         Err(Refusal::Failed(RunError::Device(Error::Full))) if active.is_alone() => {
-            match active.can_fit(&slot) {
+            match active.can_fit(&buffers) {
                 Ok(true) => Refusal::Full,
                 Ok(false) => Error::Ring.into(),
                 Err(error) => error.into(),
@@ -281,9 +281,9 @@ fn queue(
         }
         Err(refusal) => refusal,
     };
-    slot.end(&active.target.blueprint);
-    std::mem::swap(&mut slot.bindings, bindings);
-    active.release_buffers(slot);
+    buffers.end(&active.target.blueprint);
+    std::mem::swap(&mut buffers.bindings, bindings);
+    active.release_buffers(buffers);
     match refusal {
         Refusal::Failed(RunError::Device(Error::Gone | Error::WorkloadLost)) => Err(refusal),
         Refusal::Failed(RunError::Device(error)) if !active.is_idle() => {

@@ -161,7 +161,7 @@ struct QueuesState {
     /// True once the submission thread has ended.
     over: bool,
     /// Grows with each event that the submission thread has to see.
-    news: u64,
+    wakeups: u64,
 }
 
 impl QueuesState {
@@ -248,7 +248,7 @@ impl Queues {
 
     /// Wakes the submission thread.
     fn notify(&self, mut state: MutexGuard<'_, QueuesState>) {
-        state.news += 1;
+        state.wakeups += 1;
         drop(state);
         self.submission.notify_one();
     }

@@ -43,7 +43,7 @@ pub(crate) struct Tiles {
     /// The end of the part of a tile's memory that dispatches have.
     end: u64,
     /// The tile that runs the query functions of executables.
-    asker: Mutex<Tile>,
+    query_tile: Mutex<Tile>,
     epoch: AtomicU32,
     stopped: StopCause,
 }
@@ -75,7 +75,7 @@ impl Tiles {
             count: workers.len(),
             end: u64::from(card.generation().l1 - reserved),
             workers: Mutex::new(workers),
-            asker: Mutex::new(Tile::new(card, last)),
+            query_tile: Mutex::new(Tile::new(card, last)),
             epoch: AtomicU32::new(0),
             stopped,
         })
@@ -103,7 +103,7 @@ impl Tiles {
     /// Runs an executable's query function on a tile.
     pub(crate) fn load(&self, request: &LoadRequest<'_>, settings: Settings) -> Result<Executable, Error> {
         let never = AtomicBool::new(false);
-        Executable::load(request, &self.asker.lock(), self.next_epoch(), self.patience(settings, &never))
+        Executable::load(request, &self.query_tile.lock(), self.next_epoch(), self.patience(settings, &never))
     }
 
     /// Runs a dispatch of so many workgroups to its end.

@@ -59,9 +59,9 @@ pub(crate) struct Messages {
     pub(crate) argument: u64,
     /// The number of a message; then what became of it.
     pub(crate) number: u64,
-    /// The register that makes the controller look, and the bit for that.
+    /// The register with the controller's doorbell, and the bit that rings it.
     pub(crate) control: u64,
-    pub(crate) look: u32,
+    pub(crate) doorbell: u32,
     /// The message that asks what is fused off.
     pub(crate) question: u32,
     /// The register that says whether coordinates are translated, and the bit.
@@ -126,7 +126,7 @@ const WORMHOLE: Generation = Generation {
             argument: 0x8003_006c,
             number: 0x8003_0074,
             control: 0x8003_0100,
-            look: 1 << 16,
+            doorbell: 1 << 16,
             question: 0x57,
             translation: 0x8005_0100,
             translated: 1 << 14,

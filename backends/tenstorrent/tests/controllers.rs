@@ -145,10 +145,10 @@ fn open(seed: &str, says: &[Said]) -> (Result<Card, Failure>, Done) {
     (card, done)
 }
 
-/// True if these writes are the question: an argument of zero, the message, and the bit to look at it.
+/// True if these writes are the question: an argument of zero, the message, and the doorbell.
 fn is_the_question(written: &[(u64, u32)]) -> bool {
-    let [argument, number, (place, look)] = written else { return false };
-    *argument == (ARGUMENT, 0) && *number == (NUMBER, NEVER) && *place == CONTROL && look & 1 << 16 != 0
+    let [argument, number, (place, doorbell)] = written else { return false };
+    *argument == (ARGUMENT, 0) && *number == (NUMBER, NEVER) && *place == CONTROL && doorbell & 1 << 16 != 0
 }
 
 #[test]

@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many instructions a core executes before the next one runs.
-const TURN: u64 = 32;
+const SLICE: u64 = 32;
 /// The length of the bridge's own interface to the network.
 const BRIDGE_BYTES: u64 = 0x1000;
 
@@ -260,16 +260,16 @@ impl Chip {
     pub fn step(&self, steps: u64) {
         let mut left = steps;
         while left > 0 && self.lost.get().is_none() && !self.started.lock().is_empty() {
-            let turn = left.min(TURN);
-            // A tile that another one starts has its first turn in the same round if its number is higher.
+            let slice = left.min(SLICE);
+            // A tile that another one starts has its first slice in the same round if its number is higher.
             let mut from = 0;
             while let Some(index) = self.next_running(from) {
-                if !self.turn(index, turn) {
+                if !self.run_slice(index, slice) {
                     self.started.lock().remove(&index);
                 }
                 from = index + 1;
             }
-            left -= turn;
+            left -= slice;
         }
         self.pass(steps);
     }
@@ -279,7 +279,7 @@ impl Chip {
         self.started.lock().range(from..).next().copied()
     }
 
-    /// The tiles that have started since the last call, for callers that [run](Chip::turn) single tiles rather
+    /// The tiles that have started since the last call, for callers that [run](Chip::run_slice) single tiles rather
     /// than [step](Chip::step) the whole chip.
     pub fn take_started(&self) -> BTreeSet<usize> {
         std::mem::take(&mut *self.started.lock())
@@ -314,7 +314,7 @@ impl Chip {
     ///
     /// Different threads may run different tiles at the same time; their order is then as undefined as on
     /// silicon.
-    pub fn turn(&self, index: usize, budget: u64) -> bool {
+    pub fn run_slice(&self, index: usize, budget: u64) -> bool {
         // On a lost chip no core continues, and a caller has only tile numbers that the chip returned.
         let Some(tile) = self.tensix.get(index).filter(|_| self.lost.get().is_none()) else { return false };
         for core in Core::ALL {

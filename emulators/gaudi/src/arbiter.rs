@@ -35,7 +35,7 @@ impl ArbiterRequest {
 
 #[derive(Debug)]
 struct QueuedRequest {
-    turn: ArbiterRequest,
+    request: ArbiterRequest,
     /// Queues that may still request.
     about_to: Vec<u32>,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Arbiter {
 pub(crate) enum Register {
     Config,
     Weight(usize),
-    /// How long hardware waits between two turns.
+    /// How long hardware waits between two grants.
     Quiet,
 }
 
@@ -106,10 +106,10 @@ impl Arbiter {
     }
 
     /// Records a request, while other queues have work.
-    pub(crate) fn request(&mut self, turn: ArbiterRequest, about_to: Vec<u32>) {
-        let requested = self.asking.iter().any(|asking| asking.turn.queue == turn.queue);
+    pub(crate) fn request(&mut self, request: ArbiterRequest, about_to: Vec<u32>) {
+        let requested = self.asking.iter().any(|asking| asking.request.queue == request.queue);
         if self.is_on() && !requested {
-            self.asking.push(QueuedRequest { turn, about_to });
+            self.asking.push(QueuedRequest { request, about_to });
         }
     }
 
@@ -125,22 +125,22 @@ impl Arbiter {
     }
 
     /// True if a queue that has requested the engine may continue.
-    pub(crate) fn is_open(&self, turn: ArbiterRequest) -> bool {
-        !self.is_on() || self.next() == Some(turn.queue)
+    pub(crate) fn is_open(&self, request: ArbiterRequest) -> bool {
+        !self.is_on() || self.next() == Some(request.queue)
     }
 
     /// Grants the engine to a queue, if it is next.
-    pub(crate) fn take(&mut self, turn: ArbiterRequest) -> bool {
+    pub(crate) fn take(&mut self, request: ArbiterRequest) -> bool {
         if !self.is_on() {
             return true;
         }
-        if self.next() != Some(turn.queue) {
+        if self.next() != Some(request.queue) {
             return false;
         }
-        self.asking.retain(|asking| asking.turn.queue != turn.queue);
-        let stream = turn.stream();
+        self.asking.retain(|asking| asking.request.queue != request.queue);
+        let stream = request.stream();
         self.row = if stream == self.last { self.row + 1 } else { 1 };
-        (self.holder, self.last) = (Some(turn.queue), stream);
+        (self.holder, self.last) = (Some(request.queue), stream);
         true
     }
 
@@ -154,17 +154,17 @@ impl Arbiter {
         if self.holder.is_some() || self.asking.iter().any(|asking| !asking.about_to.is_empty()) {
             return None;
         }
-        let turns = self.asking.iter().map(|asking| asking.turn);
+        let requests = self.asking.iter().map(|asking| asking.request);
         let next = if self.config & IN_TURN == 0 {
             // Of equal priorities, the first request.
-            turns.rev().max_by_key(|turn| turn.priority)
+            requests.rev().max_by_key(|request| request.priority)
         } else {
             let weight = usize::try_from(self.last).ok().and_then(|last| self.weights.get(last));
             let again = weight.is_some_and(|&weight| (1..weight).contains(&self.row));
             let first = if again { self.last } else { self.last + 1 };
-            turns.min_by_key(|turn| (turn.stream() + 8 - first) % 4)
+            requests.min_by_key(|request| (request.stream() + 8 - first) % 4)
         };
-        next.map(|turn| turn.queue)
+        next.map(|request| request.queue)
     }
 }
 
@@ -178,28 +178,28 @@ mod tests {
         arbiter
     }
 
-    fn turn(queue: u32, priority: u32) -> ArbiterRequest {
+    fn request(queue: u32, priority: u32) -> ArbiterRequest {
         ArbiterRequest { engine: 9, queue, priority }
     }
 
     /// The queues that are granted the engine in turn, if each requests again at once.
-    fn order(arbiter: &mut Arbiter, turns: &[ArbiterRequest], count: usize) -> Vec<u32> {
-        turns.iter().for_each(|&turn| arbiter.request(turn, Vec::new()));
+    fn order(arbiter: &mut Arbiter, requests: &[ArbiterRequest], count: usize) -> Vec<u32> {
+        requests.iter().for_each(|&request| arbiter.request(request, Vec::new()));
         let mut next = || {
             let found: Vec<ArbiterRequest> =
-                turns.iter().copied().filter(|&turn| arbiter.take(turn)).collect();
-            let [turn] = found[..] else { panic!("{found:?}") };
-            arbiter.release(turn.queue);
-            arbiter.request(turn, Vec::new());
-            turn.queue
+                requests.iter().copied().filter(|&request| arbiter.take(request)).collect();
+            let [request] = found[..] else { panic!("{found:?}") };
+            arbiter.release(request.queue);
+            arbiter.request(request, Vec::new());
+            request.queue
         };
         (0..count).map(|_| next()).collect()
     }
 
     #[test]
     fn highest_priority_is_first_and_then_who_asked_first() {
-        assert_eq!(order(&mut arbiter(ON), &[turn(9, 1), turn(10, 2), turn(11, 0)], 2), [10, 10]);
-        assert_eq!(order(&mut arbiter(ON), &[turn(10, 1), turn(9, 1)], 3), [10, 9, 10]);
+        assert_eq!(order(&mut arbiter(ON), &[request(9, 1), request(10, 2), request(11, 0)], 2), [10, 10]);
+        assert_eq!(order(&mut arbiter(ON), &[request(10, 1), request(9, 1)], 3), [10, 9, 10]);
     }
 
     #[test]
@@ -208,27 +208,27 @@ mod tests {
         for (number, weight) in [2, 1, 0, 3].into_iter().enumerate() {
             arbiter.write(Register::Weight(number), weight);
         }
-        let all = [turn(9, 0), turn(10, 9), turn(11, 9), turn(12, 0)];
+        let all = [request(9, 0), request(10, 9), request(11, 9), request(12, 0)];
         let order = order(&mut arbiter, &all, 12);
-        let turns = [10, 11, 12, 12, 12, 9, 9, 10, 11, 12, 12, 12];
-        assert_eq!(order, turns);
+        let requests = [10, 11, 12, 12, 12, 9, 9, 10, 11, 12, 12, 12];
+        assert_eq!(order, requests);
     }
 
     #[test]
     fn queue_goes_on_once_none_may_yet_ask_and_the_engine_is_free() {
         let mut arbiter = arbiter(ON);
-        arbiter.request(turn(9, 1), vec![10, 12]);
-        assert!(!arbiter.take(turn(9, 1)) && !arbiter.is_open(turn(9, 1)));
+        arbiter.request(request(9, 1), vec![10, 12]);
+        assert!(!arbiter.take(request(9, 1)) && !arbiter.is_open(request(9, 1)));
         assert!(arbiter.came_to_rest(12) && !arbiter.came_to_rest(12));
-        arbiter.request(turn(10, 2), vec![]);
-        assert!(!arbiter.is_open(turn(10, 2)));
+        arbiter.request(request(10, 2), vec![]);
+        assert!(!arbiter.is_open(request(10, 2)));
         assert!(arbiter.came_to_rest(10));
-        assert!(!arbiter.is_open(turn(9, 1)) && arbiter.take(turn(10, 2)));
+        assert!(!arbiter.is_open(request(9, 1)) && arbiter.take(request(10, 2)));
         arbiter.release(9);
-        assert!(!arbiter.is_open(turn(9, 1)), "it is another one's");
+        assert!(!arbiter.is_open(request(9, 1)), "it is another one's");
         arbiter.release(10);
-        assert!(arbiter.take(turn(9, 1)));
+        assert!(arbiter.take(request(9, 1)));
         arbiter.write(Register::Config, 0);
-        assert!(arbiter.is_open(turn(10, 2)) && arbiter.take(turn(10, 2)), "it is off");
+        assert!(arbiter.is_open(request(10, 2)) && arbiter.take(request(10, 2)), "it is off");
     }
 }

@@ -525,7 +525,8 @@ impl Context {
         let others =
             self.queues.range(turn.engine..turn.engine + 4).filter(|&(&queue, _)| queue != turn.queue);
         let at_work = |queue: &Queue| {
-            queue.running || !matches!(queue.hold, Some(WaitCondition::Turn(_))) && Self::may_run(queue, sync)
+            queue.running
+                || !matches!(queue.hold, Some(WaitCondition::Grant(_))) && Self::may_run(queue, sync)
         };
         others.filter(|(_, queue)| at_work(queue)).map(|(&queue, _)| queue).collect()
     }

@@ -239,10 +239,10 @@ impl Machine {
     pub(crate) fn pass(&self, number: usize, hold: WaitCondition) -> bool {
         let mut state = self.lock();
         let card = &mut state.cards[number];
-        if let WaitCondition::Turn(turn) = hold {
-            let about_to = card.context.as_ref().map(|context| context.others_at_work(turn, &card.sync));
-            if let Some(arbiter) = card.sync.arbiter(turn.engine) {
-                arbiter.request(turn, about_to.unwrap_or_default());
+        if let WaitCondition::Grant(request) = hold {
+            let about_to = card.context.as_ref().map(|context| context.others_at_work(request, &card.sync));
+            if let Some(arbiter) = card.sync.arbiter(request.engine) {
+                arbiter.request(request, about_to.unwrap_or_default());
             }
         }
         card.sync.pass(hold)
@@ -266,7 +266,7 @@ impl Machine {
     }
 
     /// Releases a queue's engine for the next queue.
-    pub(crate) fn give_turn_back(&self, number: usize, queue: u32) {
+    pub(crate) fn release_engine(&self, number: usize, queue: u32) {
         let mut state = self.lock();
         let card = &mut state.cards[number];
         if let Some(arbiter) = card.sync.arbiter(engine_of(self.hardware, queue)) {

@@ -322,13 +322,13 @@ impl Engine<'_> {
             opcode::ARB_POINT => {
                 let config = low(word(packet, 0));
                 if config & GIVE_BACK != 0 {
-                    self.machine.give_turn_back(card, queue);
+                    self.machine.release_engine(card, queue);
                     return Ok(Next::Packet);
                 }
                 let hardware = self.machine.hardware;
                 let most = if hardware.dram_virtual { 0xFF_FFFF } else { 0xFF };
                 let engine = sync::engine_of(hardware, queue);
-                return Ok(self.pass(WaitCondition::Turn(ArbiterRequest {
+                return Ok(self.pass(WaitCondition::Grant(ArbiterRequest {
                     engine,
                     queue,
                     priority: config & most,

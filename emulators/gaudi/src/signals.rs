@@ -11,21 +11,21 @@
 
 use crate::card::{ChunkCommand, Context, Reservation, Role, SyncValue};
 use crate::machine::{Guard, Machine};
-use crate::submit::{RefusalReason, SubmissionRefusal, SubmissionRequest, nothing, submission};
-use crate::sync::{self, Stream, TURN};
+use crate::submit::{RefusalReason, SubmissionRefusal, SubmissionRequest, empty_answer, submission};
+use crate::sync::{self, MAX_SIGNALS, Stream};
 use emulator_core::Errno;
 use emulator_core::Process;
 use hal_gaudi_abi::uapi::{Chunk, CsOut, cs};
 
-/// The next signals of a queue.
+/// Signals that were taken from a queue.
 #[derive(Clone, Copy, Debug)]
-struct NextSignals {
+struct TakenSignals {
     /// The object of the first signal, and its value after it.
-    which: usize,
-    value: u32,
-    /// The object and the value after all of them, which the program gets.
-    now: usize,
-    next: u32,
+    first_object: usize,
+    first_value: u32,
+    /// The object of the next signal after these, and its value after that signal.
+    next_object: usize,
+    next_value: u32,
 }
 
 /// The number of the signal that a wait is for: the chunk holds the address of the numbers in place of the
@@ -40,7 +40,7 @@ fn signal_named_by(process: &dyn Process, chunk: &Chunk) -> Result<u64, Errno> {
 }
 
 impl Machine {
-    /// A signal, or a wait for one.
+    /// Submits a signal, or a wait for one.
     pub(crate) fn synchronise(
         &self,
         process: &dyn Process,
@@ -84,29 +84,29 @@ impl Machine {
         let sequence = self.number(state, number, wanted)?;
         let found = self.context_room(state, number, queue).and_then(|()| {
             let card = &mut state.cards[number];
-            turn(card.sync.stream(queue), 1, false).map(|(turn, given)| {
-                if let Some(other) = given {
-                    card.sync.give(self.hardware, queue, other);
+            take_signals(card.sync.stream(queue), 1, false).map(|(taken, released_object)| {
+                if let Some(other) = released_object {
+                    card.sync.release_object(self.hardware, queue, other);
                 }
-                turn
+                taken
             })
         });
-        let turn = match found {
-            Ok(turn) => turn,
+        let taken = match found {
+            Ok(taken) => taken,
             Err(refusal) => return Err(self.refuse(state, number, sequence, refusal)),
         };
-        let object = self.hardware.sync_object(queue) + u32::try_from(turn.which).unwrap_or(0);
+        let object = self.hardware.sync_object(queue) + u32::try_from(taken.first_object).unwrap_or(0);
         if let Some(cs) = submission(state, number, sequence) {
-            cs.role = Role::Signal(SyncValue { queue, which: turn.which, value: turn.value });
-            cs.needs.push((queue, turn.which));
+            cs.role = Role::Signal(SyncValue { queue, which: taken.first_object, value: taken.first_value });
+            cs.needs.push((queue, taken.first_object));
         }
         self.enqueue(state, number, sequence, vec![(queue, ChunkCommand::Signal { object })]);
         Ok(CsOut {
             seq: sequence,
-            sob_base_addr_offset: self.offset(queue, turn.now),
-            // The object's value after the submission, whatever the name says; of the other object, if that is
-            // next. rule(signal-count)
-            sob_count_before_submission: u16::try_from(turn.next - 1).unwrap_or(u16::MAX),
+            sob_base_addr_offset: self.offset(queue, taken.next_object),
+            // Despite its name, the value after the submission: of the other object, if the next signal is that one's.
+            // rule(signal-count)
+            sob_count_before_submission: u16::try_from(taken.next_value - 1).unwrap_or(u16::MAX),
             ..CsOut::default()
         })
     }
@@ -127,7 +127,7 @@ impl Machine {
         let reservation = if reserved {
             let found =
                 context.reservations.iter().find(|(_, reservation)| reservation.sequence == Some(sequence));
-            let Some((&id, &reservation)) = found else { return Ok(nothing()) };
+            let Some((&id, &reservation)) = found else { return Ok(empty_answer()) };
             if chunk.cb_size > reservation.count {
                 return Err(Errno::INVAL);
             }
@@ -139,7 +139,9 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let gone = context.is_gone(sequence, self.hardware.window);
-        let Some(signal) = context.submissions.get(&sequence).filter(|_| !gone) else { return Ok(nothing()) };
+        let Some(signal) = context.submissions.get(&sequence).filter(|_| !gone) else {
+            return Ok(empty_answer());
+        };
         let point = match (signal.role, reservation) {
             // No offset means the first of them.
             (_, Some((_, Reservation { queue, which, before, .. }))) if signal.role == Role::Work => {
@@ -149,22 +151,22 @@ impl Machine {
             _ => return Err(Errno::INVAL),
         };
         if signal.done || signal.waits_failed {
-            return Ok(nothing());
+            return Ok(empty_answer());
         }
         let queue = chunk.queue_index;
         let sequence = self.number(state, number, wanted)?;
         if let Err(refusal) = self.context_room(state, number, queue) {
             // The driver treats any failure here as a signal that has come.
             self.refuse(state, number, sequence, refusal);
-            return Ok(nothing());
+            return Ok(empty_answer());
         }
         let card = &mut state.cards[number];
         if let Some(needed) = card.sync.stream(point.queue).needed.get_mut(point.which) {
             *needed += 1;
         }
-        let held = reservation.and_then(|(id, _)| card.context.as_mut()?.reservations.get_mut(&id));
-        if let Some(held) = held {
-            held.needed += 1;
+        let needed = reservation.and_then(|(id, _)| card.context.as_mut()?.reservations.get_mut(&id));
+        if let Some(reservation) = needed {
+            reservation.needed += 1;
         }
         if let Some(cs) = submission(state, number, sequence) {
             cs.role = Role::Wait;
@@ -181,30 +183,33 @@ impl Machine {
         Ok(CsOut { seq: sequence, ..CsOut::default() })
     }
 
-    /// Reserves signals of a queue; the count is in the place of another number. rule(signal-reserve)
+    /// Reserves signals of a queue. The lower half of the request is their count, the upper half the queue.
+    /// rule(signal-reserve)
     pub(crate) fn reserve(&self, number: usize, request: u64) -> Result<CsOut, Errno> {
         let half = |shift: u32| u32::try_from(request >> shift & 0xFFFF_FFFF).unwrap_or(0);
         let (count, queue) = (half(0), half(32));
-        if count >= TURN || !self.hardware.syncs(queue) {
+        if count >= MAX_SIGNALS || !self.hardware.syncs(queue) {
             return Err(Errno::INVAL);
         }
         let mut state = self.lock();
         let card = &mut state.cards[number];
-        let (turn, given) = turn(card.sync.stream(queue), count, true).map_err(|refusal| refusal.0)?;
-        if let Some(other) = given {
-            card.sync.give(self.hardware, queue, other);
+        let (taken, released_object) =
+            take_signals(card.sync.stream(queue), count, true).map_err(|refusal| refusal.0)?;
+        if let Some(other) = released_object {
+            card.sync.release_object(self.hardware, queue, other);
             if let Some(needed) = card.sync.stream(queue).needed.get_mut(other) {
                 *needed += 1;
             }
         }
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         let id = (1..).find(|id| !context.reservations.contains_key(id)).ok_or(Errno::INVAL)?;
-        let before = turn.next - count;
-        let reservation = Reservation { queue, which: turn.now, before, count, sequence: None, needed: 1 };
+        let before = taken.next_value - count;
+        let reservation =
+            Reservation { queue, which: taken.next_object, before, count, sequence: None, needed: 1 };
         context.reservations.insert(id, reservation);
         Ok(CsOut {
-            seq: u64::from(id) | u64::from(turn.next) << 32,
-            sob_base_addr_offset: self.offset(queue, turn.now),
+            seq: u64::from(id) | u64::from(taken.next_value) << 32,
+            sob_base_addr_offset: self.offset(queue, taken.next_object),
             ..CsOut::default()
         })
     }
@@ -222,9 +227,9 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         stream.next -= count;
-        card.sync.give(self.hardware, queue, which);
+        card.sync.release_object(self.hardware, queue, which);
         context.reservations.remove(&id);
-        Ok(nothing())
+        Ok(empty_answer())
     }
 
     /// The address of a sync object of the driver's. rule(sync-addresses)
@@ -251,12 +256,12 @@ impl Machine {
         let (needs, reservation, fulfils) =
             (std::mem::take(&mut cs.needs), cs.reservation.take(), cs.role == Role::Work);
         for (queue, which) in needs {
-            card.sync.give(self.hardware, queue, which);
+            card.sync.release_object(self.hardware, queue, which);
         }
         if let Some(id) = reservation {
             let found = context.reservations.get(&id).copied();
             if let Some(Reservation { queue, which, .. }) = found.filter(|_| fulfils) {
-                card.sync.give(self.hardware, queue, which);
+                card.sync.release_object(self.hardware, queue, which);
             }
             release(context, id);
         }
@@ -273,40 +278,42 @@ fn release(context: &mut Context, id: u32) {
     }
 }
 
-/// Takes signals of a queue: of the current object, or of the other one. Also returns the unused object whose
-/// last use ends now, if there is one.
-fn turn(
+/// Takes signals of a queue from its current object, or from the other one once that is used up. Also returns the
+/// object whose own use the caller releases, if there is one.
+fn take_signals(
     stream: &mut Stream,
     count: u32,
     reserves: bool,
-) -> Result<(NextSignals, Option<usize>), SubmissionRefusal> {
-    let (which, value) = (stream.current, stream.next);
+) -> Result<(TakenSignals, Option<usize>), SubmissionRefusal> {
+    let (first_object, first_value) = (stream.current, stream.next);
     let needed = |stream: &Stream, which: usize| stream.needed.get(which).copied().unwrap_or(0);
-    let mut given = None;
-    if value + count < TURN {
+    let mut released_object = None;
+    if first_value + count < MAX_SIGNALS {
         stream.next += count;
-        if let Some(needed) = stream.needed.get_mut(which) {
+        if let Some(needed) = stream.needed.get_mut(first_object) {
             *needed += 1;
         }
     } else {
-        let other = 1 - which;
+        let other = 1 - first_object;
         if needed(stream, other) != 1 {
             return Err(SubmissionRefusal(Errno::INVAL, RefusalReason::Other));
         }
         // The last signal drops the object's own use; reserved ones do not have it.
         stream.next = if reserves { count + 1 } else { count };
         stream.current = other;
-        given = stream.stale.get_mut(other).and_then(|stale| std::mem::take(stale).then_some(other));
+        released_object =
+            stream.stale.get_mut(other).and_then(|stale| std::mem::take(stale).then_some(other));
         if reserves {
-            if let Some(stale) = stream.stale.get_mut(which) {
+            if let Some(stale) = stream.stale.get_mut(first_object) {
                 *stale = true;
             }
-            if given.is_none()
+            if released_object.is_none()
                 && let Some(needed) = stream.needed.get_mut(other)
             {
                 *needed += 1;
             }
         }
     }
-    Ok((NextSignals { which, value, now: stream.current, next: stream.next }, given))
+    let (next_object, next_value) = (stream.current, stream.next);
+    Ok((TakenSignals { first_object, first_value, next_object, next_value }, released_object))
 }

@@ -157,10 +157,10 @@ impl Machine {
             cs::UNRESERVE_SIGNALS_ONLY => self.unreserve(number, request.seq),
             cs::ENGINE_CORE_COMMAND | cs::ENGINES_COMMAND => {
                 self.command_engines(process, kind, request)?;
-                Ok(nothing())
+                Ok(empty_answer())
             }
             // rule(cs-flush)
-            cs::FLUSH_PCI_HBW_WRITES => Ok(nothing()),
+            cs::FLUSH_PCI_HBW_WRITES => Ok(empty_answer()),
             _ => self.synchronise(process, number, kind, wanted),
         }
     }
@@ -468,7 +468,7 @@ impl Machine {
 }
 
 /// The answer without a submission.
-pub(crate) fn nothing() -> CsOut {
+pub(crate) fn empty_answer() -> CsOut {
     CsOut { seq: NO_SEQUENCE, ..CsOut::default() }
 }
 

@@ -115,7 +115,7 @@ impl Fence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitCondition {
     Fence(Fence),
-    Turn(ArbiterRequest),
+    Grant(ArbiterRequest),
 }
 
 /// Distinguishes the fences of an engine's lower processor from those of its first queue.
@@ -155,7 +155,7 @@ impl Default for Stream {
 }
 
 /// The most signals of an object before the other one is used. rule(signal-turns)
-pub(crate) const TURN: u32 = 1 << 15;
+pub(crate) const MAX_SIGNALS: u32 = 1 << 15;
 
 /// All of it, of one card. A missing entry is zero.
 #[derive(Debug, Default)]
@@ -190,7 +190,7 @@ impl Sync {
     }
 
     /// Drops one use of an object. It is set to zero when no use is left. rule(signal-turns)
-    pub(crate) fn give(&mut self, hardware: &Hardware, queue: u32, which: usize) {
+    pub(crate) fn release_object(&mut self, hardware: &Hardware, queue: u32, which: usize) {
         let Some(needed) = self.stream(queue).needed.get_mut(which) else { return };
         *needed = needed.saturating_sub(1);
         if *needed == 0 {
@@ -245,8 +245,8 @@ impl Sync {
             WaitCondition::Fence(fence) => {
                 self.fences.get(&fence.place).copied().unwrap_or(0) >= fence.target
             }
-            WaitCondition::Turn(turn) => {
-                self.arbiters.get(&turn.engine).is_none_or(|arbiter| arbiter.is_open(turn))
+            WaitCondition::Grant(request) => {
+                self.arbiters.get(&request.engine).is_none_or(|arbiter| arbiter.is_open(request))
             }
         }
     }
@@ -255,8 +255,8 @@ impl Sync {
     pub(crate) fn pass(&mut self, hold: WaitCondition) -> bool {
         let fence = match hold {
             WaitCondition::Fence(fence) => fence,
-            WaitCondition::Turn(turn) => {
-                return self.arbiters.get_mut(&turn.engine).is_none_or(|arbiter| arbiter.take(turn));
+            WaitCondition::Grant(request) => {
+                return self.arbiters.get_mut(&request.engine).is_none_or(|arbiter| arbiter.take(request));
             }
         };
         if !self.is_open(hold) {

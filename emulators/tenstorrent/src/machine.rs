@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How many instructions each core of a tile executes before another tile runs.
-const TURN: u64 = 1 << 15;
+const SLICE: u64 = 1 << 15;
 
 /// The counts of a card since its machine was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -299,7 +299,7 @@ impl Machine {
             card.counts.turns += 1;
             let board = card.board.clone();
             drop(state);
-            let runs = board.chip.turn(tile, TURN);
+            let runs = board.chip.run_slice(tile, SLICE);
             state = self.lock();
             let card = &state.cards[number];
             if !Arc::ptr_eq(&card.board, &board) {

@@ -117,6 +117,22 @@ impl Regions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn fuzz_any_bytes_are_received_or_refused(
+            kind in 0_u8..6,
+            mut bytes in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let _ = Regions::receive(&mut bytes.as_slice());
+            bytes.splice(..bytes.len().min(4), [kind, 0, 0, 0]);
+            if let Ok(Some(request)) = Request::receive(&mut bytes.as_slice()) {
+                prop_assert!(request.length() <= LONGEST);
+                prop_assert_eq!(Request::receive(&mut request.encode().as_slice()).unwrap(), Some(request));
+            }
+        }
+    }
 
     #[test]
     fn messages_that_are_sent_are_received() {

@@ -81,9 +81,9 @@ impl Silicon {
     }
 
     /// Runs a slice of a tile's instructions. Returns whether the tile continues.
-    pub(crate) fn turn(&self, tile: usize, budget: u64) -> bool {
+    pub(crate) fn run_slice(&self, tile: usize, budget: u64) -> bool {
         let Some(chip) = self.in_process() else { return false };
-        let runs = chip.turn(tile, budget);
+        let runs = chip.run_slice(tile, budget);
         chip.pass(budget);
         runs
     }

@@ -30,7 +30,7 @@ for index, (x, y) in enumerate(cases["tiles"]):
     assert found == bytes((at + index) % 256 for at in range(4096)), (x, y)
 print("memory", len(cases["tiles"]))
 
-# A program on a core: held, loaded, let go, and waited for.
+# A program on a core: the core is reset, loaded, released, and waited for.
 x, y = cases["tiles"][0]
 reset = 0xFFB121B0
 device.noc_write32(x, y, reset, 0x47800)

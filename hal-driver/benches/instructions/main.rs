@@ -147,7 +147,7 @@ impl hal_backend::Device for NothingDevice {
 // The work
 // ------------------------------------------------------------------------------------------------------------------
 
-struct Rig {
+struct Setup {
     device: Device,
     timeline: Semaphore,
     /// The timeline's value.
@@ -176,7 +176,7 @@ struct Owned {
     values: [u64; 2],
 }
 
-impl Rig {
+impl Setup {
     fn new() -> Self {
         let device = Device::open_in_group("nothing").unwrap();
         let (source, target) = (device.buffer(4096), device.buffer(4096));
@@ -220,7 +220,7 @@ impl Rig {
         self.is_done();
     }
 
-    /// Runs one operation. Work that it leaves to another thread is done when [`end_all`](Rig::end_all) returns:
+    /// Runs one operation. Work that it leaves to another thread is done when [`end_all`](Setup::end_all) returns:
     /// the time at which memory is returned affects the cost of the next operation.
     fn one(&mut self, operation: impl FnOnce(&Self, &SemaphoreLists)) {
         operation(self, &self.lists(self.at));
@@ -434,23 +434,23 @@ fn record(
     }
 }
 
-fn barrier_chain(rig: &mut Rig) {
+fn barrier_chain(rig: &mut Setup) {
     rig.chain(|rig, lists, _| rig.barrier(lists));
 }
 
-fn fill_chain(rig: &mut Rig) {
+fn fill_chain(rig: &mut Setup) {
     rig.chain(|rig, lists, _| rig.fill(lists, 1, &rig.target));
 }
 
-fn fill_cross_queue(rig: &mut Rig) {
+fn fill_cross_queue(rig: &mut Setup) {
     rig.chain(|rig, lists, at| rig.fill(lists, 1 << (at % 2), &rig.target));
 }
 
-fn copy_chain(rig: &mut Rig) {
+fn copy_chain(rig: &mut Setup) {
     rig.chain(|rig, lists, _| rig.copy(lists));
 }
 
-fn update_chain(rig: &mut Rig) {
+fn update_chain(rig: &mut Setup) {
     let bytes = [5_u8; 1024];
     rig.chain(|rig, lists, _| {
         let (waits, signals, source) = (lists.waits(), lists.signals(), bytes.as_ptr().cast());
@@ -473,7 +473,7 @@ fn update_chain(rig: &mut Rig) {
     });
 }
 
-fn blocked_fills(rig: &mut Rig) {
+fn blocked_fills(rig: &mut Setup) {
     let first = rig.at + 1;
     for value in first..first + COUNT {
         rig.fill(&rig.lists(value), 1, &rig.target);
@@ -485,9 +485,9 @@ fn blocked_fills(rig: &mut Rig) {
 
 /// One signal releases an operation for each semaphore of the fan, and one operation waits for all of these.
 fn fan(
-    rig: &mut Rig,
+    rig: &mut Setup,
     affinity: u64,
-    operation: impl Fn(&Rig, sys::iree_hal_semaphore_list_t, sys::iree_hal_semaphore_list_t),
+    operation: impl Fn(&Setup, sys::iree_hal_semaphore_list_t, sys::iree_hal_semaphore_list_t),
 ) {
     let begin = rig.at + 1;
     rig.fanned += 1;
@@ -514,16 +514,16 @@ fn fan(
 }
 
 /// Barriers, which end on the host.
-fn fan_out_in(rig: &mut Rig) {
+fn fan_out_in(rig: &mut Setup) {
     fan(rig, u64::MAX, |rig, waits, signals| rig.barrier_between(u64::MAX, waits, signals));
 }
 
 /// Work of the device on the queue of the operation that waits for all of it.
-fn fan_out_in_fills(rig: &mut Rig) {
+fn fan_out_in_fills(rig: &mut Setup) {
     fan(rig, 1, |rig, waits, signals| rig.fill_between(waits, signals, 1, &rig.target));
 }
 
-fn alloca_dealloca(rig: &mut Rig) {
+fn alloca_dealloca(rig: &mut Setup) {
     for _ in 0..COUNT {
         let (before, there, filled) = (rig.lists(rig.at), rig.lists(rig.at + 1), rig.lists(rig.at + 2));
         let (device, mut buffer) = (rig.device.0, null_mut());
@@ -560,29 +560,29 @@ fn alloca_dealloca(rig: &mut Rig) {
     rig.is_done();
 }
 
-fn fills_behind(rig: &mut Rig) {
+fn fills_behind(rig: &mut Setup) {
     rig.behind(fill_chain);
 }
 
 /// Counts only the submitting thread: other threads report, retire and notify.
-fn fills_submitted(rig: &mut Rig) {
+fn fills_submitted(rig: &mut Setup) {
     AT_A_TIME.store(u64::MAX, Ordering::Relaxed);
     fill_chain(rig);
 }
 
-fn copies_submitted(rig: &mut Rig) {
+fn copies_submitted(rig: &mut Setup) {
     AT_A_TIME.store(u64::MAX, Ordering::Relaxed);
     copy_chain(rig);
 }
 
-fn updates_submitted(rig: &mut Rig) {
+fn updates_submitted(rig: &mut Setup) {
     AT_A_TIME.store(u64::MAX, Ordering::Relaxed);
     update_chain(rig);
 }
 
 /// The work that IREE requires of any driver whose device runs on another thread: references to the semaphore and
 /// to both buffers, a check whether there is anything to wait for, and an entry in a locked list.
-fn ownership(rig: &mut Rig) {
+fn ownership(rig: &mut Setup) {
     let (semaphore, buffers, owned) = (rig.plain, [rig.source.0, rig.target.0], &rig.owned);
     for at in 0..COUNT {
         let reached = unsafe {
@@ -597,19 +597,19 @@ fn ownership(rig: &mut Rig) {
     }
 }
 
-fn allocas_behind(rig: &mut Rig) {
+fn allocas_behind(rig: &mut Setup) {
     rig.behind(alloca_dealloca);
 }
 
-fn execute_100(rig: &mut Rig) {
+fn execute_100(rig: &mut Setup) {
     rig.one(|rig, lists| rig.execute(lists, rig.commands, false));
 }
 
-fn execute_100_bound(rig: &mut Rig) {
+fn execute_100_bound(rig: &mut Setup) {
     rig.one(|rig, lists| rig.execute(lists, rig.indirect, true));
 }
 
-fn record_100(rig: &mut Rig) {
+fn record_100(rig: &mut Setup) {
     let once = sys::IREE_HAL_COMMAND_BUFFER_MODE_ONE_SHOT;
     rig.one(|rig, lists| {
         let commands = record(&rig.device, rig.executable, once, Some((&rig.source, &rig.target)));
@@ -626,16 +626,16 @@ macro_rules! gates {
         $(
             #[unsafe(no_mangle)]
             #[inline(never)]
-            extern "C" fn $gate(rig: &mut Rig) {
+            extern "C" fn $gate(rig: &mut Setup) {
                 $case(rig);
             }
         )*
 
         fn work() {
             unsafe { check(hal_driver::register::<Nothing>(common::registry())).unwrap() };
-            let mut rig = Rig::new();
+            let mut rig = Setup::new();
             $(
-                for case in [$case as fn(&mut Rig), |rig| $gate(rig)] {
+                for case in [$case as fn(&mut Setup), |rig| $gate(rig)] {
                     for _ in 0..$times {
                         case(&mut rig);
                         rig.end_all();

@@ -8,6 +8,5 @@
 
 pub(crate) mod channel;
 pub(crate) mod execution;
-pub(crate) mod launcher_rank;
 pub(crate) mod record;
 pub(crate) mod running;

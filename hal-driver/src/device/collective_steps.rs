@@ -2,8 +2,8 @@
 
 //! Command buffers with collectives: a chain of steps.
 //!
-//! A step's commands go to the queue and its collectives to the host, side by side; both wait for both parts of the
-//! step before. Two timelines of ours order them. The last barrier is submitted first, as it alone has the
+//! A step's commands go to the queue and its collectives to the host, concurrently; both wait for both parts of the
+//! step before. Two internal timelines order them. The last barrier is submitted first, as it alone has the
 //! program's signals: a refusal leaves nothing begun, and later failures reach the signals along the chain once
 //! everything that had begun has ended ([`ExecutionPart`]).
 //!
@@ -45,7 +45,7 @@ enum CollectiveMemory {
 
 /// The uses of a lane's memory for each piece, in this order.
 const FETCHED: u64 = 1;
-const MOVED: u64 = 2;
+const EXCHANGED: u64 = 2;
 const RETURNED: u64 = 3;
 
 struct StagingLane {
@@ -70,8 +70,8 @@ impl CollectiveRoute {
     fn ends(&self) -> impl Iterator<Item = (&IreeTimeline, u64)> {
         let lanes = self.lanes.len() as u64;
         (0..).zip(&self.lanes).map(move |(lane, StagingLane { order, .. })| {
-            let turns = (self.pieces + lanes - 1 - lane) / lanes;
-            (order, turns * RETURNED)
+            let rounds = (self.pieces + lanes - 1 - lane) / lanes;
+            (order, rounds * RETURNED)
         })
     }
 }
@@ -81,13 +81,13 @@ fn copies(
     piece: &Piece,
     ranks: u32,
     all: &BufferRange,
-    alone: &BufferRange,
+    staging: &BufferRange,
     bytes: u64,
 ) -> Result<Vec<(BufferRange, BufferRange)>> {
     let length = piece.part(ranks).max(1);
     let parts = u32::try_from(bytes / length).unwrap_or(u32::MAX);
     let pair = |rank: u32| {
-        Ok((all.part(piece.offset_of(rank), length)?, alone.part(u64::from(rank) * length, length)?))
+        Ok((all.part(piece.offset_of(rank), length)?, staging.part(u64::from(rank) * length, length)?))
     };
     (0..parts).map(pair).collect()
 }
@@ -101,7 +101,7 @@ struct RoutedStep<'a> {
 
 impl RoutedStep<'_> {
     /// The number of this device's queue operations that may run independently in this step.
-    fn works_of_queues(&self) -> usize {
+    fn queue_operations(&self) -> usize {
         let lanes: usize = self.routes.iter().map(|route| route.lanes.len()).sum();
         lanes + usize::from(!self.step.records.is_empty())
     }
@@ -146,7 +146,7 @@ struct UnstartedCollectives {
     /// Those of later steps.
     whole: VecDeque<Box<dyn OperationEntry>>,
     /// Those of this step whose memory the host can map.
-    here: Vec<(Arc<dyn Communicator>, EnteredCollective)>,
+    mappable: Vec<(Arc<dyn Communicator>, EnteredCollective)>,
     /// The pieces of the collective that is being submitted.
     pieces: VecDeque<Box<dyn PieceEntry>>,
 }
@@ -159,7 +159,7 @@ impl UnstartedCollectives {
     /// Withdraws the rank from the groups.
     fn give_up(self, why: &Failure) {
         self.pieces.into_iter().for_each(|piece| piece.give_up(why));
-        self.here.into_iter().for_each(|(_, entered)| entered.give_up(why));
+        self.mappable.into_iter().for_each(|(_, entered)| entered.give_up(why));
         self.whole.into_iter().for_each(|entry| entry.give_up(why));
     }
 }
@@ -184,21 +184,21 @@ impl<D: Device> DeviceState<D> {
         let mut entries = UnstartedCollectives::default();
         let outcome = self.enter_steps(commands, bindings, &mut entries).and_then(|chain| {
             let last = chain.steps.last().ok_or_else(|| bug("collectives without a step"))?;
-            let over = chain.end_of(last);
-            let mut waits = over.borrow().to_owned();
-            // Queue operations that run side by side may go on after one of them has failed. A barrier in their
+            let end = chain.end_of(last);
+            let mut waits = end.borrow().to_owned();
+            // Queue operations that run concurrently may go on after one of them has failed. A barrier in their
             // queue would fail with the first, without the cleanup. So it becomes a queue operation only when the
             // host has seen the end of all.
-            if chain.steps.iter().any(|step| step.works_of_queues() > 1) {
+            if chain.steps.iter().any(|step| step.queue_operations() > 1) {
                 let all = self.timeline()?;
                 waits.push(all.clone(), 1);
                 chain.part.signal_at_end(all);
             }
             let last = SemaphoreLists { waits: waits.borrow(), signals: lists.signals.borrow() };
             self.ending(affinity, &last, chain.part.ending())?;
-            Ok((chain, over))
+            Ok((chain, end))
         });
-        let (chain, over) = match outcome {
+        let (chain, end) = match outcome {
             Ok(entered) => entered,
             Err(failure) => {
                 entries.give_up(&failure);
@@ -213,7 +213,7 @@ impl<D: Device> DeviceState<D> {
                 .and_then(|()| self.step_collectives(affinity, &waits, &chain, routed, &mut entries));
             if let Err(failure) = step {
                 entries.give_up(&failure);
-                self.pool.run(move || over.signal_or_fail(Err(&failure)));
+                self.pool.run(move || end.signal_or_fail(Err(&failure)));
                 return Ok(());
             }
             waits = chain.end_of(routed);
@@ -282,14 +282,17 @@ impl<D: Device> DeviceState<D> {
         };
         let (send, recv) = (place(send, Use::Source)?, place(recv, Use::Target)?);
         let mut route = CollectiveRoute { send, recv, lanes: Vec::new(), pieces: 0 };
-        let far = |place: &Option<CollectiveMemory>| matches!(place, Some(CollectiveMemory::OwnerOnly(..)));
-        let Some(pieces) = pieces.filter(|_| far(&route.send) || far(&route.recv)) else { return Ok(route) };
+        let is_owner_only =
+            |place: &Option<CollectiveMemory>| matches!(place, Some(CollectiveMemory::OwnerOnly(..)));
+        let Some(pieces) = pieces.filter(|_| is_owner_only(&route.send) || is_owner_only(&route.recv)) else {
+            return Ok(route);
+        };
         route.pieces = pieces.count().into();
         // The first piece is the largest.
         let largest = pieces.get(0).operation.places(rank, ranks);
         let staging = |place: &Option<CollectiveMemory>, bytes: Option<u64>| match place {
             Some(CollectiveMemory::OwnerOnly(owner, _)) => {
-                Ok::<_, Failure>(Some(self.staging_with(owner, bytes.ok_or_else(unnamed)?)?))
+                Ok::<_, Failure>(Some(self.staging_with(owner, bytes.ok_or_else(unused_memory)?)?))
             }
             Some(CollectiveMemory::Mappable(_)) | None => Ok(None),
         };
@@ -352,7 +355,7 @@ impl<D: Device> DeviceState<D> {
             if !route.lanes.is_empty() {
                 let waits = match &begun {
                     Some(begun) => begun,
-                    None => begun.insert(self.own_waits(affinity, waits, routed.number)?),
+                    None => begun.insert(self.waits_for_copies(affinity, waits, routed.number)?),
                 };
                 entries.pieces = entries.next()?.divide().into();
                 self.pieces(affinity, waits, (record, chain), route, &mut entries.pieces)?;
@@ -363,24 +366,26 @@ impl<D: Device> DeviceState<D> {
                 _ => None,
             };
             let (send, recv, entry) = (range(&route.send), range(&route.recv), entries.next()?);
-            entries.here.push((record.communicator.clone(), EnteredCollective::Whole { entry, send, recv }));
+            entries
+                .mappable
+                .push((record.communicator.clone(), EnteredCollective::Whole { entry, send, recv }));
         }
-        let here = std::mem::take(&mut entries.here);
-        if here.is_empty() {
+        let mappable = std::mem::take(&mut entries.mappable);
+        if mappable.is_empty() {
             return Ok(());
         }
-        let mut moved = OwnedList::default();
-        moved.push(chain.collectives.clone(), routed.end());
-        let lists = SemaphoreLists { waits: waits.borrow(), signals: moved.borrow() };
+        let mut exchanged = OwnedList::default();
+        exchanged.push(chain.collectives.clone(), routed.end());
+        let lists = SemaphoreLists { waits: waits.borrow(), signals: exchanged.borrow() };
         let collectives =
-            Operation::Collectives(Collectives::new(chain.recorded.clone(), here, chain.part.clone()));
+            Operation::Collectives(Collectives::new(chain.recorded.clone(), mappable, chain.part.clone()));
         self.submit(affinity, &lists, Side::Host, collectives)
     }
 
     /// The waits of a step's copies: timelines of this device instead of the program's semaphores. If the device is
     /// lost, copies that other devices have not begun fail with it, and none waits for a signal that the program
     /// may never give.
-    fn own_waits(&self, affinity: Affinity, waits: &OwnedList, number: usize) -> Result<OwnedList> {
+    fn waits_for_copies(&self, affinity: Affinity, waits: &OwnedList, number: usize) -> Result<OwnedList> {
         if number > 0 || waits.borrow().reached() {
             return Ok(waits.borrow().to_owned());
         }
@@ -420,52 +425,57 @@ impl<D: Device> DeviceState<D> {
             Some(CollectiveMemory::Mappable(range)) => Some(Mapped::new(range.clone(), access)),
             _ => None,
         };
-        let (send_here, recv_here) = (mapped(&route.send, ACCESS_READ), mapped(&route.recv, ACCESS_WRITE));
-        let turns = (0..).flat_map(|turn: u64| route.lanes.iter().map(move |lane| (turn, lane)));
-        for (turn, lane) in turns {
+        let (send_mapped, recv_mapped) =
+            (mapped(&route.send, ACCESS_READ), mapped(&route.recv, ACCESS_WRITE));
+        let rounds = (0..).flat_map(|round: u64| route.lanes.iter().map(move |lane| (round, lane)));
+        for (round, lane) in rounds {
             let Some(piece) = pieces.front().map(|entry| entry.piece()) else { break };
             let places = piece.operation.places(rank, ranks);
             let at = |step: u64| {
                 let mut list = OwnedList::default();
-                list.push(lane.order.clone(), turn * RETURNED + step);
+                list.push(lane.order.clone(), round * RETURNED + step);
                 list
             };
-            let mut ready = if turn == 0 { waits.borrow().to_owned() } else { at(0) };
-            let copies =
-                |place: &Option<CollectiveMemory>, alone: &Option<BufferRange>, bytes: Option<u64>| {
-                    let Some(CollectiveMemory::OwnerOnly(owner, all)) = place else { return Ok(None) };
-                    let alone =
-                        alone.as_ref().ok_or_else(|| bug("memory of another device has no substitute"))?;
-                    let bytes = bytes.ok_or_else(unnamed)?;
-                    let alone = alone.part(0, bytes)?;
-                    Ok::<_, Failure>(Some((owner.clone(), copies(&piece, ranks, all, &alone, bytes)?, alone)))
-                };
-            let memory = |here: &Option<Arc<Mapped>>, alone: Option<BufferRange>, bytes: Option<u64>| match (
-                here, alone,
-            ) {
-                (_, Some(alone)) => Ok::<_, Failure>(Some(PieceMemory::Staging(alone))),
-                (Some(here), None) => Ok(Some(PieceMemory::Whole(here.clone(), bytes.ok_or_else(unnamed)?))),
-                (None, None) => Ok(None),
+            let mut ready = if round == 0 { waits.borrow().to_owned() } else { at(0) };
+            let copies = |place: &Option<CollectiveMemory>,
+                          staging: &Option<BufferRange>,
+                          bytes: Option<u64>| {
+                let Some(CollectiveMemory::OwnerOnly(owner, all)) = place else { return Ok(None) };
+                let staging =
+                    staging.as_ref().ok_or_else(|| bug("memory of another device has no substitute"))?;
+                let bytes = bytes.ok_or_else(unused_memory)?;
+                let staging = staging.part(0, bytes)?;
+                Ok::<_, Failure>(Some((owner.clone(), copies(&piece, ranks, all, &staging, bytes)?, staging)))
             };
+            let memory =
+                |mapped: &Option<Arc<Mapped>>, staging: Option<BufferRange>, bytes: Option<u64>| match (
+                    mapped, staging,
+                ) {
+                    (_, Some(staging)) => Ok::<_, Failure>(Some(PieceMemory::Staging(staging))),
+                    (Some(mapped), None) => {
+                        Ok(Some(PieceMemory::Whole(mapped.clone(), bytes.ok_or_else(unused_memory)?)))
+                    }
+                    (None, None) => Ok(None),
+                };
             let mut sent = None;
-            if let Some((owner, pairs, alone)) = copies(&route.send, &lane.send, places.send)? {
+            if let Some((owner, pairs, staging)) = copies(&route.send, &lane.send, places.send)? {
                 self.copy_for(part, &owner, &pairs, (ready, at(FETCHED)))?;
-                (ready, sent) = (at(FETCHED), Some(alone));
+                (ready, sent) = (at(FETCHED), Some(staging));
             }
             let returning = copies(&route.recv, &lane.recv, places.recv)?;
-            let moved = at(if returning.is_some() { MOVED } else { RETURNED });
-            let got = returning.as_ref().map(|(_, _, alone)| alone.clone());
+            let exchanged = at(if returning.is_some() { EXCHANGED } else { RETURNED });
+            let got = returning.as_ref().map(|(_, _, staging)| staging.clone());
             let (send, recv) =
-                (memory(&send_here, sent, places.send)?, memory(&recv_here, got, places.recv)?);
+                (memory(&send_mapped, sent, places.send)?, memory(&recv_mapped, got, places.recv)?);
             let Some(entry) = pieces.pop_front() else { break };
             let entered = vec![(record.communicator.clone(), EnteredCollective::Piece { entry, send, recv })];
-            let lists = SemaphoreLists { waits: ready.borrow(), signals: moved.borrow() };
+            let lists = SemaphoreLists { waits: ready.borrow(), signals: exchanged.borrow() };
             let collectives =
                 Operation::Collectives(Collectives::new((*recorded).clone(), entered, part.clone()));
             self.submit(affinity, &lists, Side::Host, collectives)?;
             if let Some((owner, pairs, _)) = returning {
-                let pairs: Vec<_> = pairs.into_iter().map(|(all, alone)| (alone, all)).collect();
-                self.copy_for(part, &owner, &pairs, (moved, at(RETURNED)))?;
+                let pairs: Vec<_> = pairs.into_iter().map(|(all, staging)| (staging, all)).collect();
+                self.copy_for(part, &owner, &pairs, (exchanged, at(RETURNED)))?;
             }
         }
         Ok(())
@@ -473,6 +483,6 @@ impl<D: Device> DeviceState<D> {
 }
 
 /// The failure of a collective with memory on a side where it moves no bytes.
-fn unnamed() -> Failure {
+fn unused_memory() -> Failure {
     bug("a collective has memory that it does not use")
 }

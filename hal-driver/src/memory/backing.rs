@@ -4,7 +4,7 @@
 
 use crate::ffi::object::Retained;
 use crate::ffi::status::Result;
-use crate::memory::external::SharedMemory;
+use crate::memory::shared_memory::SharedMemory;
 use crate::memory::statistics::CountedBytes;
 use hal_backend::{Device, HostRange};
 use hal_semaphore::{Code, Failure};

@@ -104,7 +104,7 @@ pub(crate) fn request(heap: usize, params: &sys::iree_hal_buffer_params_t, lengt
 /// The failure if no heap fits.
 #[cold]
 fn misplaced(properties: &Properties, params: &sys::iree_hal_buffer_params_t) -> Failure {
-    let Some(alignment) = alignment(params) else { return crooked(params) };
+    let Some(alignment) = alignment(params) else { return not_power_of_two(params) };
     let most = properties.heaps.iter().map(|heap| heap.alignment).max().unwrap_or(1);
     invalid(if alignment > most {
         format!("no memory of this device is aligned to {alignment}; the most is {most}")
@@ -116,7 +116,7 @@ fn misplaced(properties: &Properties, params: &sys::iree_hal_buffer_params_t) ->
 }
 
 #[cold]
-pub(crate) fn crooked(params: &sys::iree_hal_buffer_params_t) -> Failure {
+pub(crate) fn not_power_of_two(params: &sys::iree_hal_buffer_params_t) -> Failure {
     invalid(format!("an alignment is a power of two, not {}", params.min_alignment))
 }
 

@@ -105,10 +105,10 @@ fn import_begins_where_its_heap_asks_it_to() {
         let page = sys::iree_hal_buffer_params_t { min_alignment: PAGE, ..shared() };
         assert_eq!(device.import(page, pages.at(2048), 1024).err().unwrap().code, Code::OutOfRange);
         drop(device.import(page, pages.at(PAGE), 1024).unwrap());
-        let crooked = sys::iree_hal_buffer_params_t { min_alignment: 96, ..shared() };
-        assert_eq!(query(&device, crooked).0, 0, "{uri}");
+        let not_power_of_two = sys::iree_hal_buffer_params_t { min_alignment: 96, ..shared() };
+        assert_eq!(query(&device, not_power_of_two).0, 0, "{uri}");
         let start = (0..PAGE).step_by(64).find(|&offset| (pages.at(offset) as usize).is_multiple_of(96));
-        let refused = device.import(crooked, pages.at(start.unwrap()), 1024).err().unwrap();
+        let refused = device.import(not_power_of_two, pages.at(start.unwrap()), 1024).err().unwrap();
         assert_eq!(refused.code, Code::InvalidArgument, "{uri}: {}", refused.text);
     }
 }

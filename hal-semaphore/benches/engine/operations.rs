@@ -10,7 +10,7 @@ use hal_semaphore::*;
 use std::time::Instant;
 
 /// A case that can be run in rounds; each round uses fresh values of the same semaphores.
-pub(crate) struct Rig {
+pub(crate) struct BenchEngine {
     pub(crate) engine: Engine<Noop>,
     pub(crate) x: Semaphore,
     pub(crate) gate: Semaphore,
@@ -18,7 +18,7 @@ pub(crate) struct Rig {
     pub(crate) at: u64,
 }
 
-impl Rig {
+impl BenchEngine {
     pub(crate) fn new(backend: Noop, others: usize) -> Self {
         let engine = Engine::new(backend).unwrap();
         let semaphore = || Semaphore::new(&engine, 0).unwrap();
@@ -97,10 +97,10 @@ pub(crate) fn table(report: &mut Report, plan: &Plan) {
         ("chain, two queues", Noop::immediate(2), 2, Action::Queue),
         ("barrier chain", Noop::immediate(1), 1, |_| Action::Barrier),
     ] {
-        let mut rig = Rig::new(backend, 0);
+        let mut rig = BenchEngine::new(backend, 0);
         allocation_free(report, case, n, rounds(plan.rounds, n, || rig.chain(n, queues, make)));
     }
-    let mut rig = Rig::new(Noop::deferred(2), 0);
+    let mut rig = BenchEngine::new(Noop::deferred(2), 0);
     let native = rounds(plan.rounds, n, || {
         rig.chain(n, 2, Action::Queue);
         rig.engine.backend().flush();
@@ -108,7 +108,7 @@ pub(crate) fn table(report: &mut Report, plan: &Plan) {
     assert!(rig.engine.backend().native_waits() >= n, "the waits should have been left to the device");
     allocation_free(report, "chain, two queues, native events", n, native);
 
-    let mut rig = Rig::new(Noop::immediate(1), 1000);
+    let mut rig = BenchEngine::new(Noop::immediate(1), 1000);
     let mut waits: Vec<_> = rig.others.iter().map(|other| (other.clone(), 0)).collect();
     let fan = rounds(plan.rounds * 10, 1001, || rig.fan(&mut waits));
     allocation_free(report, "fan out 1 to 1,000 and in again", 1001, fan);
@@ -126,7 +126,7 @@ fn blocked(report: &mut Report, plan: &Plan) {
         let mut bytes = 0.0;
         let count = if n < 1_000_000 { plan.rounds } else { plan.long_rounds };
         for round in 0..count.max(3) {
-            let mut rig = Rig::new(Noop::immediate(1), 0);
+            let mut rig = BenchEngine::new(Noop::immediate(1), 0);
             // Memory that is used for the first time costs page faults, not engine time: the second burst counts.
             if round == 0 {
                 let ((), allocated) = counted(|| {
@@ -157,7 +157,7 @@ fn blocked(report: &mut Report, plan: &Plan) {
 
 /// Two threads, each waiting on the host for the other's signal.
 fn ping_pong(report: &mut Report, plan: &Plan) {
-    let rig = Rig::new(Noop::immediate(1), 0);
+    let rig = BenchEngine::new(Noop::immediate(1), 0);
     let (ping, pong) = (rig.x.clone(), rig.gate.clone());
     let clock = SystemClock::new();
     let mut times = Vec::new();

@@ -437,8 +437,8 @@ pub(super) struct QueueState<B: Backend> {
     pub(super) unstarted_sweep: Option<UnstartedSweep>,
     /// Threads that perform effects of this queue.
     pub(super) performing: usize,
-    /// Those of them that return to the queue soon.
-    pub(super) returning: usize,
+    /// The number of them that return to the queue soon.
+    pub(super) quick_count: usize,
     /// Operations that run on the host.
     pub(super) running: usize,
     pub(super) effects: Box<Effects<B>>,
@@ -470,7 +470,7 @@ impl<B: Backend> QueueState<B> {
             lost: None,
             unstarted_sweep: None,
             performing: 0,
-            returning: 0,
+            quick_count: 0,
             running: 0,
             effects: Box::default(),
             scratch: None,
@@ -677,7 +677,7 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
     pub(super) fn has_successor(&self, rounds: usize) -> bool {
         if self.deferred.submits {
             rounds >= 1
-                && (self.state.returning > 0 || self.queue.waiting_threads.load(Ordering::Relaxed) > 0)
+                && (self.state.quick_count > 0 || self.queue.waiting_threads.load(Ordering::Relaxed) > 0)
         } else {
             rounds >= ROUNDS && self.queue.waiting_completers.load(Ordering::Relaxed) > 0
         }

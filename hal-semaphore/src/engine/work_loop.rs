@@ -39,7 +39,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.run_after(0);
     }
 
-    /// Runs, or leaves the queue to the calls around this one if it is deeply nested.
+    /// Works for the queue now, or defers that to the outer calls if this one is deeply nested.
     #[inline(always)]
     pub(super) fn finish(self, nested: bool) {
         if nested {
@@ -49,7 +49,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Runs, after `rounds` rounds.
+    /// Works for the queue, which has had `rounds` rounds.
     #[inline(always)]
     pub(super) fn run_after(self, rounds: usize) {
         if self.is_done(rounds) {
@@ -62,27 +62,27 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// True if nothing is left to do after `rounds` rounds.
     #[inline(always)]
     fn is_done(&self, rounds: usize) -> bool {
-        let brings = rounds == 0 && !self.deferred.released.is_empty();
-        !brings && !self.has_more()
+        let has_releases = rounds == 0 && !self.deferred.released.is_empty();
+        !has_releases && !self.has_more()
     }
 
     /// Releases the lock of a queue without work.
     #[inline(always)]
     fn leave_idle(self) {
-        let rests = self.state.closing && self.state.is_idle();
+        let wakes = self.state.closing && self.state.is_idle();
         let shared = self.shared;
         self.unlock();
-        if rests {
+        if wakes {
             shared.wake_idle_waiters();
         }
     }
 
-    /// Goes round while there is work, as there is at the beginning.
+    /// Works in rounds until nothing is left. The first round has work.
     #[inline(never)]
     fn run_rounds(mut self, mut round: usize) {
         loop {
-            let leaves = self.has_successor(round);
-            if leaves || (round > 0 && is_mutated(Mutation::LeavesWithoutSuccessor)) {
+            let hands_over = self.has_successor(round);
+            if hands_over || (round > 0 && is_mutated(Mutation::LeavesWithoutSuccessor)) {
                 return self.unlock();
             }
             if self.has_runnable() {
@@ -93,7 +93,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             }
             self.apply_own_releases();
             if !self.state.effects.is_empty() {
-                self = self.perform();
+                self = self.perform_unlocked();
             }
             if self.deferred.released.is_empty() && !self.has_runnable() && self.can_submit() {
                 // Failures have been applied by now.
@@ -184,22 +184,22 @@ impl<B: Backend> QueueGuard<'_, B> {
     }
 
     /// Performs the gathered effects without the lock.
-    fn perform(mut self) -> Self {
+    fn perform_unlocked(mut self) -> Self {
         let fresh = self.state.spare.effects.take().unwrap_or_default();
         let mut effects = std::mem::replace(&mut self.state.effects, fresh);
         self.state.performing += 1;
         let index = self.index;
-        // The thread's other work does not wait for the program.
+        // Effects that call the program come after the thread's other work.
         let busy = self.deferred.submits
             || !self.deferred.is_empty()
             || self.has_runnable()
             || self.can_retire()
             || self.can_submit();
-        let returns = effects.are_quick(busy);
-        self.state.returning += usize::from(returns);
+        let is_quick = effects.are_quick(busy);
+        self.state.quick_count += usize::from(is_quick);
         (self, ()) = self.unlocked(|shared, deferred| shared.perform(index, &mut effects, busy, deferred));
         self.state.performing -= 1;
-        self.state.returning -= usize::from(returns);
+        self.state.quick_count -= usize::from(is_quick);
         if !effects.early.is_empty() {
             for early in effects.early.drain(..) {
                 self.finish_early(early);
@@ -247,7 +247,7 @@ struct LateEffects<B: Backend> {
 }
 
 impl<B: Backend> LateEffects<B> {
-    fn perform(self, shared: &Shared<B>) {
+    fn run(self, shared: &Shared<B>) {
         for publication in self.publications {
             shared.notify(publication);
         }
@@ -261,7 +261,7 @@ impl<B: Backend> LateEffects<B> {
 }
 
 impl<B: Backend> Shared<B> {
-    /// Releases waits of other queues that a promise satisfies now, and the rest of its own queue's.
+    /// Releases the waits that a promise satisfies now: those of other queues, and those of its own that are left.
     fn apply_promise(&self, update: PromiseUpdate, deferred: &mut DeferredWork) {
         let PromiseUpdate { timeline_state, promise } = &update;
         let source = self.queue(promise.queue);
@@ -295,8 +295,8 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Applies the next releases: all that are in a row for one queue.
-    fn deliver_release(&self, target: Target, release: Release, deferred: &mut DeferredWork) {
+    /// Applies the next release, with those behind it for the same queue.
+    fn apply_next_release(&self, target: Target, release: Release, deferred: &mut DeferredWork) {
         if let Some(index) = queue_of(&target) {
             deferred.released.push_front((target, release));
             QueueGuard::lock(self, index, deferred).apply_own_releases();
@@ -397,9 +397,9 @@ impl<B: Backend> Shared<B> {
     #[cold]
     fn defer_late(&self, late: LateEffects<B>, deferred: &mut DeferredWork) {
         if deferred.submits {
-            self.defer(move |shared| late.perform(shared));
+            self.defer(move |shared| late.run(shared));
         } else {
-            self.push_late_callback(move |shared| late.perform(shared));
+            self.push_late_callback(move |shared| late.run(shared));
             deferred.runs_late = true;
         }
     }
@@ -459,9 +459,9 @@ impl<B: Backend> Shared<B> {
         while let Some(mut publication) = left.next() {
             // The largest of several values in a row for one timeline is enough.
             while let Some(next) = left.next_if(|next| publication.merges(next)) {
-                let says_more = next.state.as_ref().ok() >= publication.state.as_ref().ok();
-                let less = if says_more { std::mem::replace(&mut publication, next) } else { next };
-                self.drop_foreign(less);
+                let is_larger = next.state.as_ref().ok() >= publication.state.as_ref().ok();
+                let smaller = if is_larger { std::mem::replace(&mut publication, next) } else { next };
+                self.drop_foreign(smaller);
             }
             if has_waiters(&publication) {
                 deferred.push(publication);
@@ -602,7 +602,7 @@ impl<B: Backend> Shared<B> {
             .map_err(|payload| Failure::panicked("the backend", payload))
     }
 
-    /// Runs foreign code and counts its panic, whose meaning is the caller's affair.
+    /// Runs foreign code and counts its panic. The caller decides what the panic means.
     pub(super) fn foreign_counted<R>(&self, call: impl FnOnce() -> R) -> Result<R, Failure> {
         let result = self.foreign(call);
         if result.is_err() {
@@ -625,7 +625,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// The backend panicked while it worked on this device, whose state is unknown now.
+    /// Loses a device whose state is unknown, because the backend panicked while it worked on it.
     pub(super) fn lose_panicked(&self, device: usize, failure: Failure) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         self.post_loss(device, failure);
@@ -655,7 +655,7 @@ impl<B: Backend> EngineEvents for Shared<B> {
     fn run(&self, deferred: &mut DeferredWork) {
         loop {
             if let Some((target, release)) = take_first(&mut deferred.released) {
-                self.deliver_release(target, release, deferred);
+                self.apply_next_release(target, release, deferred);
             } else if let Some(index) = deferred.yielding_queue.take() {
                 // Behind the queues for which something was released.
                 deferred.visit_queue(index);
@@ -688,9 +688,9 @@ impl<B: Backend> EngineEvents for Shared<B> {
         while let Some(index) = deferred.calling_queues.pop() {
             let mut state = self.queue(index).lock();
             state.performing -= 1;
-            let rests = state.closing && state.is_idle();
+            let wakes = state.closing && state.is_idle();
             drop(state);
-            if rests {
+            if wakes {
                 self.wake_idle_waiters();
             }
         }

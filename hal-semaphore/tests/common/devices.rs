@@ -10,7 +10,7 @@
 //! Nothing moves by itself: [`step`](Devices::step) runs the head of a queue, [`report`](Devices::report)
 //! reports the oldest job that ran. Queues are numbered over all devices.
 
-use super::Rig;
+use super::TestEngine;
 use hal_semaphore::backend::{
     Backend, Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submission, Submitted,
 };
@@ -193,8 +193,8 @@ impl Devices {
     }
 
     /// An engine for these devices.
-    pub(crate) fn start(self) -> Rig {
-        Rig { engine: Engine::new(self).expect("the devices are well described") }
+    pub(crate) fn start(self) -> TestEngine {
+        TestEngine { engine: Engine::new(self).expect("the devices are well described") }
     }
 
     fn state(&self) -> MutexGuard<'_, DevicesState> {

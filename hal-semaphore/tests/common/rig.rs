@@ -52,11 +52,11 @@ pub(crate) type Values<'a> = &'a [(&'a Semaphore, u64)];
 
 /// An engine over [`Devices`]. Clones are handles on the same one.
 #[derive(Clone)]
-pub(crate) struct Rig {
+pub(crate) struct TestEngine {
     pub(crate) engine: Engine<Devices>,
 }
 
-impl Deref for Rig {
+impl Deref for TestEngine {
     type Target = Devices;
 
     fn deref(&self) -> &Devices {
@@ -64,7 +64,7 @@ impl Deref for Rig {
     }
 }
 
-impl Rig {
+impl TestEngine {
     /// One device with so many queues and no limits.
     pub(crate) fn new(queues: usize, native_waits: NativeWaits) -> Self {
         Devices::new(vec![device(queues, native_waits)]).start()

@@ -3,7 +3,7 @@
 //! Admission: refused requests, the classes of waits, and failures that reach an operation while it is queued
 //! (rules S2, S3, S6, S10, S13).
 
-use crate::rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, gone, within};
+use crate::rig::{Devices, Job, LIMIT, Moment, TestEngine, broken, device, gone, within};
 use hal_semaphore::backend::{NativeWaits, Transition, WaitClass};
 use hal_semaphore::testing::{self, SoftBackend};
 use hal_semaphore::*;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// An operation may wait for the largest value that there is, and signal it. One more is refused (S1).
 #[test]
 fn largest_value_can_be_waited_for_and_signalled_and_no_larger_one() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let [x, y] = rig.semaphores();
     let submit = |wait, signal| {
         let (waits, signals) = ([(x.clone(), wait)], [(y.clone(), signal)]);
@@ -34,7 +34,7 @@ fn largest_value_can_be_waited_for_and_signalled_and_no_larger_one() {
 /// signal is dropped (S1, S9).
 #[test]
 fn signal_of_a_foreign_timeline_is_above_it_unless_it_has_failed() {
-    let (rig, other) = (Rig::new(1, NativeWaits::None), Rig::new(1, NativeWaits::None));
+    let (rig, other) = (TestEngine::new(1, NativeWaits::None), TestEngine::new(1, NativeWaits::None));
     let far = other.semaphore();
     far.signal(5).unwrap();
     let nothing: [(Semaphore, u64); 0] = [];
@@ -51,7 +51,7 @@ fn signal_of_a_foreign_timeline_is_above_it_unless_it_has_failed() {
 /// A refusal gives the action back as it was, so that it can be submitted again (S10).
 #[test]
 fn refused_action_is_returned_with_its_kind_and_work() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let nothing: [(Semaphore, u64); 0] = [];
     let actions: [fn(Job) -> Action<Job>; 5] =
         [Action::Queue, Action::Host, Action::Early, Action::Marker, Action::Cleanup];
@@ -77,7 +77,7 @@ fn refused_action_is_returned_with_its_kind_and_work() {
 /// Of several timelines that have failed the first in the list of waits is the cause (S2).
 #[test]
 fn operation_fails_with_the_first_of_its_waits_that_have_failed() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let [open, x, y] = rig.semaphores();
     x.fail(broken("x has failed"));
     y.fail(broken("y has failed"));
@@ -92,7 +92,7 @@ fn operation_fails_with_the_first_of_its_waits_that_have_failed() {
 /// An engine that is shut down says so, whatever else is wrong with a request (S10).
 #[test]
 fn request_to_an_engine_that_is_shut_down_is_refused_for_that() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     rig.engine.shut_down(&SystemClock::new(), Duration::ZERO, Duration::ZERO).unwrap();
     let nothing: [(Semaphore, u64); 0] = [];
     let refused = rig.engine.submit(7, Affinity::ANY, &nothing, &nothing, Action::Barrier).unwrap_err();
@@ -131,7 +131,7 @@ fn wait_that_is_dominated_names_the_smallest_signal_that_is_enough() {
 /// at once, whatever happens to the other (S3).
 #[test]
 fn failure_of_one_of_two_waits_while_the_host_is_asked_fails_the_operation() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let [x, y, z] = rig.semaphores();
     let cause = broken("given up");
     rig.job(0, &[], &[(&x, 1)], 1);
@@ -150,7 +150,7 @@ fn failure_of_one_of_two_waits_while_the_host_is_asked_fails_the_operation() {
 /// Two operations are done early at one go, for one signal under way. They end in the order in which they came (S2).
 #[test]
 fn operations_that_are_done_early_together_keep_their_order() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let [x, y] = rig.semaphores();
     for value in 1..=5 {
         let early = Action::Early(Job::new(value).early());
@@ -204,7 +204,7 @@ fn failure_reaches_an_operation_admitted_to_a_full_queue() {
 #[test]
 fn failure_reaches_an_operation_admitted_to_a_long_queue() {
     within(LIMIT, || {
-        let rig = Rig::new(2, NativeWaits::Epochs);
+        let rig = TestEngine::new(2, NativeWaits::Epochs);
         let [x, y] = rig.semaphores();
         let outcome = Arc::new(OnceLock::new());
         rig.failing_job(1, &[], &[(&x, 1)], 1, &broken("parity"));

@@ -6,7 +6,7 @@
 //! the device refused may be behind hundreds of others before it ends, and its neighbours must know of the
 //! refusal by then (rules S3, S5, S6).
 
-use crate::rig::{ALL_NATIVE_WAITS, Devices, Job, LIMIT, Moment, Rig, broken, device, within};
+use crate::rig::{ALL_NATIVE_WAITS, Devices, Job, LIMIT, Moment, TestEngine, broken, device, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
 use hal_semaphore::timeline::TimelineValues;
 use hal_semaphore::*;
@@ -27,7 +27,7 @@ const REFUSED: u64 = 5;
 /// When the first are reported, hundreds of others become runnable on the queue at once, and the device refuses
 /// the one that signals x.
 struct Backlog {
-    rig: Rig,
+    rig: TestEngine,
     x: Semaphore,
     y: Semaphore,
 }
@@ -82,7 +82,7 @@ impl Backlog {
 }
 
 /// Raises a timeline in steps of one within one call of the engine: each step releases what waits for it.
-fn release_at_once(rig: &Rig, released: &Semaphore, values: u64) {
+fn release_at_once(rig: &TestEngine, released: &Semaphore, values: u64) {
     let gate = rig.semaphore();
     for value in 1..=values {
         rig.barrier(2, &[(&gate, 1)], &[(released, value)]);
@@ -138,7 +138,7 @@ fn native_wait_never_names_a_refused_job_in_a_backlog() {
 #[test]
 fn thread_inside_reclaim_is_left_no_work() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [x, y] = rig.semaphores();
         rig.job(0, &[], &[], 1);
         for id in 0..60 {
@@ -190,7 +190,7 @@ impl TimelineValues<Semaphore> for Keeps<'_> {
 #[test]
 fn thread_that_has_waited_for_a_queue_is_left_no_work_later() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [x, y, z] = rig.semaphores();
         rig.job(0, &[], &[], 1);
         assert!(rig.step(0));
@@ -228,7 +228,7 @@ fn thread_that_has_waited_for_a_queue_is_left_no_work_later() {
 /// between, during `try_early` of one of them, does not overtake the released ones (S13).
 #[test]
 fn submission_during_a_backlog_is_queued_behind_it() {
-    let rig = Rig::new(2, NativeWaits::None);
+    let rig = TestEngine::new(2, NativeWaits::None);
     let [first, second, third, x] = rig.semaphores();
     let gates = [&first, &second, &third];
     rig.job(0, &[], &[(&x, 1)], 1);

@@ -7,7 +7,7 @@
 //! its dependants wait with it.
 
 use crate::fake::Fake;
-use crate::rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
+use crate::rig::{Devices, Job, LIMIT, Moment, TestEngine, broken, device, eventually, gone, within};
 use hal_semaphore::backend::{Completion, DeferredCallbacks, DeviceSpec, NativeWaits, Submitted};
 use hal_semaphore::*;
 use std::cell::RefCell;
@@ -17,9 +17,9 @@ use std::time::Duration;
 
 /// Subscribes a callback that takes the program's lock, holds that lock while `submit` makes the callback due,
 /// and expects the callback afterwards.
-fn lock_held_across(submit: impl FnOnce(&Rig, &Semaphore) + Send + 'static) {
+fn lock_held_across(submit: impl FnOnce(&TestEngine, &Semaphore) + Send + 'static) {
     within(LIMIT, move || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let x = rig.semaphore();
         let calls = Arc::new(Mutex::new(0));
         let _subscription = x.subscribe(1, {
@@ -95,7 +95,7 @@ fn lock_held_for_a_job_whose_device_is_lost_is_free_for_its_callback() {
 #[test]
 fn lock_held_for_a_foreign_signal_is_free_for_its_callback() {
     lock_held_across(|_, x| {
-        let other = Rig::new(1, NativeWaits::None);
+        let other = TestEngine::new(1, NativeWaits::None);
         other.barrier(0, &[], &[(x, 1)]);
     });
 }
@@ -116,7 +116,7 @@ fn lock_held_for_a_submission_is_free_for_callbacks_of_other_work() {
 #[test]
 fn callback_that_submits_gets_its_own_callback() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [x, y] = rig.semaphores();
         let (sender, receiver) = mpsc::channel();
         let _outer = x.subscribe(1, {
@@ -170,7 +170,7 @@ fn slow_callback_delays_no_unrelated_operation() {
 #[test]
 fn slow_callback_delays_no_callback_of_another_timeline() {
     within(LIMIT + LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [slow, x] = rig.semaphores();
         let release = block_in_callback(&slow);
         let (sender, receiver) = mpsc::channel();
@@ -186,7 +186,7 @@ fn slow_callback_delays_no_callback_of_another_timeline() {
 #[test]
 fn callback_that_waits_for_the_host_ends() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [a, b] = rig.semaphores();
         let (sender, receiver) = mpsc::channel();
         let _subscription = a.subscribe(1, {
@@ -209,7 +209,7 @@ fn callback_that_waits_for_the_host_ends() {
 #[test]
 fn callback_that_panics_affects_nothing_else() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [x, y] = rig.semaphores();
         let (sender, receiver) = mpsc::channel();
         let _bad = x.subscribe(1, |_| panic!("the program's callback panics"));
@@ -230,7 +230,7 @@ fn callback_that_panics_affects_nothing_else() {
 #[test]
 fn slow_callback_delays_no_job_that_waits_for_the_same_value() {
     within(4 * LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [slow, x] = rig.semaphores();
         let (release, released) = mpsc::channel::<()>();
         let _subscription = slow.subscribe(1, move |_| {
@@ -257,7 +257,7 @@ fn slow_callback_delays_no_job_that_waits_for_the_same_value() {
 #[test]
 fn callback_that_waits_for_operations_its_signal_releases_ends() {
     within(4 * LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         rig.always(Moment::SubmitEnds(0), Devices::run_until_idle);
         let [x, y] = rig.semaphores();
         let (sender, receiver) = mpsc::channel();
@@ -359,7 +359,7 @@ fn lock_held_for_a_submission_of_a_thread_that_ends_is_free_for_its_callback() {
         let thread = std::thread::spawn(move || {
             LAST_WORDS.with(|words| *words.borrow_mut() = Some(Box::new(submits)));
             // The engine's own values of the thread come later and go first.
-            Rig::new(1, NativeWaits::None).semaphore().signal(1).unwrap();
+            TestEngine::new(1, NativeWaits::None).semaphore().signal(1).unwrap();
         });
         thread.join().unwrap();
     });
@@ -377,7 +377,7 @@ fn lock_held_for_a_wait_of_a_thread_that_ends_is_free_for_callbacks_that_the_bac
         let thread = std::thread::spawn(move || {
             LAST_WORDS.with(|words| *words.borrow_mut() = Some(Box::new(waits)));
             // The engine's own values of the thread come later and go first.
-            Rig::new(1, NativeWaits::None).semaphore().signal(1).unwrap();
+            TestEngine::new(1, NativeWaits::None).semaphore().signal(1).unwrap();
         });
         thread.join().unwrap();
     });
@@ -407,7 +407,7 @@ fn callback_runs_at_once_unless_its_thread_must_not() {
 #[test]
 fn chain_of_callbacks_that_signal_needs_a_small_stack() {
     let chain = || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let timelines: Vec<Semaphore> = (0..5_000).map(|_| rig.semaphore()).collect();
         let subscriptions: Vec<_> = timelines
             .windows(2)
@@ -425,12 +425,12 @@ fn chain_of_callbacks_that_signal_needs_a_small_stack() {
 
 /// Runs `inside` in a callback of a callback and so on, at the depth at which calls still run their own work,
 /// on this thread.
-pub(crate) fn deep_inside(rig: &Rig, inside: impl FnOnce() + Send + 'static) {
+pub(crate) fn deep_inside(rig: &TestEngine, inside: impl FnOnce() + Send + 'static) {
     inside_callbacks(rig, 8, inside);
 }
 
 /// Runs `inside` in so many callbacks, each inside the one before.
-fn inside_callbacks(rig: &Rig, depth: usize, inside: impl FnOnce() + Send + 'static) {
+fn inside_callbacks(rig: &TestEngine, depth: usize, inside: impl FnOnce() + Send + 'static) {
     let timelines: Vec<Semaphore> = (0..depth).map(|_| rig.semaphore()).collect();
     let mut inside: Box<dyn FnOnce() + Send> = Box::new(inside);
     let mut subscriptions = Vec::new();
@@ -448,7 +448,7 @@ fn inside_callbacks(rig: &Rig, depth: usize, inside: impl FnOnce() + Send + 'sta
 fn callback_deep_inside_others_is_left_no_work_of_a_queue() {
     const ROUNDS: u64 = 3_000;
     within(4 * LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         rig.always(Moment::SubmitEnds(0), Devices::run_until_idle);
         let x = rig.semaphore();
         let ended = rig.barrier(0, &[], &[]).ticket;
@@ -489,7 +489,7 @@ fn callback_deep_inside_others_is_left_no_work_of_a_queue() {
 #[test]
 fn callback_deep_inside_others_that_polls_for_its_own_operation_sees_it_end() {
     within(4 * LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let x = rig.semaphore();
         let (sender, receiver) = mpsc::channel();
         deep_inside(&rig.clone(), move || {
@@ -510,7 +510,7 @@ fn callback_deep_inside_others_that_polls_for_its_own_operation_sees_it_end() {
 #[test]
 fn callback_deep_inside_others_that_waits_for_a_polled_device_ends() {
     within(4 * LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let engine = polled(false, DeferredCallbacks::run_elsewhere);
         let (sender, receiver) = mpsc::channel();
         deep_inside(&rig, move || {
@@ -530,7 +530,7 @@ fn callback_deep_inside_others_that_waits_for_a_polled_device_ends() {
 #[test]
 fn lock_held_by_a_callback_deep_inside_others_that_waits_is_free_for_what_it_has_signalled() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [x, y] = rig.semaphores();
         let calls = Arc::new(Mutex::new(0));
         let _subscription = x.subscribe(1, {
@@ -555,7 +555,7 @@ fn lock_held_by_a_callback_deep_inside_others_that_waits_is_free_for_what_it_has
 /// before the calls around it have run the deferred work of that operation. It is done all the same (S9).
 #[test]
 fn operation_from_deep_inside_callbacks_ends_though_the_engine_is_trimmed() {
-    let (rig, other) = (Rig::new(1, NativeWaits::None), Rig::new(1, NativeWaits::None));
+    let (rig, other) = (TestEngine::new(1, NativeWaits::None), TestEngine::new(1, NativeWaits::None));
     let (x, y) = (other.semaphore(), rig.semaphore());
     deep_inside(&rig.clone(), {
         let (rig, x, y) = (rig.clone(), x.clone(), y.clone());
@@ -573,7 +573,7 @@ fn operation_from_deep_inside_callbacks_ends_though_the_engine_is_trimmed() {
 /// says (S5).
 #[test]
 fn job_that_is_cancelled_deep_inside_callbacks_while_an_event_is_made_fails() {
-    let rig = Rig::new(2, NativeWaits::Events);
+    let rig = TestEngine::new(2, NativeWaits::Events);
     let [gate, x] = rig.semaphores();
     let ticket = rig.job(0, &[(&gate, 1)], &[(&x, 1)], 1).ticket;
     let answer = Arc::new(OnceLock::new());
@@ -614,7 +614,7 @@ fn thread_that_must_not_call_back_defers_to_another_one() {
     let thread = std::thread::spawn(move || {
         LAST_WORDS.with(|words| *words.borrow_mut() = Some(Box::new(asks)));
         // The engine's own values of the thread come later and go first.
-        Rig::new(1, NativeWaits::None).semaphore().signal(1).unwrap();
+        TestEngine::new(1, NativeWaits::None).semaphore().signal(1).unwrap();
     });
     thread.join().unwrap();
     assert_eq!(receiver.recv(), Ok(true));
@@ -640,7 +640,7 @@ fn callback_threads() -> usize {
 fn callbacks_that_wait_for_the_submitting_thread_do_not_hold_a_thread_each() {
     const OPERATIONS: usize = 2_000;
     within(4 * LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let calls = Arc::new(Mutex::new(0));
         let timelines: Vec<Semaphore> = (0..OPERATIONS).map(|_| rig.semaphore()).collect();
         let subscribe = |timeline: &Semaphore| {
@@ -667,7 +667,7 @@ fn callbacks_that_wait_for_the_submitting_thread_do_not_hold_a_thread_each() {
 fn callbacks_that_wait_for_those_behind_them_all_end() {
     const CALLBACKS: usize = 20;
     within(4 * LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let timelines: Vec<Semaphore> = (0..CALLBACKS).map(|_| rig.semaphore()).collect();
         let (first, mut before) = mpsc::channel();
         let mut subscriptions = Vec::new();
@@ -695,7 +695,7 @@ fn callbacks_that_wait_for_those_behind_them_all_end() {
 #[test]
 fn callback_that_becomes_due_wakes_the_watching_thread() {
     const ROUNDS: usize = 9;
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let mut delays: Vec<_> = (0..ROUNDS)
         .map(|_| {
             let x = rig.semaphore();
@@ -736,7 +736,7 @@ fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
         return;
     }
     assert!(std::thread::Builder::new().spawn(|| {}).is_err(), "the test is about a lack of threads");
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let [x, y] = rig.semaphores();
     let calls = Arc::new(Mutex::new(Vec::new()));
     let _subscriptions = [(&x, 'x'), (&y, 'y')].map(|(timeline, name)| {
@@ -835,7 +835,7 @@ fn slow_reclaims_delay_no_job_that_waits_for_capacity() {
 #[test]
 fn lock_held_for_a_shutdown_does_not_keep_it_past_its_limit() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let (begun, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(0)));
         let timelines: [Semaphore; 20] = rig.semaphores();
         let subscriptions = timelines.each_ref().map(|timeline| {
@@ -863,7 +863,7 @@ fn lock_held_for_a_shutdown_does_not_keep_it_past_its_limit() {
 #[test]
 fn callback_deep_inside_others_that_polls_the_device_sees_its_job_end() {
     within(4 * LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let engine = polled(false, DeferredCallbacks::run_elsewhere);
         let (sender, receiver) = mpsc::channel();
         deep_inside(&rig, move || {
@@ -885,7 +885,7 @@ fn callback_deep_inside_others_that_polls_the_device_sees_its_job_end() {
 #[test]
 fn callback_on_a_foreign_signal_runs_after_sixteen_deliveries() {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
-    let far = Rig::new(1, NativeWaits::None).semaphore();
+    let far = TestEngine::new(1, NativeWaits::None).semaphore();
     for value in 1..=40 {
         rig.job(0, &[], &[(&far, value)], value);
     }
@@ -909,7 +909,7 @@ fn callback_on_a_foreign_signal_runs_after_sixteen_deliveries() {
 #[test]
 fn chain_of_submissions_from_reclaimed_work_is_not_nested_without_end() {
     const JOBS: u64 = 100;
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     rig.always(Moment::SubmitEnds(0), Devices::run_until_idle);
     let (depth, deepest) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     for id in 1..JOBS {
@@ -930,7 +930,7 @@ fn chain_of_submissions_from_reclaimed_work_is_not_nested_without_end() {
 #[test]
 fn chain_of_reports_from_reclaimed_work_needs_a_small_stack() {
     let chain = || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let jobs = 1_000;
         for id in 1..=jobs {
             rig.always(Moment::Reclaim(id), |devices| {
@@ -951,7 +951,7 @@ fn chain_of_reports_from_reclaimed_work_needs_a_small_stack() {
 #[test]
 fn chain_of_submissions_from_reclaimed_work_needs_a_small_stack() {
     let chain = || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         rig.always(Moment::SubmitEnds(0), Devices::run_until_idle);
         let jobs = 1_000;
         for id in 1..jobs {
@@ -973,7 +973,7 @@ fn chain_of_submissions_from_reclaimed_work_needs_a_small_stack() {
 #[test]
 fn callback_deep_inside_others_that_waits_for_what_it_reported_ends() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let x = rig.semaphore();
         rig.job(0, &[], &[(&x, 1)], 1);
         let (sender, receiver) = mpsc::channel();
@@ -993,7 +993,7 @@ fn callback_deep_inside_others_that_waits_for_what_it_reported_ends() {
 #[test]
 fn lock_held_deep_inside_callbacks_by_a_thread_that_waits_is_free_for_other_callbacks() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let x = rig.semaphore();
         rig.job(0, &[], &[(&x, 1)], 1);
         let lock = Arc::new(Mutex::new(()));

@@ -3,18 +3,18 @@
 //! The choice among several queues: one whose order satisfies an open wait, or else the one with the fewest
 //! operations (rules S6, S13).
 
-use crate::rig::{Job, Rig};
+use crate::rig::{Job, TestEngine};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::{Action, Affinity, Semaphore};
 
 /// Submits a job to any of the queues that `affinity` allows, and says which it was.
-fn chosen(rig: &Rig, affinity: Affinity, waits: &[(Semaphore, u64)]) -> usize {
+fn chosen(rig: &TestEngine, affinity: Affinity, waits: &[(Semaphore, u64)]) -> usize {
     rig.engine.submit(0, affinity, waits, &[], Action::Queue(Job::new(9))).unwrap().queue.ordinal()
 }
 
 #[test]
 fn operation_without_waits_goes_to_the_queue_with_the_fewest_operations() {
-    let rig = Rig::new(3, NativeWaits::Epochs);
+    let rig = TestEngine::new(3, NativeWaits::Epochs);
     rig.job(0, &[], &[], 1);
     rig.job(0, &[], &[], 2);
     rig.job(1, &[], &[], 3);
@@ -28,7 +28,7 @@ fn operation_without_waits_goes_to_the_queue_with_the_fewest_operations() {
 
 #[test]
 fn operation_goes_to_a_queue_whose_order_satisfies_its_wait() {
-    let rig = Rig::new(2, NativeWaits::Epochs);
+    let rig = TestEngine::new(2, NativeWaits::Epochs);
     let x = rig.semaphore();
     rig.job(1, &[], &[(&x, 1)], 1);
     assert_eq!(chosen(&rig, Affinity::ANY, &[(x, 1)]), 1, "though queue 0 has nothing to do");
@@ -37,7 +37,7 @@ fn operation_goes_to_a_queue_whose_order_satisfies_its_wait() {
 /// A later signal of the same timeline is under way in a queue. That does not matter to a wait which is reached.
 #[test]
 fn reached_wait_does_not_choose_a_queue() {
-    let rig = Rig::new(2, NativeWaits::Epochs);
+    let rig = TestEngine::new(2, NativeWaits::Epochs);
     let x = rig.semaphore();
     x.signal(1).unwrap();
     rig.job(1, &[], &[(&x, 2)], 1);
@@ -47,7 +47,7 @@ fn reached_wait_does_not_choose_a_queue() {
 /// As above, with a queue that is allowed and one that is not.
 #[test]
 fn queue_that_satisfies_a_wait_is_chosen_only_if_allowed() {
-    let rig = Rig::new(3, NativeWaits::Epochs);
+    let rig = TestEngine::new(3, NativeWaits::Epochs);
     let x = rig.semaphore();
     rig.job(2, &[], &[(&x, 1)], 1);
     rig.job(0, &[], &[], 2);

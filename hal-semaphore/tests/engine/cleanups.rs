@@ -3,14 +3,14 @@
 //! Barriers that clean up where they fail: their signals wait for that (rules S3, S5, S10).
 
 use crate::callbacks::deep_inside;
-use crate::rig::{Devices, Job, LIMIT, Rig, broken, device, gone, within};
+use crate::rig::{Devices, Job, LIMIT, TestEngine, broken, device, gone, within};
 use hal_semaphore::backend::{HostTask, NativeWaits};
 use hal_semaphore::*;
 use std::time::Duration;
 
 /// A barrier that waits for two timelines and has something to clean up.
 struct BlockedCleanup {
-    rig: Rig,
+    rig: TestEngine,
     first: Semaphore,
     second: Semaphore,
     end: Semaphore,
@@ -19,7 +19,7 @@ struct BlockedCleanup {
 
 impl BlockedCleanup {
     fn new() -> Self {
-        let rig = Rig::new(2, NativeWaits::None);
+        let rig = TestEngine::new(2, NativeWaits::None);
         let [first, second, end] = rig.semaphores();
         let cleanup = Action::Cleanup(Job::new(1));
         let ticket = rig.submit(0, &[(&first, 1), (&second, 1)], &[(&end, 1)], cleanup).ticket;
@@ -119,7 +119,7 @@ fn barrier_that_is_cancelled_is_cleaned_up_before_its_signals_fail() {
 /// It waits for an earlier job of its queue: it is queued behind that, and has nothing to clean up.
 #[test]
 fn queued_barrier_fails_without_cleanup() {
-    let rig = Rig::new(1, NativeWaits::Events);
+    let rig = TestEngine::new(1, NativeWaits::Events);
     let [x, end] = rig.semaphores();
     let cause = broken("parity");
     rig.failing_job(0, &[], &[(&x, 1)], 1, &cause);
@@ -133,7 +133,7 @@ fn queued_barrier_fails_without_cleanup() {
 
 /// A job on the device, another one that the device has no capacity for, and behind them a barrier that waits
 /// for the first.
-fn behind_a_full_queue() -> (Rig, Semaphore) {
+fn behind_a_full_queue() -> (TestEngine, Semaphore) {
     let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
     let [x, y, end] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);
@@ -208,7 +208,7 @@ fn barrier_in_cleanup_at_the_limit_of_a_shutdown_fails_with_its_own_cause() {
 #[test]
 fn barrier_that_is_cancelled_deep_inside_others_does_not_end_while_it_is_cleaned_up() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let end = rig.semaphore();
         let (deep, signal) = (rig.clone(), end.clone());
         deep_inside(&rig, move || {

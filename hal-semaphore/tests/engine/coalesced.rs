@@ -7,7 +7,7 @@
 //! and could seem to end at once. They must not: no effect is seen before its cause, and each fails with its
 //! own cause (rules S1, S3, S5).
 
-use crate::rig::{Job, Rig, broken, gone};
+use crate::rig::{Job, TestEngine, broken, gone};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::*;
 
@@ -17,7 +17,7 @@ const NATIVE: [NativeWaits; 2] = [NativeWaits::Epochs, NativeWaits::Events];
 const BEFORE_REPORT: [bool; 2] = [true, false];
 
 struct Gated {
-    rig: Rig,
+    rig: TestEngine,
     /// Signalled by job 1.
     produced: Semaphore,
     /// Signalled by job 1, too; waited for by nothing in the beginning.
@@ -33,7 +33,7 @@ struct Gated {
 
 impl Gated {
     fn new(native_waits: NativeWaits, marked_before_report: bool, producer: Job) -> Self {
-        let rig = Rig::new(3, native_waits);
+        let rig = TestEngine::new(3, native_waits);
         let [produced, other, consumed, barrier, marker] = rig.semaphores();
         let signals = [(&produced, 1), (&other, 1)];
         rig.submit(1, &[], &signals, Action::Queue(producer));

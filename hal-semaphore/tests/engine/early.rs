@@ -8,12 +8,12 @@ use hal_semaphore::testing::{Job, SoftBackend, device};
 use hal_semaphore::*;
 use std::time::Duration;
 
-struct Rig {
+struct EarlySetup {
     engine: Engine<SoftBackend>,
     x: Semaphore,
 }
 
-impl Rig {
+impl EarlySetup {
     fn new(spec: DeviceSpec) -> Self {
         let engine = Engine::new(SoftBackend::new(vec![spec])).unwrap();
         let x = Semaphore::new(&engine, 0).unwrap();
@@ -46,7 +46,7 @@ fn gone() -> Failure {
 
 #[test]
 fn chain_goes_to_its_device_without_the_host_on_the_way() {
-    let rig = Rig::new(device(1));
+    let rig = EarlySetup::new(device(1));
     rig.link(0, 1, Action::Queue(Job::new(1)));
     rig.link(0, 2, Action::Early(Job::early(2, true)));
     rig.link(0, 3, Action::Queue(Job::new(3)));
@@ -69,7 +69,7 @@ fn chain_goes_to_its_device_without_the_host_on_the_way() {
 
 #[test]
 fn early_action_that_cannot_be_done_early_waits_and_runs_on_the_host() {
-    let rig = Rig::new(device(1));
+    let rig = EarlySetup::new(device(1));
     rig.link(0, 1, Action::Queue(Job::new(1)));
     rig.link(0, 2, Action::Early(Job::early(2, false)));
     rig.link(0, 3, Action::Queue(Job::new(3)));
@@ -87,7 +87,7 @@ fn early_action_that_cannot_be_done_early_waits_and_runs_on_the_host() {
 
 #[test]
 fn operations_that_wait_for_the_host_are_not_tried_early() {
-    let rig = Rig::new(device(1));
+    let rig = EarlySetup::new(device(1));
     rig.link(0, 2, Action::Early(Job::early(2, true)));
     assert!(rig.engine.backend().done_early().is_empty(), "the 1 is not promised");
     rig.x.signal(1).unwrap();
@@ -98,7 +98,7 @@ fn operations_that_wait_for_the_host_are_not_tried_early() {
 
 #[test]
 fn failure_of_an_early_action_is_its_own() {
-    let rig = Rig::new(device(1));
+    let rig = EarlySetup::new(device(1));
     let failure = Failure::new(Code::ResourceExhausted, "no memory");
     let y = Semaphore::new(&rig.engine, 0).unwrap();
     rig.link(0, 1, Action::Queue(Job::new(1)));
@@ -113,7 +113,7 @@ fn failure_of_an_early_action_is_its_own() {
 
 #[test]
 fn waits_may_fail_after_an_early_operation() {
-    let rig = Rig::new(device(1));
+    let rig = EarlySetup::new(device(1));
     let failure = Failure::new(Code::DataLoss, "the device says no");
     rig.link(0, 1, Action::Queue(Job::failing(1, failure.clone())));
     rig.link(0, 2, Action::Early(Job::early(2, true)));
@@ -127,7 +127,7 @@ fn waits_may_fail_after_an_early_operation() {
 #[test]
 fn marker_that_waits_for_another_queue_goes_to_the_device() {
     for native_waits in [NativeWaits::Events, NativeWaits::Epochs, NativeWaits::None] {
-        let rig = Rig::new(DeviceSpec { native_waits, ..device(2) });
+        let rig = EarlySetup::new(DeviceSpec { native_waits, ..device(2) });
         rig.link(0, 1, Action::Queue(Job::new(1)));
         rig.link(1, 2, Action::Marker(Job::new(2)));
         rig.link(1, 3, Action::Queue(Job::new(3)));
@@ -143,7 +143,7 @@ fn marker_that_waits_for_another_queue_goes_to_the_device() {
 
 #[test]
 fn native_wait_for_a_marker_waits_for_the_work_before_it() {
-    let rig = Rig::new(device(2));
+    let rig = EarlySetup::new(device(2));
     rig.link(0, 1, Action::Queue(Job::new(1)));
     rig.link(0, 2, Action::Marker(Job::new(2)));
     rig.link(1, 3, Action::Queue(Job::new(3)));
@@ -158,7 +158,7 @@ fn native_wait_for_a_marker_waits_for_the_work_before_it() {
 
 #[test]
 fn marker_that_is_refused_fails_and_the_queue_goes_on() {
-    let rig = Rig::new(device(1));
+    let rig = EarlySetup::new(device(1));
     let failure = Failure::new(Code::FailedPrecondition, "there is nothing to give back");
     rig.link(0, 1, Action::Queue(Job::new(1)));
     let y = Semaphore::new(&rig.engine, 0).unwrap();
@@ -176,7 +176,7 @@ fn markers_take_no_capacity_and_keep_their_order_in_a_full_queue() {
     let backend = SoftBackend::new(vec![device(1)]).capacity(1);
     let engine = Engine::new(backend).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
-    let rig = Rig { engine, x };
+    let rig = EarlySetup { engine, x };
     for value in (1..=40).step_by(2) {
         rig.link(0, value, Action::Queue(Job::new(value)));
         rig.link(0, value + 1, Action::Marker(Job::new(value + 1)));
@@ -190,7 +190,7 @@ fn markers_take_no_capacity_and_keep_their_order_in_a_full_queue() {
 #[test]
 fn early_actions_and_markers_end_with_a_lost_device_and_with_the_engine() {
     for early in [true, false] {
-        let rig = Rig::new(device(1));
+        let rig = EarlySetup::new(device(1));
         rig.link(0, 1, Action::Queue(Job::new(1)));
         rig.link(0, 2, Action::Early(Job::early(2, early)));
         rig.link(0, 3, Action::Marker(Job::new(3)));
@@ -200,7 +200,7 @@ fn early_actions_and_markers_end_with_a_lost_device_and_with_the_engine() {
         back.sort_unstable();
         assert_eq!(back, [1, 2, 3]);
 
-        let rig = Rig::new(device(1));
+        let rig = EarlySetup::new(device(1));
         rig.link(0, 1, Action::Queue(Job::new(1)));
         rig.link(0, 2, Action::Early(Job::early(2, early)));
         rig.link(0, 3, Action::Marker(Job::new(3)));

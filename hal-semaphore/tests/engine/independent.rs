@@ -209,8 +209,8 @@ impl LateOnceCalled {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    fn shut_down(&self, desk: &CardSetup) -> Result<(), Unfinished> {
-        desk.0.shut_down(self, Duration::ZERO, Self::LATE)
+    fn shut_down(&self, setup: &CardSetup) -> Result<(), Unfinished> {
+        setup.0.shut_down(self, Duration::ZERO, Self::LATE)
     }
 }
 
@@ -228,31 +228,31 @@ impl Clock for LateOnceCalled {
 /// other's, not after all of them (S13).
 #[test]
 fn one_job_does_not_wait_for_all_of_another_queue() {
-    let desk = CardSetup::new(2, NativeWaits::None, 4);
+    let setup = CardSetup::new(2, NativeWaits::None, 4);
     for _ in 0..2000 {
-        desk.submit(0, &[], &[], Action::Queue(0));
+        setup.submit(0, &[], &[], Action::Queue(0));
     }
-    desk.submit(1, &[], &[], Action::Queue(1));
-    let before = (0..2000).take_while(|_| !desk.step(1) && desk.step(0)).count();
+    setup.submit(1, &[], &[], Action::Queue(1));
+    let before = (0..2000).take_while(|_| !setup.step(1) && setup.step(0)).count();
     assert!(before < 10, "it ran after {before} of the other queue");
 }
 
 /// Three queues that all have more jobs than the device has capacity share it (S13).
 #[test]
 fn queues_of_a_full_device_share_its_capacity() {
-    let desk = CardSetup::new(3, NativeWaits::None, 6);
+    let setup = CardSetup::new(3, NativeWaits::None, 6);
     for queue in 0..3 {
         for _ in 0..1000 {
-            desk.submit(queue, &[], &[], Action::Queue(u32::try_from(queue).unwrap()));
+            setup.submit(queue, &[], &[], Action::Queue(u32::try_from(queue).unwrap()));
         }
     }
     for _ in 0..300 {
         for queue in 0..3 {
             // At first one of them has all the capacity.
-            let _ = desk.step(queue);
+            let _ = setup.step(queue);
         }
     }
-    let began = desk.card().state().began.clone();
+    let began = setup.card().state().began.clone();
     for queue in 0..3 {
         let own = began.iter().filter(|&&name| name == queue).count();
         assert!(own * 6 >= began.len(), "{own} of {} were queue {queue}'s", began.len());
@@ -262,23 +262,23 @@ fn queues_of_a_full_device_share_its_capacity() {
 /// The same if the device calls `unblock` as soon as it starts something, which ends later (S13).
 #[test]
 fn capacity_announced_by_unblock_is_shared() {
-    let desk = CardSetup::new(2, NativeWaits::None, 4);
+    let setup = CardSetup::new(2, NativeWaits::None, 4);
     for name in 0..2 {
         for _ in 0..1000 {
-            desk.submit(name, &[], &[], Action::Queue(u32::try_from(name).unwrap()));
+            setup.submit(name, &[], &[], Action::Queue(u32::try_from(name).unwrap()));
         }
     }
     let mut running = VecDeque::new();
     for _ in 0..800 {
-        let began = (0..2).find_map(|queue| Some((queue, desk.card().begin(queue)?)));
+        let began = (0..2).find_map(|queue| Some((queue, setup.card().begin(queue)?)));
         running.extend(began);
-        desk.completer().unblock(0).unwrap();
+        setup.completer().unblock(0).unwrap();
         if running.len() > 2 {
             let (queue, epoch) = running.pop_front().unwrap();
-            desk.report(queue, epoch);
+            setup.report(queue, epoch);
         }
     }
-    let began = desk.card().state().began.clone();
+    let began = setup.card().state().began.clone();
     let ones = began.iter().filter(|&&name| name == 1).count();
     assert!(ones * 10 > began.len(), "{ones} of {} were the second queue's", began.len());
 }
@@ -287,33 +287,33 @@ fn capacity_announced_by_unblock_is_shared() {
 /// the event that it records then, and not for its earlier one (S6).
 #[test]
 fn signal_that_is_named_twice_is_waited_for_by_the_event_that_is_recorded() {
-    let desk = CardSetup::new(2, NativeWaits::Events, usize::MAX);
-    let (x, gate) = (desk.semaphore(), desk.semaphore());
+    let setup = CardSetup::new(2, NativeWaits::Events, usize::MAX);
+    let (x, gate) = (setup.semaphore(), setup.semaphore());
     // The other queue reaches values first, so that the timeline's promises lie elsewhere in memory when the
     // device refuses the operation than when it was handed over.
     for value in 1..=4 {
-        desk.submit(1, &[], &[(&x, value)], Action::Queue(0));
+        setup.submit(1, &[], &[(&x, value)], Action::Queue(0));
     }
-    desk.submit(1, &[], &[], Action::Queue(0));
-    (0..3).for_each(|_| assert!(desk.step(1)));
-    desk.submit(0, &[(&gate, 1)], &[(&x, 5), (&x, 5)], Action::Queue(1));
-    desk.submit(0, &[(&gate, 1)], &[], Action::Queue(2));
-    let reports = desk.clone();
-    let mut state = desk.card().state();
+    setup.submit(1, &[], &[], Action::Queue(0));
+    (0..3).for_each(|_| assert!(setup.step(1)));
+    setup.submit(0, &[(&gate, 1)], &[(&x, 5), (&x, 5)], Action::Queue(1));
+    setup.submit(0, &[(&gate, 1)], &[], Action::Queue(2));
+    let reports = setup.clone();
+    let mut state = setup.card().state();
     state.when_submitted = Some(Box::new(move || assert!(reports.step(1))));
     state.takes = VecDeque::from([0, 1, 0]);
     drop(state);
     gate.signal(1).unwrap();
     assert_eq!(x.query().unwrap(), 4);
-    desk.card().state().takes.clear();
-    assert_eq!(desk.submit(1, &[(&x, 5)], &[], Action::Queue(3)).waits.native, 1);
-    let state = desk.card().state();
+    setup.card().state().takes.clear();
+    assert_eq!(setup.submit(1, &[(&x, 5)], &[], Action::Queue(3)).waits.native, 1);
+    let state = setup.card().state();
     let named = |queue: usize, name| state.queues[queue].iter().find(|job| job.name == name).unwrap();
     assert!(named(0, 1).event.is_some());
     assert_eq!(named(1, 3).waits[0].event, named(0, 1).event);
     drop(state);
-    while desk.step(0) | desk.step(1) {}
-    let occupancy = desk.0.occupancy();
+    while setup.step(0) | setup.step(1) {}
+    let occupancy = setup.0.occupancy();
     assert_eq!((occupancy.operations, occupancy.events), (0, occupancy.idle_events));
 }
 
@@ -322,10 +322,10 @@ fn signal_that_is_named_twice_is_waited_for_by_the_event_that_is_recorded() {
 #[test]
 fn callback_may_wait_for_the_foreign_signal_of_the_same_operation() {
     within(|| {
-        let (desk, other) =
+        let (setup, other) =
             (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
-        let (x, far) = (desk.semaphore(), other.semaphore());
-        desk.submit(0, &[], &[(&x, 1), (&far, 1)], Action::Queue(1));
+        let (x, far) = (setup.semaphore(), other.semaphore());
+        setup.submit(0, &[], &[(&x, 1), (&far, 1)], Action::Queue(1));
         let seen = Arc::new(AtomicBool::new(false));
         let _subscription = x.subscribe(1, {
             let seen = seen.clone();
@@ -334,7 +334,7 @@ fn callback_may_wait_for_the_foreign_signal_of_the_same_operation() {
                 seen.store(waited.is_ok(), Ordering::SeqCst);
             }
         });
-        assert!(desk.step(0));
+        assert!(setup.step(0));
         assert!(seen.load(Ordering::SeqCst), "the delivery was made after the callback");
     });
 }
@@ -343,11 +343,11 @@ fn callback_may_wait_for_the_foreign_signal_of_the_same_operation() {
 #[test]
 fn callback_on_a_foreign_signal_may_wait_for_the_next_one() {
     within(|| {
-        let (desk, other) =
+        let (setup, other) =
             (CardSetup::new(2, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let far = other.semaphore();
         for queue in 0..2 {
-            desk.submit(queue, &[], &[(&far, queue as u64 + 1)], Action::Queue(1));
+            setup.submit(queue, &[], &[(&far, queue as u64 + 1)], Action::Queue(1));
         }
         let seen = Arc::new(AtomicBool::new(false));
         let (sender, inside) = mpsc::channel();
@@ -359,10 +359,10 @@ fn callback_on_a_foreign_signal_may_wait_for_the_next_one() {
                 seen.store(waited.is_ok(), Ordering::SeqCst);
             }
         });
-        let first = desk.clone();
+        let first = setup.clone();
         let reports = std::thread::spawn(move || assert!(first.step(0)));
         inside.recv().unwrap();
-        assert!(desk.step(1));
+        assert!(setup.step(1));
         reports.join().unwrap();
         assert!(seen.load(Ordering::SeqCst), "the second signal waits for the callback of the first");
     });
@@ -372,10 +372,10 @@ fn callback_on_a_foreign_signal_may_wait_for_the_next_one() {
 #[test]
 fn callback_on_one_foreign_signal_may_wait_for_its_sibling() {
     within(|| {
-        let (desk, other) =
+        let (setup, other) =
             (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let (near, far) = (other.semaphore(), other.semaphore());
-        desk.submit(0, &[], &[(&near, 1), (&far, 1)], Action::Queue(1));
+        setup.submit(0, &[], &[(&near, 1), (&far, 1)], Action::Queue(1));
         let seen = Arc::new(AtomicBool::new(false));
         let _subscription = near.subscribe(1, {
             let seen = seen.clone();
@@ -384,7 +384,7 @@ fn callback_on_one_foreign_signal_may_wait_for_its_sibling() {
                 seen.store(waited.is_ok(), Ordering::SeqCst);
             }
         });
-        assert!(desk.step(0));
+        assert!(setup.step(0));
         assert!(seen.load(Ordering::SeqCst), "the second signal waits for the callback of the first");
     });
 }
@@ -394,11 +394,11 @@ fn callback_on_one_foreign_signal_may_wait_for_its_sibling() {
 #[test]
 fn callback_on_an_early_foreign_signal_may_wait_for_one_far_behind() {
     within(|| {
-        let (desk, other) =
+        let (setup, other) =
             (CardSetup::new(1, NativeWaits::None, 99), CardSetup::new(1, NativeWaits::None, 9));
         let far = other.semaphore();
         for value in 1..=40 {
-            desk.submit(0, &[], &[(&far, value)], Action::Queue(1));
+            setup.submit(0, &[], &[(&far, value)], Action::Queue(1));
         }
         let seen = Arc::new(AtomicBool::new(false));
         let _subscription = far.subscribe(3, {
@@ -408,7 +408,7 @@ fn callback_on_an_early_foreign_signal_may_wait_for_one_far_behind() {
                 seen.store(waited.is_ok(), Ordering::SeqCst);
             }
         });
-        desk.report(0, 40);
+        setup.report(0, 40);
         assert!(seen.load(Ordering::SeqCst), "the last signal waits for the callback of the third");
     });
 }
@@ -419,18 +419,18 @@ fn callback_on_an_early_foreign_signal_may_wait_for_one_far_behind() {
 #[test]
 fn slow_waiter_keeps_no_work() {
     within(|| {
-        let (desk, other) =
+        let (setup, other) =
             (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let far = other.semaphore();
-        desk.card().state().looks = Some(far.clone());
-        desk.submit(0, &[], &[(&far, 1)], Action::Queue(1));
-        desk.submit(0, &[], &[], Action::Queue(2));
+        setup.card().state().looks = Some(far.clone());
+        setup.submit(0, &[], &[(&far, 1)], Action::Queue(1));
+        setup.submit(0, &[], &[], Action::Queue(2));
         let (sender, receiver) = mpsc::channel();
         let _subscription = far.subscribe(1, {
-            let desk = desk.clone();
-            move |_| sender.send(desk.card().state().saw.clone()).unwrap()
+            let setup = setup.clone();
+            move |_| sender.send(setup.card().state().saw.clone()).unwrap()
         });
-        desk.report(0, 2);
+        setup.report(0, 2);
         assert_eq!(receiver.recv().unwrap(), [(2, 0), (1, 1)]);
     });
 }
@@ -441,23 +441,23 @@ fn slow_waiter_keeps_no_work() {
 #[test]
 fn work_is_reclaimed_after_its_signal_though_a_callback_takes_long() {
     within(|| {
-        let (desk, other) =
+        let (setup, other) =
             (CardSetup::new(2, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
         let far = other.semaphore();
-        desk.card().state().looks = Some(far.clone());
-        desk.submit(0, &[], &[(&far, 1)], Action::Queue(1));
-        desk.submit(1, &[], &[(&far, 2)], Action::Queue(2));
+        setup.card().state().looks = Some(far.clone());
+        setup.submit(0, &[], &[(&far, 1)], Action::Queue(1));
+        setup.submit(1, &[], &[(&far, 2)], Action::Queue(2));
         let ((goes_on, waits), (sender, inside)) = (mpsc::channel::<()>(), mpsc::channel());
         let _first = far.subscribe(1, move |_| {
             sender.send(()).unwrap();
             waits.recv().unwrap();
         });
-        let first = desk.clone();
+        let first = setup.clone();
         let reports = std::thread::spawn(move || assert!(first.step(0)));
         inside.recv().unwrap();
-        assert!(desk.step(1));
+        assert!(setup.step(1));
         assert_eq!(far.query().unwrap(), 2);
-        assert_eq!(desk.card().state().saw, [(1, 1), (2, 2)]);
+        assert_eq!(setup.card().state().saw, [(1, 1), (2, 2)]);
         goes_on.send(()).unwrap();
         reports.join().unwrap();
     });
@@ -467,16 +467,16 @@ fn work_is_reclaimed_after_its_signal_though_a_callback_takes_long() {
 /// timeline. The dependency ends, and the queue continues (S6).
 #[test]
 fn later_signal_does_not_keep_a_queue_gated() {
-    let desk = CardSetup::new(2, NativeWaits::Epochs, 9);
-    let (x, y) = (desk.semaphore(), desk.semaphore());
-    desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
-    desk.submit(1, &[(&x, 1)], &[(&y, 1)], Action::Queue(2));
-    assert!(desk.step(1));
+    let setup = CardSetup::new(2, NativeWaits::Epochs, 9);
+    let (x, y) = (setup.semaphore(), setup.semaphore());
+    setup.submit(0, &[], &[(&x, 1)], Action::Queue(1));
+    setup.submit(1, &[(&x, 1)], &[(&y, 1)], Action::Queue(2));
+    assert!(setup.step(1));
     assert_eq!(y.query().unwrap(), 0, "its cause is not seen yet");
-    desk.submit(1, &[], &[(&x, 2)], Action::Queue(3));
-    assert!(desk.step(0));
+    setup.submit(1, &[], &[(&x, 2)], Action::Queue(3));
+    assert!(setup.step(0));
     assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
-    assert!(desk.step(1));
+    assert!(setup.step(1));
     assert_eq!(x.query().unwrap(), 2);
 }
 
@@ -484,29 +484,29 @@ fn later_signal_does_not_keep_a_queue_gated() {
 /// device takes the queue's next job (S13).
 #[test]
 fn queue_kept_full_by_another_resumes_when_that_has_ended() {
-    let desk = CardSetup::new(2, NativeWaits::Epochs, 2);
-    let x = desk.semaphore();
-    desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
-    desk.submit(1, &[(&x, 1)], &[], Action::Queue(2));
-    desk.submit(1, &[], &[], Action::Queue(3));
-    let (cause, effect) = (desk.card().begin(0).unwrap(), desk.card().begin(1).unwrap());
-    desk.report(1, effect);
-    desk.report(0, cause);
-    assert!(desk.step(1), "the device is idle, and a job is left");
-    assert_eq!(desk.0.occupancy().operations, 0);
+    let setup = CardSetup::new(2, NativeWaits::Epochs, 2);
+    let x = setup.semaphore();
+    setup.submit(0, &[], &[(&x, 1)], Action::Queue(1));
+    setup.submit(1, &[(&x, 1)], &[], Action::Queue(2));
+    setup.submit(1, &[], &[], Action::Queue(3));
+    let (cause, effect) = (setup.card().begin(0).unwrap(), setup.card().begin(1).unwrap());
+    setup.report(1, effect);
+    setup.report(0, cause);
+    assert!(setup.step(1), "the device is idle, and a job is left");
+    assert_eq!(setup.0.occupancy().operations, 0);
 }
 
 /// An operation's dependency has failed, and so has the operation by itself. Its signals fail with its own
 /// failure (S3).
 #[test]
 fn own_failure_counts_before_that_of_a_dependency() {
-    let desk = CardSetup::new(2, NativeWaits::Epochs, 9);
-    let (x, y) = (desk.semaphore(), desk.semaphore());
-    desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
-    desk.submit(1, &[(&x, 1)], &[(&y, 1)], Action::Queue(2));
+    let setup = CardSetup::new(2, NativeWaits::Epochs, 9);
+    let (x, y) = (setup.semaphore(), setup.semaphore());
+    setup.submit(0, &[], &[(&x, 1)], Action::Queue(1));
+    setup.submit(1, &[(&x, 1)], &[(&y, 1)], Action::Queue(2));
     let [cause, own] = ["the cause", "its own"].map(|words| Failure::new(Code::DataLoss, words));
-    desk.report_failed(0, desk.card().begin(0).unwrap(), &cause);
-    desk.report_failed(1, desk.card().begin(1).unwrap(), &own);
+    setup.report_failed(0, setup.card().begin(0).unwrap(), &cause);
+    setup.report_failed(1, setup.card().begin(1).unwrap(), &own);
     assert!(x.query().unwrap_err().same_root(&cause));
     assert!(y.query().unwrap_err().same_root(&own));
 }
@@ -515,18 +515,18 @@ fn own_failure_counts_before_that_of_a_dependency() {
 /// ones with the loss (S3).
 #[test]
 fn reason_for_a_refusal_outlives_the_loss_of_the_device() {
-    let desk = CardSetup::new(1, NativeWaits::None, 9);
-    let (x, y) = (desk.semaphore(), desk.semaphore());
+    let setup = CardSetup::new(1, NativeWaits::None, 9);
+    let (x, y) = (setup.semaphore(), setup.semaphore());
     let [refusal, loss] = ["too wide", "unplugged"].map(|words| Failure::new(Code::Unavailable, words));
-    let mut state = desk.card().state();
+    let mut state = setup.card().state();
     state.answer = Some(Submitted::failed(0, refusal.clone()));
     state.when_submitted = Some(Box::new({
-        let (desk, loss) = (desk.clone(), loss.clone());
-        move || desk.completer().lose(0, loss).unwrap()
+        let (setup, loss) = (setup.clone(), loss.clone());
+        move || setup.completer().lose(0, loss).unwrap()
     }));
     drop(state);
-    desk.submit(0, &[], &[(&x, 1)], Action::Queue(1));
-    desk.submit(0, &[], &[(&y, 1)], Action::Queue(2));
+    setup.submit(0, &[], &[(&x, 1)], Action::Queue(1));
+    setup.submit(0, &[], &[(&y, 1)], Action::Queue(2));
     assert!(x.query().unwrap_err().same_root(&refusal));
     assert!(y.query().unwrap_err().same_root(&loss));
 }
@@ -536,18 +536,18 @@ fn reason_for_a_refusal_outlives_the_loss_of_the_device() {
 #[test]
 fn failure_after_the_value_spares_waits_not_released_yet() {
     const MANY: u64 = 500;
-    let desk = CardSetup::new(1, NativeWaits::None, 9);
-    let x = desk.semaphore();
-    desk.card().state().when_run = Some(Box::new({
+    let setup = CardSetup::new(1, NativeWaits::None, 9);
+    let x = setup.semaphore();
+    setup.card().state().when_run = Some(Box::new({
         let x = x.clone();
         move || assert!(x.fail(Failure::new(Code::Aborted, "after the value")))
     }));
     for _ in 0..MANY {
-        desk.submit(0, &[(&x, 1)], &[], Action::Host(1));
+        setup.submit(0, &[(&x, 1)], &[], Action::Host(1));
     }
     x.signal(1).unwrap();
     assert!(x.query().is_err());
-    let stats = desk.0.stats();
+    let stats = setup.0.stats();
     assert_eq!((stats.succeeded, stats.failed), (MANY, 0));
 }
 
@@ -555,9 +555,9 @@ fn failure_after_the_value_spares_waits_not_released_yet() {
 #[test]
 fn program_may_hold_its_lock_while_it_cancels() {
     within(|| {
-        let desk = CardSetup::new(1, NativeWaits::None, 9);
-        let (gate, ended) = (desk.semaphore(), desk.semaphore());
-        let ticket = desk.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1)).ticket;
+        let setup = CardSetup::new(1, NativeWaits::None, 9);
+        let (gate, ended) = (setup.semaphore(), setup.semaphore());
+        let ticket = setup.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1)).ticket;
         let lock = Arc::new(Mutex::new(()));
         let (sender, called) = mpsc::channel();
         let _subscription = ended.subscribe(1, {
@@ -568,7 +568,7 @@ fn program_may_hold_its_lock_while_it_cancels() {
             }
         });
         let held = lock.lock().unwrap();
-        assert_eq!(desk.0.cancel(ticket), Cancel::Cancelled);
+        assert_eq!(setup.0.cancel(ticket), Cancel::Cancelled);
         drop(held);
         called.recv_timeout(LIMIT).unwrap();
     });
@@ -580,11 +580,11 @@ fn program_may_hold_its_lock_while_it_cancels() {
 fn shutdown_does_not_wait_for_a_slow_callback_past_its_limit() {
     for elsewhere in [false, true] {
         within(move || {
-            let (desk, other) =
+            let (setup, other) =
                 (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
-            let gate = desk.semaphore();
-            let ended = if elsewhere { other.semaphore() } else { desk.semaphore() };
-            desk.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1));
+            let gate = setup.semaphore();
+            let ended = if elsewhere { other.semaphore() } else { setup.semaphore() };
+            setup.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1));
             let (goes_on, waits) = mpsc::channel::<()>();
             let (sender, called) = mpsc::channel();
             let clock = LateOnceCalled::default();
@@ -596,7 +596,7 @@ fn shutdown_does_not_wait_for_a_slow_callback_past_its_limit() {
                     sender.send(state).unwrap();
                 }
             });
-            let shut_down = clock.shut_down(&desk);
+            let shut_down = clock.shut_down(&setup);
             assert_eq!(shut_down, Err(Unfinished { in_flight: 0, host: 0 }), "a callback is still at it");
             drop(goes_on);
             assert_eq!(called.recv_timeout(LIMIT).unwrap().unwrap_err().origin(), Origin::Shutdown);
@@ -609,9 +609,9 @@ fn shutdown_does_not_wait_for_a_slow_callback_past_its_limit() {
 #[test]
 fn program_may_hold_its_lock_while_it_shuts_down() {
     within(|| {
-        let desk = CardSetup::new(1, NativeWaits::None, 9);
-        let (gate, ended) = (desk.semaphore(), desk.semaphore());
-        desk.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1));
+        let setup = CardSetup::new(1, NativeWaits::None, 9);
+        let (gate, ended) = (setup.semaphore(), setup.semaphore());
+        setup.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1));
         let lock = Arc::new(Mutex::new(()));
         let (sender, called) = mpsc::channel();
         let clock = LateOnceCalled::default();
@@ -624,7 +624,7 @@ fn program_may_hold_its_lock_while_it_shuts_down() {
             }
         });
         let held = lock.lock().unwrap();
-        let shut_down = clock.shut_down(&desk);
+        let shut_down = clock.shut_down(&setup);
         assert_eq!(shut_down, Err(Unfinished { in_flight: 0, host: 0 }), "a callback is still at it");
         drop(held);
         called.recv_timeout(LIMIT).unwrap();
@@ -636,11 +636,11 @@ fn program_may_hold_its_lock_while_it_shuts_down() {
 #[test]
 fn chain_between_two_engines_ends_on_a_small_stack() {
     let chain = || {
-        let (desk, other) =
+        let (setup, other) =
             (CardSetup::new(1, NativeWaits::None, 9), CardSetup::new(1, NativeWaits::None, 9));
-        let (near, far) = (desk.semaphore(), other.semaphore());
+        let (near, far) = (setup.semaphore(), other.semaphore());
         for value in 1..=5000 {
-            desk.submit(0, &[(&near, value)], &[(&far, value)], Action::Barrier);
+            setup.submit(0, &[(&near, value)], &[(&far, value)], Action::Barrier);
             other.submit(0, &[(&far, value)], &[(&near, value + 1)], Action::Barrier);
         }
         near.signal(1).unwrap();
@@ -652,9 +652,9 @@ fn chain_between_two_engines_ends_on_a_small_stack() {
 /// A timeline that is registered past the largest value is at the largest value (S1).
 #[test]
 fn timeline_registered_past_the_limit_is_at_the_limit() {
-    let desk = CardSetup::new(1, NativeWaits::None, 9);
+    let setup = CardSetup::new(1, NativeWaits::None, 9);
     for value in [MAX_VALUE, MAX_VALUE + 1, 1 << 63, u64::MAX] {
-        assert_eq!(desk.0.register(value).query().unwrap(), MAX_VALUE, "{value:#x}");
+        assert_eq!(setup.0.register(value).query().unwrap(), MAX_VALUE, "{value:#x}");
     }
 }
 

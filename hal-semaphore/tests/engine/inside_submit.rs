@@ -7,14 +7,14 @@
 //! item of a batch of three was accepted, on devices of every kind, with a consumer on another queue that waits
 //! for the batch.
 
-use crate::rig::{self, ALL_NATIVE_WAITS, Devices, Job, LIMIT, Moment, Rig, broken, gone, within};
+use crate::rig::{self, ALL_NATIVE_WAITS, Devices, Job, LIMIT, Moment, TestEngine, broken, gone, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
 use hal_semaphore::*;
 use std::sync::{Arc, OnceLock};
 
 /// A batch of three jobs for queue 0, each with a signal of its own, and a job on queue 1 that waits for all three.
 struct Batch {
-    rig: Rig,
+    rig: TestEngine,
     gate: Semaphore,
     signals: [Semaphore; 3],
     consumer: Semaphore,
@@ -25,7 +25,7 @@ const JOBS: [u64; 3] = [1, 2, 3];
 
 impl Batch {
     fn new(native_waits: NativeWaits, job: impl Fn(u64) -> Job) -> Self {
-        let rig = Rig::new(2, native_waits);
+        let rig = TestEngine::new(2, native_waits);
         let [gate, consumer] = rig.semaphores();
         let signals: [Semaphore; 3] = rig.semaphores();
         for (id, signal) in JOBS.into_iter().zip(&signals) {
@@ -206,7 +206,7 @@ fn lost_answer_fails_the_whole_batch() {
 #[test]
 fn stale_report_inside_submit_changes_nothing() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [x, y] = rig.semaphores();
         for value in 1..=3 {
             rig.job(0, &[], &[(&x, value)], value);
@@ -227,7 +227,7 @@ fn stale_report_inside_submit_changes_nothing() {
 fn submission_from_inside_submit_is_next_in_its_queue() {
     for native_waits in ALL_NATIVE_WAITS {
         within(LIMIT, move || {
-            let rig = Rig::new(2, native_waits);
+            let rig = TestEngine::new(2, native_waits);
             let [x, y] = rig.semaphores();
             rig.once(Moment::Taken(1), {
                 let (rig, x, y) = (rig.clone(), x.clone(), y.clone());
@@ -248,7 +248,7 @@ fn submission_from_inside_submit_is_next_in_its_queue() {
 #[test]
 fn cancellation_inside_submit_spares_what_the_device_has() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [gate, x, y, never] = rig.semaphores();
         let given = rig.job(0, &[(&gate, 1)], &[(&x, 1)], 1).ticket;
         let blocked = rig.job(0, &[(&never, 1)], &[(&y, 1)], 2).ticket;
@@ -270,7 +270,7 @@ fn cancellation_inside_submit_spares_what_the_device_has() {
 #[test]
 fn panic_while_an_event_is_made_loses_the_device() {
     within(LIMIT, || {
-        let rig = Rig::new(2, NativeWaits::Events);
+        let rig = TestEngine::new(2, NativeWaits::Events);
         let x = rig.semaphore();
         rig.once(Moment::EventCreation, |_| panic!("the driver panics"));
         rig.job(0, &[], &[(&x, 1)], 1);
@@ -318,7 +318,7 @@ fn loss_behind_a_reported_batch_is_recorded() {
 /// takes (S13).
 #[test]
 fn report_of_an_earlier_job_inside_submit_ends_it_at_once() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let [x, y] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);
     let seen = Arc::new(OnceLock::new());
@@ -339,7 +339,7 @@ fn report_of_an_earlier_job_inside_submit_ends_it_at_once() {
 /// still with the device, and is reclaimed only after `submit` has returned (S5).
 #[test]
 fn job_on_its_way_to_a_lost_device_is_reclaimed_after_submit() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let [x, y] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);
     let queue = rig.engine.queue(0, 0).unwrap();

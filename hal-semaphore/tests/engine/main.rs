@@ -23,7 +23,6 @@ mod defaults;
 mod defects;
 mod directions;
 mod early;
-mod early_ends;
 #[path = "../common/fake.rs"]
 mod fake;
 #[path = "../common/fake_timeline.rs"]
@@ -54,5 +53,6 @@ mod same_values;
 mod shutdown;
 mod slow_drivers;
 mod statistics;
+mod unsubmitted_ends;
 mod value_and_failure;
 mod waiting;

@@ -3,7 +3,7 @@
 //! More operations wait for one signal than a step releases: the dependency of the first satisfies the others
 //! too, and nothing else (rules S4, S6).
 
-use crate::rig::{Devices, Rig, device};
+use crate::rig::{Devices, TestEngine, device};
 use hal_semaphore::backend::NativeWaits;
 
 /// How many wait: more than two steps release.
@@ -12,7 +12,7 @@ const MANY: u64 = 150;
 /// Work of their own queue will signal what they wait for: they all go to the device behind it, the oldest first.
 #[test]
 fn waits_for_a_signal_of_their_own_queue_are_all_satisfied_in_order() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let x = rig.semaphore();
     for id in 1..=MANY {
         rig.job(0, &[(&x, 1)], &[], id);

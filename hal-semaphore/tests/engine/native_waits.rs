@@ -5,7 +5,7 @@
 //! Each test builds one situation in which an engine might wait for the wrong thing: an event that another
 //! thread took, an epoch that the device never had, a later signal than needed.
 
-use crate::rig::{self, Devices, Job, LIMIT, Moment, Rig, broken, device, within};
+use crate::rig::{self, Devices, Job, LIMIT, Moment, TestEngine, broken, device, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
 use hal_semaphore::{Action, Semaphore};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// that epoch never runs again, so the wait has to name one that the device had (S2, S6).
 #[test]
 fn native_wait_behind_marker_names_a_submitted_epoch() {
-    let rig = Rig::new(3, NativeWaits::Epochs);
+    let rig = TestEngine::new(3, NativeWaits::Epochs);
     let [y, z, x, w] = rig.semaphores();
     rig.job(1, &[], &[(&y, 1), (&z, 1)], 1);
     rig.job(0, &[(&y, 1)], &[], 2);
@@ -36,8 +36,8 @@ fn native_wait_behind_marker_names_a_submitted_epoch() {
 fn empty_queue_behind_late_report(
     native_waits: NativeWaits,
     release: impl Fn(&Semaphore),
-) -> (Rig, Semaphore) {
-    let rig = Rig::new(3, native_waits);
+) -> (TestEngine, Semaphore) {
+    let rig = TestEngine::new(3, native_waits);
     let [y, z] = rig.semaphores();
     rig.job(1, &[], &[(&y, 1), (&z, 1)], 1);
     rig.job(0, &[(&y, 1)], &[], 2);
@@ -114,7 +114,7 @@ fn returned_barrier_is_not_waited_for_by_its_former_event() {
 /// wait is dropped with it: the second job, which waits for the same producer, has its own (S6).
 #[test]
 fn native_wait_of_a_job_that_fails_during_submission_serves_no_other() {
-    let rig = Rig::new(2, NativeWaits::Events);
+    let rig = TestEngine::new(2, NativeWaits::Events);
     let [a, b, c] = rig.semaphores();
     rig.job(1, &[], &[(&a, 1), (&b, 1)], 1);
     rig.once(Moment::EventCreation, {
@@ -136,7 +136,7 @@ fn native_wait_of_a_job_that_fails_during_submission_serves_no_other() {
 /// the job in front of it (S6, S13).
 #[test]
 fn barrier_reached_during_submission_ends_before_the_job_in_front_of_it() {
-    let rig = Rig::new(2, NativeWaits::Events);
+    let rig = TestEngine::new(2, NativeWaits::Events);
     let [x, y] = rig.semaphores();
     rig.job(1, &[], &[(&x, 1)], 1);
     rig.job(0, &[], &[], 2);
@@ -170,7 +170,7 @@ fn signal_without_an_event_is_not_waited_for_by_a_later_one() {
 #[test]
 fn blocked_jobs_wait_for_the_first_of_two_signals_of_one_batch() {
     for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
-        let rig = Rig::new(2, native_waits);
+        let rig = TestEngine::new(2, native_waits);
         let [gate, x] = rig.semaphores();
         for value in [1, 2] {
             rig.job(0, &[(&gate, 1)], &[(&x, value)], value);
@@ -189,7 +189,7 @@ fn blocked_jobs_wait_for_the_first_of_two_signals_of_one_batch() {
 /// must not stand for the signal that is left without one (S6).
 #[test]
 fn submission_while_event_is_made_keeps_its_own_dependency() {
-    let rig = Rig::new(3, NativeWaits::Events);
+    let rig = TestEngine::new(3, NativeWaits::Events);
     let [x, y] = rig.semaphores();
     rig.once(Moment::EventCreation, {
         let (rig, x) = (rig.clone(), x.clone());
@@ -210,7 +210,7 @@ fn submission_while_event_is_made_keeps_its_own_dependency() {
 #[test]
 fn threads_that_submit_while_events_are_made_all_succeed() {
     for round in 0..500 {
-        let rig = Rig::new(2, NativeWaits::Events);
+        let rig = TestEngine::new(2, NativeWaits::Events);
         // Making an event takes a while, as it does in a driver.
         rig.always(Moment::EventCreation, |_| {
             let begin = Instant::now();
@@ -242,7 +242,7 @@ fn threads_that_submit_while_events_are_made_all_succeed() {
 #[test]
 fn consumers_of_two_racing_producers_all_succeed() {
     for round in 0..1000 {
-        let rig = Rig::new(2, NativeWaits::Events);
+        let rig = TestEngine::new(2, NativeWaits::Events);
         let [a, b, y] = rig.semaphores();
         std::thread::scope(|scope| {
             let rig = &rig;
@@ -271,7 +271,7 @@ fn consumers_of_two_racing_producers_all_succeed() {
 /// consumer to unrelated work (S6).
 #[test]
 fn native_wait_takes_the_earliest_signal_across_queues() {
-    let rig = Rig::new(3, NativeWaits::Events);
+    let rig = TestEngine::new(3, NativeWaits::Events);
     let [x, z, w] = rig.semaphores();
     rig.job(1, &[], &[(&z, 1)], 100);
     rig.job(1, &[], &[(&x, 10)], 1);
@@ -302,7 +302,7 @@ fn peer_without_events_is_waited_for_on_the_host() {
 #[test]
 fn transitively_implied_wait_costs_nothing() {
     for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
-        let rig = Rig::new(3, native_waits);
+        let rig = TestEngine::new(3, native_waits);
         let [x, y, z] = rig.semaphores();
         rig.job(0, &[], &[(&x, 1)], 1);
         rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
@@ -319,7 +319,7 @@ fn transitively_implied_wait_costs_nothing() {
 /// waited for, also after it has learned of less (S6).
 #[test]
 fn wait_for_what_was_waited_for_before_costs_nothing() {
-    let rig = Rig::new(3, NativeWaits::Epochs);
+    let rig = TestEngine::new(3, NativeWaits::Epochs);
     let [x, y] = rig.semaphores();
     for value in 1..=4 {
         rig.job(2, &[], &[(&x, value)], value);
@@ -343,7 +343,7 @@ fn wait_for_what_was_waited_for_before_costs_nothing() {
 /// queue must stay in it (S6, S7).
 #[test]
 fn gated_queue_survives_cancellation_of_its_neighbours() {
-    let rig = Rig::new(2, NativeWaits::Events);
+    let rig = TestEngine::new(2, NativeWaits::Events);
     let [x, y] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);
     rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
@@ -381,7 +381,7 @@ fn waits_across_queues_go_on_when_events_run_out() {
 #[test]
 fn barrier_behind_two_refused_jobs_names_a_submitted_epoch() {
     within(LIMIT, || {
-        let rig = Rig::new(3, NativeWaits::Epochs);
+        let rig = TestEngine::new(3, NativeWaits::Epochs);
         let [y, z, before, after] = rig.semaphores();
         rig.job(1, &[], &[(&y, 1), (&z, 1)], 1);
         rig.failing_job(0, &[(&y, 1)], &[], 2, &broken("its own failure"));
@@ -404,7 +404,7 @@ fn barrier_behind_two_refused_jobs_names_a_submitted_epoch() {
 #[test]
 fn one_signal_satisfies_very_many_waits() {
     for native_waits in [NativeWaits::Epochs, NativeWaits::Events] {
-        let rig = Rig::new(2, native_waits);
+        let rig = TestEngine::new(2, native_waits);
         let x = rig.semaphore();
         for id in 1..=200 {
             rig.job(0, &[(&x, 1)], &[], id);
@@ -436,7 +436,7 @@ fn order_in_which_peers_are_named_means_nothing() {
 /// of its own, and so do later ones: their waiters are not blocked on the host (S6).
 #[test]
 fn job_submitted_while_an_event_is_made_has_one_too() {
-    let rig = Rig::new(2, NativeWaits::Events);
+    let rig = TestEngine::new(2, NativeWaits::Events);
     let [x, y] = rig.semaphores();
     rig.once(Moment::EventCreation, {
         let (rig, x) = (rig.clone(), x.clone());
@@ -477,7 +477,7 @@ fn point_that_another_device_has_waited_for_is_waited_for_again() {
 /// it does not wait for that report (S3, S13).
 #[test]
 fn failed_job_ends_before_the_report_of_its_producer() {
-    let rig = Rig::new(2, NativeWaits::Epochs);
+    let rig = TestEngine::new(2, NativeWaits::Epochs);
     let [x, y] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);
     let failure = broken("parity");

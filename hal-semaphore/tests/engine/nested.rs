@@ -3,7 +3,7 @@
 //! Calls into the engine from so deep inside others that what they have to do is left to those (rules S2, S3, S7, S8).
 
 use crate::callbacks::deep_inside;
-use crate::rig::{Devices, LIMIT, Moment, Rig, broken, device, within};
+use crate::rig::{Devices, LIMIT, Moment, TestEngine, broken, device, within};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ fn callback_of_a_deep_submission_is_called_by_the_calls_around_it() {
 #[test]
 fn submissions_deep_inside_others_keep_their_order() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let deep = rig.clone();
         deep_inside(&rig, move || {
             for id in 1..=5 {
@@ -49,7 +49,7 @@ fn submissions_deep_inside_others_keep_their_order() {
 #[test]
 fn submission_of_another_thread_comes_behind_one_left_to_the_calls_around() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let deep = rig.clone();
         deep_inside(&rig, move || {
             deep.job(0, &[], &[], 1);
@@ -69,7 +69,7 @@ fn submission_of_another_thread_comes_behind_one_left_to_the_calls_around() {
 #[test]
 fn operation_that_is_cancelled_deep_inside_others_fails_as_cancelled() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [x, y] = rig.semaphores();
         let ticket = rig.job(0, &[(&x, 1)], &[(&y, 1)], 1).ticket;
         let engine = rig.engine.clone();
@@ -88,7 +88,7 @@ fn operation_that_is_cancelled_deep_inside_others_fails_as_cancelled() {
 #[test]
 fn trim_deep_inside_others_keeps_deferred_work() {
     within(LIMIT, || {
-        let (rig, other) = (Rig::new(1, NativeWaits::None), Rig::new(1, NativeWaits::None));
+        let (rig, other) = (TestEngine::new(1, NativeWaits::None), TestEngine::new(1, NativeWaits::None));
         let (x, far) = (rig.semaphore(), other.semaphore());
         deep_inside(&other, {
             let (rig, x, far) = (rig.clone(), x.clone(), far.clone());
@@ -108,7 +108,7 @@ fn trim_deep_inside_others_keeps_deferred_work() {
 #[test]
 fn submissions_from_reclaim_are_a_few_levels_deep() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let failed = rig.semaphore();
         failed.fail(broken("given up"));
         let (depth, deepest) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

@@ -7,7 +7,7 @@
 //! a report means that results are visible already (`backend.rs`). So nothing here tests one that panics,
 //! blocks or is skipped.
 
-use crate::rig::{self, Job, LIMIT, Moment, Rig, broken, gone, within};
+use crate::rig::{self, Job, LIMIT, Moment, TestEngine, broken, gone, within};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::*;
 use std::sync::{Arc, Mutex};
@@ -48,7 +48,7 @@ const OWN: u64 = 2;
 /// An operation of one kind that waits for `input` and signals `outputs`.
 struct Case {
     kind: CaseKind,
-    rig: Rig,
+    rig: TestEngine,
     input: Semaphore,
     outputs: [Semaphore; 2],
     ticket: Ticket,
@@ -59,23 +59,23 @@ struct Case {
 impl Case {
     /// An operation that waits for something without a promise.
     fn blocked(kind: CaseKind, job: Job) -> Self {
-        Self::new(kind, Rig::new(1, NativeWaits::Epochs), job)
+        Self::new(kind, TestEngine::new(1, NativeWaits::Epochs), job)
     }
 
     /// An operation that waits for `producer`, which the device has been given.
     fn under_way(kind: CaseKind, job: Job, producer: Job) -> Self {
-        let rig = Rig::new(1, NativeWaits::Epochs);
+        let rig = TestEngine::new(1, NativeWaits::Epochs);
         let input = rig.semaphore();
         rig.submit(0, &[], &[(&input, 1)], Action::Queue(producer));
         Self::with_input(kind, rig, input, job)
     }
 
-    fn new(kind: CaseKind, rig: Rig, job: Job) -> Self {
+    fn new(kind: CaseKind, rig: TestEngine, job: Job) -> Self {
         let input = rig.semaphore();
         Self::with_input(kind, rig, input, job)
     }
 
-    fn with_input(kind: CaseKind, rig: Rig, input: Semaphore, job: Job) -> Self {
+    fn with_input(kind: CaseKind, rig: TestEngine, input: Semaphore, job: Job) -> Self {
         let outputs = rig.semaphores();
         let at_reclaim = Arc::default();
         rig.always(Moment::Reclaim(OWN), {
@@ -262,7 +262,7 @@ fn action_of_a_lost_device_signals_that_before_it_is_reclaimed() {
 #[test]
 fn action_for_a_lost_device_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
-        let rig = Rig::new(1, NativeWaits::Epochs);
+        let rig = TestEngine::new(1, NativeWaits::Epochs);
         let cause = gone();
         rig.lose(0, &cause);
         Case::new(kind, rig, Job::new(OWN)).assert_ended(Err(&cause));
@@ -315,7 +315,7 @@ fn action_at_a_forced_shutdown_signals_that_before_it_is_reclaimed() {
 #[test]
 fn action_whose_backend_panics_signals_that_before_it_is_reclaimed() {
     for kind in [Queue, Marker] {
-        let rig = Rig::new(1, NativeWaits::Epochs);
+        let rig = TestEngine::new(1, NativeWaits::Epochs);
         rig.once(Moment::Taken(OWN), |_| panic!("the driver panics"));
         let case = Case::new(kind, rig, Job::new(OWN));
         // A marker goes to the backend behind earlier work of its queue.
@@ -330,7 +330,7 @@ fn action_whose_backend_panics_signals_that_before_it_is_reclaimed() {
 #[test]
 fn action_that_completes_inside_submit_signals_before_it_is_reclaimed() {
     for kind in [Queue, Marker, Barrier] {
-        let rig = Rig::new(1, NativeWaits::Epochs);
+        let rig = TestEngine::new(1, NativeWaits::Epochs);
         rig.always(Moment::SubmitEnds(0), rig::Devices::run_until_idle);
         let case = Case::new(kind, rig, Job::new(OWN));
         case.rig.job(0, &[], &[(&case.input, 1)], 1);

@@ -3,7 +3,7 @@
 //! Operations of several waits, one of which work of their own queue satisfies while another is open (rules S1,
 //! S3, S5, S7).
 
-use crate::rig::{Devices, Job, Rig, broken, device};
+use crate::rig::{Devices, Job, TestEngine, broken, device};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::*;
 
@@ -12,7 +12,7 @@ use hal_semaphore::*;
 #[test]
 fn failure_reaches_each_of_many_operations_whose_wait_was_satisfied_by_order() {
     for count in [1, 2, 63, 64, 65, 200] {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [x, y, z] = rig.semaphores();
         for id in 0..count {
             assert_eq!(rig.job(0, &[(&x, 1), (&y, 1)], &[(&z, id + 1)], id + 10).waits.blocked, 2);
@@ -36,7 +36,7 @@ fn failure_reaches_each_of_many_operations_whose_wait_was_satisfied_by_order() {
 /// The value comes before the failure: the wait is fulfilled (S1).
 #[test]
 fn ordered_wait_whose_value_came_before_the_failure_is_fulfilled() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let [x, y, z] = rig.semaphores();
     rig.job(0, &[(&x, 1), (&x, 2), (&y, 1)], &[(&z, 1)], 2);
     rig.job(0, &[], &[(&x, 1), (&x, 2)], 1);
@@ -54,7 +54,7 @@ fn ordered_wait_whose_value_came_before_the_failure_is_fulfilled() {
 #[test]
 fn early_action_that_was_not_done_counts_each_wait_once() {
     for fails in [false, true] {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [x, y, z] = rig.semaphores();
         rig.submit(0, &[(&x, 1), (&y, 1)], &[(&z, 1)], Action::Early(Job::new(3)));
         rig.job(0, &[], &[(&x, 1)], 1);
@@ -80,7 +80,7 @@ fn early_action_that_was_not_done_counts_each_wait_once() {
 #[test]
 fn cancelled_operations_leave_nothing_at_their_dependencies() {
     for (queues, others) in [(1, 0), (12, 11)] {
-        let rig = Rig::new(queues, NativeWaits::None);
+        let rig = TestEngine::new(queues, NativeWaits::None);
         let [x, y, z] = rig.semaphores();
         for queue in 0..others {
             rig.job(queue + 1, &[(&x, 9)], &[], 100);

@@ -386,7 +386,7 @@ fn submission_whose_lists_panic_at_any_read_leaves_nothing_behind() {
 /// The same where the device would wait: the event of that wait is not retained.
 #[test]
 fn submission_whose_lists_panic_holds_no_event() {
-    let rig = rig::Rig::new(2, NativeWaits::Events);
+    let rig = rig::TestEngine::new(2, NativeWaits::Events);
     let [x, y, z] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);
     let (waits, signals) = ([(x, 1), (y.clone(), 1)], [(z.clone(), 1)]);

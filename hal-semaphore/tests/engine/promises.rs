@@ -2,14 +2,14 @@
 
 //! Signals that work in a queue will make, while the host and other work move the same timeline (rules S1, S6).
 
-use crate::rig::Rig;
+use crate::rig::TestEngine;
 use hal_semaphore::backend::NativeWaits;
 
 /// The host brings a timeline past some of the signals that jobs will make, and then past all of them. The
 /// others stay promised and satisfy waits; reached ones are promised no more.
 #[test]
 fn signals_that_are_reached_are_promised_no_more_and_the_others_are() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let x = rig.semaphore();
     for (id, value) in [(1, 1), (2, 2), (3, 3), (4, 6)] {
         rig.job(0, &[], &[(&x, value)], id);
@@ -29,7 +29,7 @@ fn signals_that_are_reached_are_promised_no_more_and_the_others_are() {
 /// The host signals a value below the only one that is promised. The promise stays.
 #[test]
 fn signal_of_the_host_below_a_promise_leaves_it() {
-    let rig = Rig::new(2, NativeWaits::Epochs);
+    let rig = TestEngine::new(2, NativeWaits::Epochs);
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 5)], 1);
     x.signal(4).unwrap();

@@ -4,7 +4,7 @@
 
 use crate::callbacks::deep_inside;
 use crate::fake::Fake;
-use crate::rig::{Devices, Job, LIMIT, Moment, Rig, broken, device, gone, within};
+use crate::rig::{Devices, Job, LIMIT, Moment, TestEngine, broken, device, gone, within};
 use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ fn lost_device_is_not_polled() {
 /// engine alive until it has reported (S10).
 #[test]
 fn dropped_engine_aborts_its_device() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let asked = Arc::new(AtomicUsize::new(0));
     rig.job(0, &[], &[], 1);
     rig.always(Moment::Abort(0), {
@@ -51,7 +51,7 @@ fn dropped_engine_aborts_its_device() {
 #[test]
 fn shutdown_keeps_the_failure_of_jobs_that_are_about_to_fail() {
     within(LIMIT, || {
-        let rig = Rig::new(2, NativeWaits::None);
+        let rig = TestEngine::new(2, NativeWaits::None);
         let gates: [Semaphore; 5] = rig.semaphores();
         let x = rig.semaphore();
         // Those that come last fail first.
@@ -97,7 +97,7 @@ fn callback_run_by_a_shutdown_may_call_back() {
 #[test]
 fn shutdown_waits_for_the_callback_of_a_host_operation() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let x = rig.semaphore();
         let (inside, is_inside) = mpsc::channel();
         let (go, may_go) = mpsc::channel::<()>();
@@ -122,13 +122,13 @@ fn shutdown_waits_for_the_callback_of_a_host_operation() {
 #[test]
 fn shutdown_deep_inside_other_calls_ends_unstarted_operations() {
     within(LIMIT, || {
-        let rig = Rig::new(2, NativeWaits::None);
+        let rig = TestEngine::new(2, NativeWaits::None);
         let [never, x, y] = rig.semaphores();
         rig.job(0, &[(&never, 1)], &[(&x, 1)], 1);
         rig.job(1, &[(&never, 1)], &[(&y, 1)], 2);
         let (sender, receiver) = mpsc::channel();
         // The callbacks come from another engine, which is busy meanwhile.
-        deep_inside(&Rig::new(1, NativeWaits::None), {
+        deep_inside(&TestEngine::new(1, NativeWaits::None), {
             let rig = rig.clone();
             move || {
                 let ended = rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);

@@ -6,7 +6,7 @@
 //! observers disagree: about the first failure, about whether a value came before it, about whether it came at
 //! all.
 
-use crate::rig::{self, ALL_NATIVE_WAITS, Job, Rig, broken, eventually};
+use crate::rig::{self, ALL_NATIVE_WAITS, Job, TestEngine, broken, eventually};
 use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::timeline::Timeline;
 use hal_semaphore::*;
@@ -40,7 +40,7 @@ fn race<T: Sync>(items: &[T], a: impl Fn(&T) + Sync, b: impl Fn(&T) + Sync) {
 /// find it failed; `loom.rs` explores the same for every interleaving (S1, S3).
 #[test]
 fn second_failure_of_a_timeline_finds_it_failed() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let semaphores: Vec<Semaphore> = (0..50_000).map(|_| rig.semaphore()).collect();
     let failure = broken("given up");
     let disagreed = AtomicUsize::new(0);
@@ -57,7 +57,7 @@ fn second_failure_of_a_timeline_finds_it_failed() {
 /// so the barrier's wait is fulfilled (S1).
 #[test]
 fn wait_for_a_value_seen_before_the_failure_is_fulfilled() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let pairs: Vec<(Semaphore, Semaphore)> = (0..50_000)
         .map(|_| {
             let [x, y] = rig.semaphores();
@@ -98,7 +98,7 @@ impl<F: FnOnce()> Clock for Meanwhile<F> {
 /// A thread waits on the host, and before it wakes more steps follow. The first one decides its wait (S1, S3).
 #[test]
 fn host_wait_is_decided_by_the_first_step() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let wait = |mode, meanwhile: &dyn Fn(&Semaphore, &Semaphore)| {
         let [x, y] = rig.semaphores();
         let clock = Meanwhile(Cell::new(Some(|| meanwhile(&x, &y))));
@@ -129,7 +129,7 @@ fn host_wait_is_decided_by_the_first_step() {
 fn elided_wait_for_a_value_before_the_failure_is_fulfilled() {
     for native_waits in ALL_NATIVE_WAITS {
         for consumer in [0, 1] {
-            let rig = Rig::new(2, native_waits);
+            let rig = TestEngine::new(2, native_waits);
             let [x, y] = rig.semaphores();
             rig.job(0, &[], &[(&x, 1)], 1);
             rig.job(consumer, &[(&x, 1)], &[(&y, 1)], 2);
@@ -145,7 +145,7 @@ fn elided_wait_for_a_value_before_the_failure_is_fulfilled() {
 /// to wait (S1; IREE's contract).
 #[test]
 fn wait_after_the_failure_fails_though_its_value_was_reached() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let x = rig.semaphore();
     x.signal(1).unwrap();
     let cause = broken("given up");
@@ -173,7 +173,7 @@ fn wait_after_the_failure_fails_though_its_value_was_reached() {
 /// for the timeline fails with the failure that the timeline shows (S1, S3).
 #[test]
 fn dependants_fail_with_the_failure_that_their_timeline_shows() {
-    let (here, there) = (Rig::new(1, NativeWaits::None), Rig::new(1, NativeWaits::None));
+    let (here, there) = (TestEngine::new(1, NativeWaits::None), TestEngine::new(1, NativeWaits::None));
     let ([x, y], foreign) = (here.semaphores(), there.semaphore());
     // The callback runs while the signals of job 1 are on their way: the first of them has been delivered.
     let _subscription = foreign.subscribe(1, {
@@ -194,7 +194,7 @@ fn dependants_fail_with_the_failure_that_their_timeline_shows() {
 /// waited for it may end well: an effect whose cause never comes (S1).
 #[test]
 fn dependant_never_succeeds_on_a_timeline_that_never_reaches_its_value() {
-    let (here, there) = (Rig::new(1, NativeWaits::None), Rig::new(1, NativeWaits::None));
+    let (here, there) = (TestEngine::new(1, NativeWaits::None), TestEngine::new(1, NativeWaits::None));
     let ([x, y], foreign) = (here.semaphores(), there.semaphore());
     let _subscription = foreign.subscribe(1, {
         let x = x.clone();
@@ -214,7 +214,7 @@ fn dependant_never_succeeds_on_a_timeline_that_never_reaches_its_value() {
 /// not turn that into a passed deadline (S1, S13).
 #[test]
 fn wait_for_a_reached_value_returns_while_another_callback_runs() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let [slow, x] = rig.semaphores();
     let (begun, begins) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
@@ -245,7 +245,7 @@ fn wait_for_a_reached_value_returns_while_another_callback_runs() {
 /// A wait for any of two timelines succeeds if one has its value, though the other has failed (S1).
 #[test]
 fn wait_for_any_prefers_a_reached_timeline_to_a_failed_one() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let [x, y] = rig.semaphores();
     y.signal(1).unwrap();
     x.fail(broken("given up"));

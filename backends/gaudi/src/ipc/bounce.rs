@@ -21,7 +21,7 @@ use std::time::Duration;
 pub(super) const STAGE: u64 = 4 << 20;
 
 /// A buffer of another process that is read and written through host memory. It keeps no dma-buf: the exporter has
-/// the memory, and could not let go of its card while another process held one.
+/// the memory, and could not close its card while another process had one.
 pub(super) struct BouncedBuffer {
     connection: Connection,
     staging: Memory,

@@ -5,7 +5,6 @@
 use super::Errno;
 use super::uapi::{event, status};
 use hal_backend::{Code, Failure};
-use hal_kernel::card_file::{OpenError, Reason, Retry};
 
 /// The name that the kernel's driver gives itself.
 pub(super) const DRIVER: &str = "habanalabs";
@@ -72,21 +71,3 @@ pub(super) fn state_advice(state: u32) -> &'static str {
         _ => "try again in a minute",
     }
 }
-
-/// The meanings of errors of an open.
-pub(super) const OPEN_ERRORS: &[OpenError] = &[
-    OpenError {
-        errno: Errno::AGAIN,
-        retry: Retry::Patiently,
-        reason: Reason::NotReady("is still being reset"),
-    },
-    OpenError { errno: Errno::BUSY, retry: Retry::Briefly, reason: Reason::InUse },
-    OpenError {
-        errno: Errno::PERM,
-        retry: Retry::Never,
-        reason: Reason::Unusable(
-            "is broken or waits for a reset; reset it, or load its driver again. In a container, the card may not be \
-             passed into it",
-        ),
-    },
-];

@@ -2,10 +2,11 @@
 
 //! The cards that a system lists, none of which is opened.
 
-use super::System;
-use super::error::{DRIVER, OPEN_ERRORS};
+use super::error::DRIVER;
+use super::{Errno, System};
 use crate::generation::{Generation, VENDOR};
 use hal_backend::Failure;
+use hal_kernel::card_file::{OpenError, Reason, Retry};
 use hal_kernel::cards::{Attributes, CardClass, Description, ListedCard};
 
 /// How the system lists these cards.
@@ -18,7 +19,22 @@ pub const CARDS: CardClass = CardClass {
     default: "HAL_GAUDI_DEFAULT",
     exclusive: false,
     emulated: &["emulated"],
-    open_errors: OPEN_ERRORS,
+    open_errors: &[
+        OpenError {
+            errno: Errno::AGAIN,
+            retry: Retry::Patiently,
+            reason: Reason::NotReady("is still being reset"),
+        },
+        OpenError { errno: Errno::BUSY, retry: Retry::Briefly, reason: Reason::InUse },
+        OpenError {
+            errno: Errno::PERM,
+            retry: Retry::Never,
+            reason: Reason::Unusable(
+                "is broken or waits for a reset; reset it, or load its driver again. In a container, the card may \
+                 not be passed into it",
+            ),
+        },
+    ],
 };
 
 /// The same for Linux before 6.7.

@@ -304,7 +304,7 @@ fn threads_that_open_close_and_lose_cards_at_once_all_get_one() {
     assert!(made.load(Ordering::SeqCst) < 6 * ROUNDS, "some got what others had");
 }
 
-/// Threads open a card, fail to, panic while they do, lose it and let go of it, all at once. No thread waits for what
+/// Threads open a card, fail to, panic while they do, lose it and close it, all at once. No thread waits for what
 /// never came, none is told that another has it, and nothing of those who failed is left.
 #[test]
 fn threads_that_fail_and_panic_while_they_open_cards_leave_them_to_others() {

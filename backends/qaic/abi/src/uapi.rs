@@ -262,7 +262,7 @@ hal_kernel::layouts! {
         handle: u32 = 8,
         /// [`TO_DEVICE`] or [`FROM_DEVICE`].
         dir: u32 = 12,
-        /// Not looked at.
+        /// Ignored.
         size: u64 = 16,
     }
 
@@ -276,14 +276,14 @@ hal_kernel::layouts! {
     /// A buffer object to queue.
     ExecuteEntry = "qaic_execute_entry", 8 {
         handle: u32 = 0,
-        /// Not looked at: the direction is that of the slices.
+        /// Ignored: the direction is that of the slices.
         dir: u32 = 4,
     }
 
     /// A buffer object to queue, and how many of its bytes.
     PartialExecuteEntry = "qaic_partial_execute_entry", 16 {
         handle: u32 = 0,
-        /// Not looked at.
+        /// Ignored.
         dir: u32 = 4,
         /// From the beginning of the object.
         resize: u64 = 8,
@@ -463,7 +463,7 @@ mod tests {
     #[test]
     fn kernel_takes_the_vendors_partition_request_for_another() {
         assert_eq!(Call::of_request(Call::PartitionDevice.request()), Some(Call::DetachSlice));
-        // Direction and size are not looked at; the type is.
+        // Direction and size are ignored; the type counts.
         assert_eq!(Call::of_request(0x0000_6446), Some(Call::Wait));
         assert_eq!(Call::of_request(0x0000_4846), None);
         assert_eq!(Call::of_request(0xc010_64ff), None);

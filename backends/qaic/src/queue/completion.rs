@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const ALONE: Duration = Duration::from_millis(20);
 
 /// How long to wait for one of several: the least that the kernel knows.
-const TURN: Duration = Duration::from_millis(1);
+const SLICE: Duration = Duration::from_millis(1);
 
 /// A run in flight, as the thread has it.
 struct Watched {
@@ -85,7 +85,7 @@ impl Completions {
         }
         self.turn = self.turn.wrapping_add(1);
         let Some(place) = self.turn.checked_rem(self.oldest.len()) else { return false };
-        let slice = if self.oldest.len() > 1 { TURN } else { ALONE };
+        let slice = if self.oldest.len() > 1 { SLICE } else { ALONE };
         #[expect(clippy::indexing_slicing, reason = "a remainder of their number")]
         let place = self.oldest[place];
         self.watch(place, slice);
@@ -127,7 +127,7 @@ impl Completions {
         let waited = &target.blueprint.waited;
         let result = match waited.get(watched.complete) {
             Some(&group) => {
-                let object = launched.slot.object(&target.blueprint, group);
+                let object = launched.buffers.object(&target.blueprint, group);
                 target.card.wait(object, target.channel.number, left.min(slice))
             }
             // A network that takes no bytes and gives none has nothing to wait for.
@@ -157,7 +157,7 @@ impl Completions {
         let target = &launched.target;
         if let Some(observer) = command_ref.observer.take() {
             let object = target.blueprint.waited.last();
-            let object = object.map(|&group| launched.slot.object(&target.blueprint, group));
+            let object = object.map(|&group| launched.buffers.object(&target.blueprint, group));
             let times = object.and_then(|object| {
                 target.card.performance(target.channel.number, &[object]).ok()?.first().copied()
             });
@@ -172,7 +172,7 @@ impl Completions {
             self.tell_next(launched.network, end);
             observer.command(command_ref.command, begin, end);
         }
-        let outcome = launched.slot.take(&target.blueprint);
+        let outcome = launched.buffers.take(&target.blueprint);
         launched.end();
         let outcome = outcome.map_err(|error| self.queues.failure(error));
         let queue = command_ref.queue;

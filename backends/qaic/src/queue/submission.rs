@@ -53,7 +53,7 @@ enum Progress {
 pub(crate) enum Next {
     /// Go round again.
     Again,
-    /// Sleep until there is news after this, or so long.
+    /// Sleep until there is a wake-up after this, or so long.
     Sleep(u64, Option<Duration>),
     /// There is nothing more to do.
     End,
@@ -101,9 +101,9 @@ impl Submissions {
         loop {
             match self.step() {
                 Next::Again => {}
-                Next::Sleep(news, most) => {
+                Next::Sleep(wakeups, most) => {
                     let mut state = self.queues.state.lock();
-                    if state.news == news {
+                    if state.wakeups == wakeups {
                         match most {
                             Some(most) => drop(self.queues.submission.wait_for(&mut state, most)),
                             None => self.queues.submission.wait(&mut state),
@@ -118,18 +118,18 @@ impl Submissions {
 
     /// Goes round the queues once.
     pub(crate) fn step(&mut self) -> Next {
-        let news = self.take_ended();
+        let wakeups = self.take_ended();
         if self.is_lost() {
             // A lost device takes no more submissions.
-            return if self.told_loss { Next::End } else { Next::Sleep(news, None) };
+            return if self.told_loss { Next::End } else { Next::Sleep(wakeups, None) };
         }
-        let mut next = Next::Sleep(news, None);
+        let mut next = Next::Sleep(wakeups, None);
         for queue in 0..QUEUES {
             match self.advance(queue) {
                 None => {}
                 Some(Progress::Full) => {
                     if matches!(next, Next::Sleep(..)) {
-                        next = Next::Sleep(news, Some(self.pause));
+                        next = Next::Sleep(wakeups, Some(self.pause));
                         self.pause = (self.pause * 2).min(BACK_OFF.1);
                     }
                 }
@@ -150,12 +150,12 @@ impl Submissions {
     fn take_ended(&mut self) -> u64 {
         let mut state = self.queues.state.lock();
         std::mem::swap(&mut state.ended_runs, &mut self.ended_runs);
-        let (news, retired) = (state.news, std::mem::take(&mut state.retired));
+        let (wakeups, retired) = (state.wakeups, std::mem::take(&mut state.retired));
         drop(state);
         for EndedRun { mut launched, broken } in self.ended_runs.drain(..) {
             self.in_flight -= 1;
             let Some((error, run, command_ref)) = broken else {
-                self.networks.release_buffers(launched.network, launched.slot);
+                self.networks.release_buffers(launched.network, launched.buffers);
                 continue;
             };
             let error = self.networks.end(launched.network, &error);
@@ -166,7 +166,7 @@ impl Submissions {
             self.queues.report(command_ref.queue);
         }
         retired.into_iter().for_each(|executable| self.networks.retire(executable));
-        news
+        wakeups
     }
 
     /// True if the device is gone. If so, it drops all jobs, and reports the loss once nothing is in flight.
@@ -260,7 +260,7 @@ impl Submissions {
         let mut state = self.queues.state.lock();
         if is_gone {
             self.queues.lose(&mut state);
-            state.news += 1;
+            state.wakeups += 1;
         }
         state.queue(queue).started(starting.phase.job).failure.get_or_insert(failure);
     }

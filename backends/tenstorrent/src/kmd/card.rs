@@ -256,7 +256,7 @@ fn ask(windows: &Windows, controller: &Controller, messages: &Messages) -> Resul
     }
     put(messages.argument, 0)?;
     put(messages.number, ASKED | messages.question)?;
-    put(messages.control, word(messages.control)? | messages.look)?;
+    put(messages.control, word(messages.control)? | messages.doorbell)?;
     let deadline = clock().saturating_add(u64::try_from(ANSWER.as_nanos()).unwrap_or(u64::MAX));
     loop {
         let state = word(messages.number)?;

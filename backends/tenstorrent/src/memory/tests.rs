@@ -106,8 +106,8 @@ fn check_places(
     }
     if tiles {
         // The tile that executables are asked on has no buffers.
-        let asker = grid.tiles().last().unwrap();
-        assert!(!taken.keys().any(|(place, _)| place == asker));
+        let query_tile = grid.tiles().last().unwrap();
+        assert!(!taken.keys().any(|(place, _)| place == query_tile));
     }
 }
 

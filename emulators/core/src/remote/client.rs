@@ -210,8 +210,65 @@ fn binding(place: &Binding, files: &[OwnedFd]) -> Result<HostRange, String> {
     let file = usize::try_from(file).ok().and_then(|file| files.get(file));
     let file = file.ok_or("a file of a binding did not come along")?;
     let skip = place % PAGE;
-    let whole = usize::try_from(skip + length).map_err(|_| "a binding is too long")?;
+    let whole = skip.checked_add(length).and_then(|whole| usize::try_from(whole).ok());
+    let whole = whole.ok_or("a binding is too long")?;
     let range = map_shared(file.as_fd(), whole, place - skip)
         .map_err(|errno| format!("a binding cannot be mapped: {errno}"))?;
     range.slice(skip, length).ok_or_else(|| "a binding is longer than its memory".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hal_backend::{Failure, Function};
+    use proptest::prelude::*;
+    use rustix::fs::MemfdFlags;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::ops::Range;
+
+    struct Nothing;
+
+    impl HostProgram for Nothing {
+        fn functions(&self) -> &[Function] {
+            &[]
+        }
+
+        fn run(&self, _: &HostCall<'_>, _: Range<u64>, _: usize) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    /// The place and the length of a binding: of a page that is there, or anywhere.
+    fn number() -> impl Strategy<Value = u64> {
+        prop_oneof![0..3 * PAGE, any::<u64>(), u64::MAX - PAGE..=u64::MAX]
+    }
+
+    proptest! {
+        #[test]
+        fn fuzz_any_call_is_answered_or_ends_the_worker(
+            header in prop::collection::vec(any::<u8>(), size_of::<CallMessage>()),
+            counts in (0_u32..3, 0_u64..3, 0_u64..2),
+            bindings in prop::collection::vec((prop_oneof![Just(0), Just(OWN), any::<u64>()], number(), number()), 2),
+            cut in 0_usize..160,
+        ) {
+            let mut call = CallMessage::read_from_bytes(&header).unwrap();
+            (call.constants, call.bindings, call.key) = counts;
+            let mut message = call.as_bytes().to_vec();
+            message.extend(vec![0; 4 * call.constants as usize]);
+            for (file, place, length) in bindings {
+                message.extend(Binding { file, place, length }.as_bytes());
+            }
+            message.truncate(message.len().saturating_sub(cut).max(1));
+            let memory = rustix::fs::memfd_create("fuzz", MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&memory, 2 * PAGE).unwrap();
+            let programs = Table::default();
+            programs.lock().insert(0, Arc::new(Nothing));
+            let (here, there) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+            wire::send(here.as_fd(), &message, &[memory.as_fd()]).unwrap();
+            shutdown(&here, Shutdown::Write).unwrap();
+            let is_whole = message.len() >= size_of::<CallMessage>();
+            prop_assert_eq!(serve(there.as_fd(), &programs, 0), if is_whole { Ok(()) } else { Err(Errno::PROTO) });
+        }
+    }
 }

@@ -155,3 +155,30 @@ pub(super) fn expect<T: FromBytes>(socket: BorrowedFd<'_>) -> Result<Option<T>, 
     let message = bytes.get(..length).and_then(|bytes| T::read_from_bytes(bytes).ok());
     message.map(Some).ok_or(Errno::PROTO)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::os::fd::AsFd;
+
+    proptest! {
+        #[test]
+        fn fuzz_any_message_is_of_its_kind_or_refused(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
+            let (here, there) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+            (0..4).for_each(|_| send(here.as_fd(), &bytes, &[]).unwrap());
+            fn kind<T: FromBytes>(socket: BorrowedFd<'_>) -> Option<usize> {
+                expect::<T>(socket).ok().map(|message| message.map_or(0, |_| size_of::<T>()))
+            }
+            let there = there.as_fd();
+            let kinds =
+                [kind::<Hello>, kind::<ConnectionRole>, kind::<ControlRequest>, kind::<NumberMessage>];
+            let lengths = [24, 16, 16, 8];
+            for (kind, length) in kinds.into_iter().zip(lengths) {
+                prop_assert_eq!(kind(there), (bytes.len() == length).then_some(length));
+            }
+        }
+    }
+}

@@ -189,7 +189,7 @@ fn malfunction_is_for_ever() {
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(try_open(&machine, 0).err(), Some(Errno::PERM));
     let status = machine.read(Path::new("/sys/class/accel/accel0/device/status"));
-    assert_eq!(status.as_deref(), Ok("disabled\n"));
+    assert_eq!(status.as_deref(), Ok("Disabled\n"));
 }
 
 #[test]

@@ -20,10 +20,10 @@
 //! ranks. A group of a job's processes is carried by MPI; every other group is within this process. Ranks of any
 //! other provider first exchange an id, as IREE's interface requires.
 
-use crate::command::collectives::launcher_rank;
 use crate::command::executable::{DeviceIdentity, is_same_device};
 use crate::ffi::object::{Borrowed, Header, HostAllocator, Out, allocate, free, resource, slice};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid};
+use crate::launcher_rank;
 use hal_backend::Parameters;
 use hal_collectives::local::{Request, join};
 use hal_collectives::{Check, Communicator, Terms};

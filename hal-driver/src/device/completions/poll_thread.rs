@@ -57,7 +57,7 @@ pub(super) struct PollThread<D: Device> {
     busy: AdaptiveSpin,
     idle: AdaptiveSpin,
     /// Notified by a submission, and when the thread is to end.
-    news: Event,
+    wakeups: Event,
     thread: Mutex<RunningThread>,
     over: Condvar,
 }
@@ -76,7 +76,7 @@ impl<D: Device> PollThread<D> {
             is_stopping: AtomicBool::new(false),
             busy: AdaptiveSpin::new(),
             idle: AdaptiveSpin::new(),
-            news: Event::new(),
+            wakeups: Event::new(),
             thread: Mutex::default(),
             over: Condvar::new(),
         })
@@ -96,7 +96,7 @@ impl<D: Device> PollThread<D> {
     /// Records that the device has accepted work up to this epoch. One thread at a time for each queue.
     pub(super) fn submitted(&self, queue: usize, epoch: u64) {
         self.epochs_of(queue).accepted.store(epoch, Ordering::Release);
-        self.news.notify(1);
+        self.wakeups.notify(1);
     }
 
     /// Records that everything up to this epoch has ended.
@@ -113,7 +113,7 @@ impl<D: Device> PollThread<D> {
     pub(super) fn end(&self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         self.is_stopping.store(true, Ordering::Release);
-        self.news.notify(1);
+        self.wakeups.notify(1);
         let mut thread = self.thread.lock();
         while thread.is_running {
             if self.over.wait_until(&mut thread, until).timed_out() && thread.is_running {
@@ -187,7 +187,7 @@ impl<D: Device> PollThread<D> {
 
     /// Sleeps for `interval`, or until a submission, unless something has moved.
     fn sleep(&self, seen: u64, interval: Option<Duration>) {
-        listener!(self.news => listener);
+        listener!(self.wakeups => listener);
         if self.moves() == seen && !self.is_stopping() {
             match interval {
                 Some(interval) => drop(listener.wait_timeout(interval)),

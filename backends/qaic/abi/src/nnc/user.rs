@@ -257,7 +257,7 @@ pub fn answers(bytes: &[u8]) -> Result<Vec<Answer<'_>>, Malformed> {
 }
 
 /// The requests of a message: exactly as many transactions as it says, in exactly as many bytes (`encode_message`).
-/// Padding is not looked at.
+/// Padding is ignored.
 pub fn asks(bytes: &[u8], count: u32) -> Result<Vec<Ask<'_>>, Malformed> {
     let mut walk = Walk { rest: bytes, number: 0 };
     let mut asks = Vec::new();

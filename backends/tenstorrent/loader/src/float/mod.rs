@@ -147,7 +147,7 @@ impl Routine {
         }
     }
 
-    /// The one whose code does this: conversions are told by an argument what they are.
+    /// The routine whose code does this: all conversions of one kind share it, and an argument selects among them.
     pub(crate) const fn shared(self) -> Self {
         let (signed, rounding) = (true, Rounding::NearestEven);
         match self {

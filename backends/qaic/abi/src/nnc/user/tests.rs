@@ -90,8 +90,8 @@ fn answer_is_as_long_as_it_says_whatever_it_counts() {
 #[test]
 fn message_that_is_too_long_or_crooked_is_not_made() {
     let mut message = Message::new();
-    let crooked = message.ask(&Ask::Passthrough(&[0; 9])).unwrap_err();
-    assert_eq!(crooked, Malformed::Unaligned { what: "a command", length: 9 });
+    let unaligned = message.ask(&Ask::Passthrough(&[0; 9])).unwrap_err();
+    assert_eq!(unaligned, Malformed::Unaligned { what: "a command", length: 9 });
     assert!(message.ask(&Ask::Passthrough(&[0; MESSAGE_MAX])).is_err());
     message.ask(&Ask::Passthrough(&[0; MESSAGE_MAX - 8])).unwrap();
     let full = message.ask(&Ask::Status).unwrap_err();

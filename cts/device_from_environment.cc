@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-// The backend under test, and the executables for it.
+// The device under test and the executables for it, as the environment names them.
 //
-// One binary serves every device, so what it tests is told by the environment:
+// One binary serves every device:
 //
 //   HAL_CTS_DEVICE       the device's URI, such as mock or mock://0?queues=4
 //   HAL_CTS_NAME         what it is called in the names of the tests

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Memory by file descriptor: shared memory that is created, exported and imported here.
+//! Shared memory of a file descriptor: created, exported and imported.
 //!
 //! Imported memory must stay as long as it is mapped, whatever other processes do with the descriptor: shared
 //! memory gets a seal against shrinking, and a dma-buf never changes its size. Anything else could be truncated by

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Early ends: an operation that has not started (pending or queued) ends at once if a wait fails, if it is
+//! Ends of operations that are not submitted: one that is pending or queued ends at once if a wait fails, if it is
 //! cancelled, if its [device is lost](super::device_loss) or if its engine [shuts down](super::shutdown).
 //!
 //! An operation that is on a device or the host ends when those report it. A walk over all operations of a queue

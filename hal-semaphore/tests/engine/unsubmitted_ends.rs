@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Operations that end before their time: cancelled, lost with their device, shut down (rules S3, S5, S10).
+//! Operations that end before they are submitted or done: cancelled, lost with their device, shut down (rules S3,
+//! S5, S10).
 
 use crate::fake::Fake;
-use crate::rig::{self, Devices, Job, LIMIT, Moment, Rig, broken, device, eventually, gone, within};
+use crate::rig::{self, Devices, Job, LIMIT, Moment, TestEngine, broken, device, eventually, gone, within};
 use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 use hal_semaphore::timeline::Subscription;
 use hal_semaphore::*;
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
 /// Two devices with one queue each; the second waits natively for the first.
-fn producer_and_consumer() -> (Rig, Semaphore, Semaphore) {
+fn producer_and_consumer() -> (TestEngine, Semaphore, Semaphore) {
     let mut waiting = device(1, NativeWaits::Events);
     waiting.peers.push(0);
     let rig = Devices::new(vec![device(1, NativeWaits::Events), waiting]).start();
@@ -76,7 +77,7 @@ fn jobs_of_a_lost_device_are_reclaimed_in_order() {
 /// wait of the last one fails, which has not been routed since. It keeps its first failure (S3).
 #[test]
 fn operation_that_has_failed_keeps_its_failure_until_it_ends() {
-    let rig = Rig::new(2, NativeWaits::None);
+    let rig = TestEngine::new(2, NativeWaits::None);
     let [first, second, other, x] = rig.semaphores();
     let cause = broken("parity");
     rig.failing_job(1, &[], &[(&first, 1), (&second, 1)], 1, &cause);
@@ -94,7 +95,7 @@ fn operation_that_has_failed_keeps_its_failure_until_it_ends() {
 /// has not reached yet. That is refused, too (S10).
 #[test]
 fn submission_to_any_queue_during_a_shutdown_is_refused() {
-    let rig = Rig::new(2, NativeWaits::None);
+    let rig = TestEngine::new(2, NativeWaits::None);
     let never = rig.semaphore();
     rig.job(0, &[(&never, 1)], &[], 1);
     let answer = Arc::new(OnceLock::new());
@@ -113,7 +114,7 @@ fn submission_to_any_queue_during_a_shutdown_is_refused() {
 /// whatever else it waits for (S3).
 #[test]
 fn operation_whose_wait_fails_during_try_early_fails_at_once() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let [x, y, z] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1), (&y, 1)], 1);
     let cause = broken("the program gives x up");
@@ -184,7 +185,7 @@ fn operation_done_early_is_cancelled_too_late() {
 #[test]
 fn shutdown_while_an_operation_is_done_early_ends_it() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [x, y] = rig.semaphores();
         rig.job(0, &[], &[(&x, 1)], 1);
         rig.once(Moment::Early(2), {
@@ -208,7 +209,7 @@ fn shutdown_while_an_operation_is_done_early_ends_it() {
 #[test]
 fn forced_shutdown_calls_back_before_it_returns() {
     within(LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let x = rig.semaphore();
         rig.job(0, &[], &[(&x, 1)], 1);
         let called = Arc::new(AtomicUsize::new(0));
@@ -255,7 +256,7 @@ fn shutdown_polls_a_device_whose_descriptor_is_not_polled() {
 #[test]
 fn host_operation_of_a_lost_device_ends_once() {
     for result in [Ok(()), Err(broken("the host's own"))] {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [x, y] = rig.semaphores();
         rig.submit(0, &[], &[(&x, 1)], Action::Host(Job::new(1)));
         rig.job(0, &[(&x, 1)], &[(&y, 1)], 2);
@@ -271,7 +272,7 @@ fn host_operation_of_a_lost_device_ends_once() {
 
 /// A queue whose device has job 1 forever, and job 2, which a full device is just being offered when
 /// `meanwhile` runs. Returns the signal of job 2.
-fn refused_when_full_after(rig: &Rig, meanwhile: impl FnOnce() + Send + 'static) -> Semaphore {
+fn refused_when_full_after(rig: &TestEngine, meanwhile: impl FnOnce() + Send + 'static) -> Semaphore {
     let [blocked, never, x] = rig.semaphores();
     rig.job(0, &[], &[], 1);
     rig.job(0, &[(&never, 1)], &[(&blocked, 1)], 3);
@@ -308,7 +309,7 @@ fn job_refused_by_a_full_device_during_a_shutdown_is_cancelled() {
 /// A ticket of another engine names nothing here: cancelling it ends nothing and breaks nothing.
 #[test]
 fn cancellation_with_another_engines_ticket_finds_nothing() {
-    let (rig, other) = (Rig::new(1, NativeWaits::None), Rig::new(2, NativeWaits::None));
+    let (rig, other) = (TestEngine::new(1, NativeWaits::None), TestEngine::new(2, NativeWaits::None));
     let [never, x] = rig.semaphores();
     let elsewhere = other.semaphore();
     rig.job(0, &[(&never, 1)], &[(&x, 1)], 1);
@@ -352,7 +353,7 @@ impl BlockedCallback {
 }
 
 /// Shuts an engine down on a thread of its own, which says how that went.
-fn shut_down_elsewhere(rig: &Rig) -> mpsc::Receiver<Result<(), Unfinished>> {
+fn shut_down_elsewhere(rig: &TestEngine) -> mpsc::Receiver<Result<(), Unfinished>> {
     let (sender, ended) = mpsc::channel();
     let (engine, limit) = (rig.engine.clone(), 4 * LIMIT);
     std::thread::spawn(move || sender.send(engine.shut_down(&SystemClock::new(), limit, limit)).unwrap());
@@ -364,7 +365,7 @@ fn shut_down_elsewhere(rig: &Rig) -> mpsc::Receiver<Result<(), Unfinished>> {
 #[test]
 fn shutdown_ends_with_the_last_callback() {
     within(6 * LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let x = rig.semaphore();
         let callback = BlockedCallback::at(&x, 1);
         rig.barrier(0, &[], &[(&x, 1)]);
@@ -393,7 +394,7 @@ enum LastEnd {
 fn shutdown_waits_for_a_callback_on_the_thread_that_ends_the_last_operation() {
     within(18 * LIMIT, || {
         for how in [LastEnd::Reported, LastEnd::AmongMany, LastEnd::Refused] {
-            let rig = Rig::new(1, NativeWaits::None);
+            let rig = TestEngine::new(1, NativeWaits::None);
             let [x, gate] = rig.semaphores();
             for _ in 0..if how == LastEnd::AmongMany { 64 } else { 0 } {
                 rig.barrier(0, &[(&x, 1)], &[]);
@@ -428,7 +429,7 @@ fn shutdown_waits_for_a_callback_on_the_thread_that_ends_the_last_operation() {
 #[test]
 fn engine_dropped_during_a_callback_is_freed_after_it() {
     within(2 * LIMIT, || {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let x = rig.semaphore();
         let callback = BlockedCallback::at(&x, 1);
         rig.job(0, &[], &[(&x, 1)], 1);
@@ -450,7 +451,7 @@ fn engine_dropped_during_a_callback_is_freed_after_it() {
 /// A host operation counts as running while the host runs it, by its waits or early (S5).
 #[test]
 fn host_operations_are_counted_while_they_run() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let x = rig.semaphore();
     rig.submit(0, &[], &[(&x, 1)], Action::Host(Job::new(1)));
     assert_eq!(rig.engine.occupancy().running, 1);
@@ -463,7 +464,7 @@ fn host_operations_are_counted_while_they_run() {
 #[test]
 fn batch_in_the_making_is_not_submitted_once_a_shutdown_has_begun_to_end_the_queue() {
     within(LIMIT, || {
-        let rig = Rig::new(2, NativeWaits::Events);
+        let rig = TestEngine::new(2, NativeWaits::Events);
         let [never, gate, x] = rig.semaphores();
         // These are ended first, all in one round.
         for id in 1..=64 {
@@ -509,7 +510,7 @@ fn batch_in_the_making_is_not_submitted_once_a_shutdown_has_begun_to_end_the_que
 #[test]
 fn blocked_operations_end_however_many_they_are() {
     for lost in [true, false] {
-        let rig = Rig::new(1, NativeWaits::None);
+        let rig = TestEngine::new(1, NativeWaits::None);
         let [never, x] = rig.semaphores();
         for id in 1..=300 {
             rig.job(0, &[(&never, 1)], &[(&x, id)], id);
@@ -528,7 +529,7 @@ fn blocked_operations_end_however_many_they_are() {
 /// The backend panics in `abort`. The device is lost with its work, and the shutdown ends (S10).
 #[test]
 fn device_that_panics_in_abort_is_lost() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
     rig.once(Moment::Abort(0), |_| panic!("the backend panics"));
@@ -553,7 +554,7 @@ impl<F: Fn(&Wakeup) + Send + Sync> Clock for Sleeping<F> {
 /// A device that ends its work within the grace is not aborted (S10).
 #[test]
 fn shutdown_does_not_abort_a_device_during_the_grace() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
     let asked = Arc::new(AtomicUsize::new(0));
@@ -588,7 +589,7 @@ fn shutdown_whose_callback_ends_the_last_job_has_ended_everything() {
 /// woken by the end of the last job (S10).
 #[test]
 fn shutdown_that_times_out_keeps_the_wake_up_of_another_one() {
-    let rig = Rig::new(1, NativeWaits::None);
+    let rig = TestEngine::new(1, NativeWaits::None);
     rig.job(0, &[], &[], 1);
     let clock = Sleeping(|pending: &Wakeup| {
         let impatient = rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
@@ -603,7 +604,7 @@ fn shutdown_that_times_out_keeps_the_wake_up_of_another_one() {
 /// others before it are reclaimed: too late, since it ends with the failure (S3).
 #[test]
 fn cancellation_of_an_operation_that_has_failed_already_is_too_late() {
-    let rig = Rig::new(2, NativeWaits::None);
+    let rig = TestEngine::new(2, NativeWaits::None);
     let [first, second, third, x] = rig.semaphores();
     let waits = [&first, &second, &third].map(|gate| (gate, 1));
     let failure = broken("parity");
