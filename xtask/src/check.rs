@@ -61,19 +61,32 @@ fn required(name: &'static str, found: Option<String>, needed: &'static str, adv
     Item { name, found, needed, advice: advice.to_owned(), purpose: "" }
 }
 
+/// Something that has to have a version: an older one is named, and counts as missing.
+fn not_older(name: &'static str, found: Option<String>, needed: &'static str, advice: &str) -> Item {
+    match found {
+        Some(old) if numbers(&old) < numbers(needed) => {
+            required(name, None, needed, &format!("{old} is too old: {advice}"))
+        }
+        found => required(name, found, needed, advice),
+    }
+}
+
 /// The compilers, and what comes with them.
 fn compilers() -> Vec<Item> {
     const RUST: &str = env!("CARGO_PKG_RUST_VERSION");
-    let rustc = version("rustc --version").filter(|found| numbers(found) >= numbers(RUST));
-    let python = version("python3 --version").filter(|found| numbers(found) >= numbers("3.11"));
     let any = |name, command, advice| required(name, version(command), "any", advice);
     vec![
-        required("rustc", rustc, RUST, "rustup update stable"),
+        not_older("rustc", version("rustc --version"), RUST, "rustup update stable"),
         any("rustfmt", "cargo fmt --version", "rustup component add rustfmt"),
         any("clippy", "cargo clippy --version", "rustup component add clippy"),
         any("cc", "cc --version", "install gcc, or another C compiler as cc"),
         any("c++", "c++ --version", "install g++, or another C++ compiler as c++"),
-        required("python3", python, "3.11", "install Python 3.11 or newer with pip and venv"),
+        not_older(
+            "python3",
+            version("python3 --version"),
+            "3.11",
+            "install Python 3.11 or newer with pip and venv, first in PATH",
+        ),
         any("pip", "python3 -m pip --version", "install pip (Debian: apt-get install python3-pip)"),
         // A virtual environment is made with it: Debian has both in a package of their own.
         any(
@@ -184,6 +197,16 @@ mod tests {
         assert_eq!(numbers("rustc 1.95.0 (59807616e 2026-04-14)"), Some((1, 95)));
         assert!(numbers("rustc 2.0.0") > numbers("1.90") && numbers("rustc 1.9.1") < numbers("1.90"));
         assert!(numbers("no version here") < numbers("1.90"));
+    }
+
+    #[test]
+    fn older_version_is_named_and_does_not_do() {
+        let lines = |found: &str| not_older("python3", Some(found.to_owned()), "3.11", "install it").lines();
+        assert!(lines("Python 3.10.13").contains("MISSING"));
+        assert!(lines("Python 3.10.13").ends_with("Python 3.10.13 is too old: install it\n"));
+        assert!(
+            lines("Python 3.11.7").contains("Python 3.11.7 ") && !lines("Python 3.11.7").contains("MISSING")
+        );
     }
 
     #[test]

@@ -34,7 +34,7 @@ const TEMPLATE: &str = include_str!("../../backends/template/src/lib.rs");
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let place = Place::new(&options.dir)?;
     create(&options.name, &place)?;
-    let (name, dir) = (&options.name, place.dir.display());
+    let (name, dir) = (&options.name, quoted(&place.dir));
     println!(
         "{dir} has a driver: --device={name}\n  try it there:  cargo test\n  and here:      \
          cargo xtask cts --plugin {dir} --driver {name}\n  what to do:    docs/backend.md, and src/lib.rs of the driver"
@@ -65,10 +65,17 @@ impl Place {
         let path = |path: &Path| path.display().to_string();
         text.replace("@NAME@", name)
             .replace("@ROOT@", &path(&self.root))
-            .replace("@DIR@", &path(&self.dir))
+            .replace("@DIR@", &quoted(&self.dir))
             .replace("@IREE@", &path(&self.iree))
             .replace("@RUNTIME@", &path(&self.runtime))
     }
+}
+
+/// A path as a word of a shell's command.
+fn quoted(path: &Path) -> String {
+    let path = path.display().to_string();
+    let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+".contains(letter);
+    if path.chars().all(is_plain) { path } else { format!("'{}'", path.replace('\'', "'\\''")) }
 }
 
 /// Makes the crate, in a folder that is empty or not there.
@@ -128,6 +135,12 @@ fn capitalised(name: &str) -> String {
         .collect()
 }
 
+/// The words that Rust keeps for itself.
+const KEYWORDS: &str = "abstract as async await become box break const continue crate do dyn else enum extern false \
+                        final fn for gen if impl in let loop macro match mod move mut override priv pub ref return \
+                        self static struct super trait true try type typeof unsafe unsized use virtual where while \
+                        yield";
+
 /// A name that is a URI's scheme, a crate, a C identifier and a CMake target at once.
 fn check_name(name: &str) -> Result<()> {
     let plain = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
@@ -142,6 +155,9 @@ fn check_name(name: &str) -> Result<()> {
     let ours = iree::DRIVERS.split(';').any(|driver| driver == name);
     if ours || ["local", "hal_driver", "hal_backend", "test", "std", "core"].contains(&name) {
         bail!("{name} is taken: choose another name");
+    }
+    if KEYWORDS.split_whitespace().any(|keyword| keyword == name) {
+        bail!("{name} is a word of Rust's, which no crate can be called: choose another name");
     }
     Ok(())
 }
@@ -191,6 +207,13 @@ mod tests {
     }
 
     #[test]
+    fn path_is_one_word_of_a_command() {
+        for (path, word) in [("/a/b-1.c", "/a/b-1.c"), ("/a b", "'/a b'"), ("/it's", r"'/it'\''s'")] {
+            assert_eq!(quoted(Path::new(path)), word);
+        }
+    }
+
+    #[test]
     fn folder_with_something_in_it_is_left_alone() {
         let place = place("full");
         std::fs::create_dir_all(&place.dir).unwrap();
@@ -203,7 +226,7 @@ mod tests {
 
     #[test]
     fn names_that_cannot_be_are_refused() {
-        for name in ["", "Acme", "my-card", "1card", "a b", "mock", "_x", "x_"] {
+        for name in ["", "Acme", "my-card", "1card", "a b", "mock", "_x", "x_", "fn"] {
             assert!(check_name(name).is_err(), "{name}");
         }
         for name in ["acme", "card2", "my_card"] {

@@ -136,8 +136,15 @@ fn runs(name: &str) -> bool {
 
 /// True if IREE's tools find an MPI.
 fn has_libmpi() -> bool {
-    let known = Command::new("ldconfig").arg("-p").output();
-    known.is_ok_and(|known| String::from_utf8_lossy(&known.stdout).contains("libmpi.so "))
+    let path = std::env::var("PATH").unwrap_or_default();
+    libraries(&path).is_ok_and(|libraries| libraries.contains("libmpi.so "))
+}
+
+/// The libraries that the dynamic linker finds. Debian does not have `ldconfig` in the path of an ordinary user.
+fn libraries(path: &str) -> std::io::Result<String> {
+    let listed =
+        Command::new("ldconfig").arg("-p").env("PATH", format!("{path}:/usr/sbin:/sbin")).output()?;
+    Ok(String::from_utf8_lossy(&listed.stdout).into_owned())
 }
 
 #[cfg(test)]
@@ -164,6 +171,11 @@ mod tests {
             error.contains("a is missing, for a test") && error.contains("apt-get install no-a;"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn libraries_are_found_with_the_path_of_an_ordinary_user() {
+        assert!(libraries("/usr/local/bin:/usr/bin:/bin").unwrap().contains("libc.so"));
     }
 
     #[test]

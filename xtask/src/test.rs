@@ -32,22 +32,22 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let root = workspace::root()?;
     let target = workspace::target()?;
     let mut stages = stages(&root, &target);
-    if options.list {
-        let width = steps::width_of(names_of(&stages).into_iter());
-        for step in stages.into_iter().flatten().flatten() {
-            println!("{:<width$} {}{}", step.name, step.about, if step.is_long { " (--long)" } else { "" });
-        }
-        return Ok(true);
-    }
     let names = names_of(&stages);
     if let Some(unknown) = options.only.iter().find(|only| !names.contains(&only.as_str())) {
         bail!("there is no step {unknown}; `cargo xtask test --list` names them");
     }
     for lane in stages.iter_mut().flatten() {
         lane.retain(|step| match options.only.as_slice() {
-            [] => options.long || !step.is_long,
+            [] => options.long || options.list || !step.is_long,
             only => only.iter().any(|only| only == step.name),
         });
+    }
+    if options.list {
+        let width = steps::width_of(names_of(&stages).into_iter());
+        for step in stages.into_iter().flatten().flatten() {
+            println!("{:<width$} {}{}", step.name, step.about, if step.is_long { " (--long)" } else { "" });
+        }
+        return Ok(true);
     }
     let names = names_of(&stages);
     workspace::ensure_writable()?;
