@@ -62,7 +62,7 @@ const fn place(name: &'static str, uris: &'static [&'static str]) -> DeviceSetup
 const SINGLE: [DeviceSetup; 8] = [
     place("local-task", &["local-task"]),
     place("mock", &["mock"]),
-    place("mock/host-waits", &["mock://?waits=none&queues=3"]),
+    place("mock/host_waits", &["mock://?waits=none&queues=3"]),
     place("mock/jitter", &["mock://?queues=3&fault=jitter&seed=3"]),
     place("mock/seeded", &["mock://?queues=3&schedule=seeded&seed=5&depth=2"]),
     place("template", &["template"]),
