@@ -227,14 +227,14 @@ const BY_CARGO: [Entry; 22] = [
     cargo(
         "unit",
         "unit, property and regression tests, random programs; the step asan has those of driver and collectives",
-        "test --workspace --all-features --tests --exclude hal-driver --exclude hal-collectives",
+        "test --workspace --all-features --exclude hal-driver --exclude hal-collectives",
     ),
     cargo(
         "refusals",
         "IREE's own drivers answer bad calls as is written down, and ours do without a sanitizer",
         "test --workspace --all-features --test refusals",
     ),
-    cargo("doctests", "examples in the documentation", "test --workspace --all-features --doc"),
+    cargo("doctests", "examples in the documentation of the driver too", "test --workspace --all-features --doc"),
     cargo("example", "the walkthrough runs", "run --all-features --example walkthrough"),
     xtask("asan-build", "the tests of the step asan build", "step asan-build"),
     // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
