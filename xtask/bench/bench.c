@@ -1076,7 +1076,7 @@ static void report(FILE* out, const char* base_name, const char* device, const d
   char name[128];
   snprintf(name, sizeof(name), "%s%s%s", base_name, company ? "@" : "", company ? company : "");
   fprintf(out, "{\"case\":\"%s\",\"device\":\"%s\",\"median\":%.3f,\"least\":%.3f,\"most\":%.3f,\"rounds\":%d", name,
-          sorted[rounds / 2], sorted[0], sorted[rounds - 1], rounds);
+          device, sorted[rounds / 2], sorted[0], sorted[rounds - 1], rounds);
 }
 
 static void open_target(target_t* target, const char* uri) {
