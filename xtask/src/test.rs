@@ -163,8 +163,8 @@ const FIRST: [Entry; 2] = [
     xtask("setup", "Python's environments and IREE's runtime", "setup"),
 ];
 
-/// IREE's suite, models and other people's programs.
-const THROUGH_IREE: [Entry; 14] = [
+/// IREE's suite, models and other people's programs; and the model checkers, whose builds keep apart.
+const THROUGH_IREE: [Entry; 16] = [
     xtask("build", "IREE's tools and its conformance suite, with our drivers linked in", "build"),
     xtask("cts", "IREE's conformance suite on every backend", "cts"),
     xtask(
@@ -184,6 +184,19 @@ const THROUGH_IREE: [Entry; 14] = [
         "the steps for a person with a Gaudi card, on an emulated one through nodes; nothing is measured",
         "with gaudi://emulated?generation=gaudi1 -- {me} hw gaudi --quick",
     ),
+    // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
+    cargo(
+        "loom",
+        "every interleaving of each race, and the mutants that must fail",
+        "test -p hal-semaphore --test loom --release",
+    )
+    .given(&[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "{target}/loom")]),
+    cargo(
+        "shuttle",
+        "random schedules of many threads, and the mutants that must fail",
+        "test -p hal-semaphore --test shuttle --release",
+    )
+    .given(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "{target}/shuttle")]),
     xtask("embedders", "programs in C, C++ and Rust outside the repository build and run", "step embedders")
         .long(),
     xtask("replay", "models recorded on one device and replayed on the others", "demo --replay").long(),
@@ -215,7 +228,7 @@ const THROUGH_IREE: [Entry; 14] = [
 ];
 
 /// The sources, the tests of each crate, and what is published.
-const BY_CARGO: [Entry; 22] = [
+const BY_CARGO: [Entry; 20] = [
     cargo("clippy", "no warning anywhere", "clippy --workspace --all-targets --all-features -- -Dwarnings")
         .needs(|| component("clippy", "clippy")),
     cargo(
@@ -237,19 +250,6 @@ const BY_CARGO: [Entry; 22] = [
     cargo("doctests", "examples in the documentation of the driver too", "test --workspace --all-features --doc"),
     cargo("example", "the walkthrough runs", "run --all-features --example walkthrough"),
     xtask("asan-build", "the tests of the step asan build", "step asan-build"),
-    // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
-    cargo(
-        "loom",
-        "every interleaving of each race, and the mutants that must fail",
-        "test -p hal-semaphore --test loom --release",
-    )
-    .given(&[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "{target}/loom")]),
-    cargo(
-        "shuttle",
-        "random schedules of many threads, and the mutants that must fail",
-        "test -p hal-semaphore --test shuttle --release",
-    )
-    .given(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "{target}/shuttle")]),
     cargo(
         "instructions",
         "no operation costs more instructions than its budget",
