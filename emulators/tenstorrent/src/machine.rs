@@ -4,7 +4,7 @@
 //!
 //! The lock guards the driver's state: files, windows, locks. A chip has locks of its own, and an access
 //! through a window takes the machine's lock only when it starts a tile. Each running tile is a unit of work,
-//! for one [slice of instructions](Silicon::turn) at a time, so that tiles run on as many threads as there are
+//! for one [slice of instructions](Silicon::run_slice) at a time, so that tiles run on as many threads as there are
 //! workers.
 
 use crate::injection;

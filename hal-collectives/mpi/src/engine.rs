@@ -246,7 +246,7 @@ impl Engine {
         }
     }
 
-    /// Waits until MPI is left alone, as [`rest`].
+    /// Waits until MPI is left alone, as the function [`wait_until_idle`].
     pub(crate) fn wait_until_idle(&self) {
         if self.owned {
             return;
@@ -542,7 +542,7 @@ pub(crate) fn is_busy() -> bool {
     is_busy_here() || known().is_some_and(|engine| engine.under_way.load(Ordering::Relaxed))
 }
 
-/// See [`crate::watch`].
+/// See [`crate::poll_until`].
 pub(crate) fn poll_until(until: Option<Instant>, is_over: impl FnMut() -> bool) -> bool {
     poll_until_by(&WATCHERS, &known, until, is_over)
 }
