@@ -64,13 +64,12 @@ fn why(class: WaitClass) -> String {
         WaitClass::Native { producer } => {
             format!("the device waits for {}, the host does not wake", producer.queue)
         }
-        WaitClass::Peer { producer } => format!("the device waits for its peer's {}", producer.queue),
         WaitClass::Blocked => "not promised yet, blocked on the host".into(),
     }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let engine = Engine::new(SoftBackend::new(vec![device(2)]))?;
+    let engine = Engine::new(SoftBackend::new(device(2)))?;
     let mut story = Story::default();
     let mut semaphore = |name| -> Result<Semaphore, Box<dyn Error>> {
         let semaphore = Semaphore::new(&engine, 0)?;
@@ -88,7 +87,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                   signals: &[(Semaphore, u64)],
                   job: Job|
      -> Result<(), Box<dyn Error>> {
-        let placed = engine.submit(0, Affinity::queue(queue), waits, signals, Action::Queue(job))?;
+        let placed = engine.submit(Affinity::queue(queue), waits, signals, Action::Queue(job))?;
         story.operations.insert(placed.ticket, name);
         story.print(&engine);
         Ok(())

@@ -74,7 +74,7 @@ fn host_wait_that_fails_leaves_nothing_behind() {
 /// full (S7).
 #[test]
 fn cancelled_operation_of_a_full_queue_leaves_nothing_behind() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+    let rig = Devices::new(device(1, NativeWaits::None)).queue_capacity(1).start();
     let long = rig.semaphore();
     rig.job(0, &[], &[(&long, 1)], 1);
     let submit_and_cancel = || {
@@ -182,14 +182,14 @@ fn cancelled_operations_leave_no_memory_behind() {
 /// for the failure of its wait meanwhile (S7).
 #[test]
 fn operation_refused_again_and_again_leaves_nothing_behind() {
-    let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
+    let rig = Devices::new(device(2, NativeWaits::Epochs)).queue_capacity(1).start();
     let x = rig.semaphore();
     rig.job(1, &[], &[(&x, 1)], 1);
     rig.job(0, &[], &[], 2);
     rig.job(0, &[(&x, 1)], &[], 3);
     let ask = |times| {
         for _ in 0..times {
-            rig.completer().unblock(0).unwrap();
+            rig.completer().unblock().unwrap();
             assert!(!rig.batches(0).is_empty(), "the queue asks");
             rig.forget();
         }
@@ -226,12 +226,12 @@ fn burst_of_wide_operations_leaves_the_memory_of_a_few() {
 /// A polled device that reports everything at each `nth` poll; at each poll, if that is zero.
 fn polled(nth: usize) -> Engine<Fake<Semaphore, ()>> {
     let spec = DeviceSpec { completion: Completion::Poll, ..device(2, NativeWaits::None) };
-    let report = move |fake: &Fake<Semaphore, ()>, _| {
+    let report = move |fake: &Fake<Semaphore, ()>| {
         if nth == 0 || fake.polls.load(Ordering::SeqCst).is_multiple_of(nth) {
             fake.complete_all();
         }
     };
-    Fake::new(vec![spec]).on_poll(report).on_reclaim(|_, ended| drop(ended)).start()
+    Fake::new(spec).on_poll(report).on_reclaim(|_, ended| drop(ended)).start()
 }
 
 /// A clock that moves only in sleeps, by their length.
@@ -262,7 +262,7 @@ fn wait_for_a_polled_chain_sleeps_shortly_for_each_link() {
         for value in 1..=links {
             let queue = Affinity::queue(usize::try_from(value % 2).unwrap());
             let (waits, signals) = ([(x.clone(), value - 1)], [(x.clone(), value)]);
-            engine.submit(0, queue, &waits, &signals, Action::Queue(())).unwrap();
+            engine.submit(queue, &waits, &signals, Action::Queue(())).unwrap();
         }
         let clock = Slept::default();
         engine.wait(WaitMode::All, &[(x, links)], &clock, None).unwrap();
@@ -281,7 +281,7 @@ fn wait_for_a_slow_device_polls_about_each_millisecond() {
     within(LIMIT, || {
         let engine = polled(usize::MAX);
         let x = Semaphore::new(&engine, 0).unwrap();
-        engine.submit(0, Affinity::queue(0), &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
+        engine.submit(Affinity::queue(0), &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
         let (clock, until) = (Slept::default(), Duration::from_millis(100));
         let waited = engine.wait(WaitMode::All, &[(x, 1)], &clock, Some(until));
         assert!(matches!(waited, Err(WaitError::DeadlineExceeded)), "{waited:?}");
@@ -335,7 +335,7 @@ fn report_of_a_burst_ends_a_few_jobs_at_a_time() {
         let (x, ended) = (x.clone(), ended.clone());
         move |_| ended.set(x.query().unwrap()).unwrap()
     });
-    rig.completer().complete(rig.engine.queue(0, 0).unwrap(), jobs).unwrap();
+    rig.completer().complete(rig.engine.queue(0).unwrap(), jobs).unwrap();
     assert_eq!(x.query().unwrap(), jobs);
     let ended = ended.get().copied();
     assert!(ended.is_some_and(|ended| ended <= jobs / 20), "{ended:?} jobs had ended");
@@ -433,7 +433,7 @@ fn report_of_a_burst_lets_other_calls_in() {
             rig.job(0, &[], &[(x, id)], id);
         };
         kept_out(submit, |rig, x| {
-            let queue = rig.engine.queue(0, 0).unwrap();
+            let queue = rig.engine.queue(0).unwrap();
             rig.completer().complete(queue, BURST).unwrap();
             assert_eq!(x.query().unwrap(), BURST);
         })
@@ -446,7 +446,7 @@ fn report_of_a_burst_lets_other_calls_in() {
 #[test]
 fn host_signal_past_many_signals_under_way_takes_no_longer_than_any() {
     const OPERATIONS: u64 = 50_000;
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+    let rig = Devices::new(device(1, NativeWaits::None)).queue_capacity(1).start();
     let timelines: [Semaphore; 5] = rig.semaphores();
     let begin = Instant::now();
     for value in 1..=OPERATIONS {
@@ -491,7 +491,7 @@ fn trim_releases_a_timelines_memory_after_a_burst_of_signals() {
             for value in 1..=100_000 {
                 let nothing: [(Semaphore, u64); 0] = [];
                 let signals = [(x.clone(), burst + value)];
-                engine.submit(0, Affinity::queue(0), &nothing, &signals, Action::Queue(())).unwrap();
+                engine.submit(Affinity::queue(0), &nothing, &signals, Action::Queue(())).unwrap();
             }
             engine.poll();
             engine.trim();
@@ -587,13 +587,13 @@ fn trim_releases_a_timelines_memory_after_a_burst_of_failure_listeners() {
 /// whose failure it listens for (S7).
 #[test]
 fn job_that_stays_in_a_full_queue_listens_for_failures_once() {
-    let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
+    let rig = Devices::new(device(2, NativeWaits::Epochs)).queue_capacity(1).start();
     let x = rig.semaphore();
     rig.job(1, &[], &[(&x, 1)], 1);
     rig.job(0, &[], &[], 2);
     rig.job(0, &[(&x, 1)], &[], 3);
     let ask = || {
-        rig.completer().unblock(0).unwrap();
+        rig.completer().unblock().unwrap();
         assert_eq!(rig.batches(0).len(), 1, "the queue tries again");
         rig.forget();
     };
@@ -636,7 +636,7 @@ fn signals_that_the_host_overtakes_leave_nothing_behind() {
             for signal in 1..=10 {
                 let nothing: [(Semaphore, u64); 0] = [];
                 let signals = [(x.clone(), value + signal)];
-                engine.submit(0, Affinity::queue(0), &nothing, &signals, Action::Queue(())).unwrap();
+                engine.submit(Affinity::queue(0), &nothing, &signals, Action::Queue(())).unwrap();
             }
             x.signal(value + 10).unwrap();
             engine.poll();

@@ -54,7 +54,7 @@ fn catches(mutation: Mutation, test: &str) {
 }
 
 fn stepped(queues: usize) -> Engine<SoftBackend> {
-    Engine::new(SoftBackend::new(vec![device(queues)])).unwrap()
+    Engine::new(SoftBackend::new(device(queues))).unwrap()
 }
 
 fn semaphore(engine: &Engine<SoftBackend>) -> Semaphore {
@@ -68,7 +68,7 @@ fn submit(
     signals: &[(Semaphore, u64)],
     tag: u64,
 ) -> Ticket {
-    engine.submit(0, Affinity::queue(queue), waits, signals, Action::Queue(Job::new(tag))).unwrap().ticket
+    engine.submit(Affinity::queue(queue), waits, signals, Action::Queue(Job::new(tag))).unwrap().ticket
 }
 
 /// A signal and the registration of a wait for it cross: the wait is never lost.
@@ -79,7 +79,7 @@ fn signal_against_register() {
         let x = x.clone();
         thread::spawn(move || x.signal(1).unwrap())
     };
-    engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
+    engine.submit(Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
     signaller.join().unwrap();
     assert_eq!(y.query().unwrap(), 1, "the operation still waits for what has happened");
 }
@@ -181,7 +181,7 @@ fn mutant_of_complete_against_cancel_is_caught() {
 fn last_reference_against_reuse() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    let (q0, q1) = (engine.queue(0).unwrap(), engine.queue(1).unwrap());
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
     submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], 2);
     let device = {
@@ -223,7 +223,7 @@ fn teardown_against_callback() {
     let x = semaphore(&engine);
     let running = Arc::new(AtomicUsize::new(0));
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
-    let queue = engine.queue(0, 0).unwrap();
+    let queue = engine.queue(0).unwrap();
     engine.backend().step(queue);
     let subscription = {
         let running = running.clone();
@@ -276,7 +276,7 @@ fn mutant_of_teardown_against_callback_is_caught() {
 fn effect_against_cause() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    let (q0, q1) = (engine.queue(0).unwrap(), engine.queue(1).unwrap());
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
     submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], 2);
     engine.backend().step(q0);
@@ -320,7 +320,7 @@ fn mutant_of_effect_against_cause_is_caught() {
 fn submit_against_submit() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    let (q0, q1) = (engine.queue(0).unwrap(), engine.queue(1).unwrap());
     let producer = {
         let (engine, x) = (engine.clone(), x.clone());
         thread::spawn(move || {
@@ -360,7 +360,7 @@ fn decline_against_report() {
     };
     let action = Action::Early(Job::early(2, false));
     // The handle on x stays: a timeline that is dropped releases whatever still waits for it.
-    engine.submit(0, Affinity::queue(0), &[(x.clone(), 1)], &[(y.clone(), 1)], action).unwrap();
+    engine.submit(Affinity::queue(0), &[(x.clone(), 1)], &[(y.clone(), 1)], action).unwrap();
     device.join().unwrap();
     engine.backend().run_until_idle_with_host();
     assert_eq!(y.query().unwrap(), 1, "the operation still waits for what has happened");
@@ -389,7 +389,7 @@ fn early_action_and_a_failure_may_cross() {
             thread::spawn(move || x.fail(Failure::new(Code::Aborted, "stop")))
         };
         let action = Action::Early(Job::early(2, true));
-        engine.submit(0, Affinity::queue(0), &[(x, 1)], &[(y.clone(), 1)], action).unwrap();
+        engine.submit(Affinity::queue(0), &[(x, 1)], &[(y.clone(), 1)], action).unwrap();
         submit(&engine, 0, &[(y.clone(), 1)], &[(z.clone(), 1)], 3);
         failer.join().unwrap();
         engine.backend().run_until_idle_with_host();
@@ -408,7 +408,7 @@ fn signal_and_a_failure_may_cross() {
     holds(|| {
         let engine = stepped(1);
         let (x, y) = (semaphore(&engine), semaphore(&engine));
-        engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
+        engine.submit(Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
         let signaller = {
             let x = x.clone();
             thread::spawn(move || x.signal(1).is_ok())
@@ -454,8 +454,8 @@ fn failed_report_and_a_failure_may_cross() {
         let engine = stepped(1);
         let (x, y) = (semaphore(&engine), semaphore(&engine));
         let job = Job::failing(1, Failure::new(Code::DataLoss, "the device's"));
-        engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(job)).unwrap();
-        engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
+        engine.submit(Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(job)).unwrap();
+        engine.submit(Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
         let host = {
             let x = x.clone();
             thread::spawn(move || {
@@ -499,7 +499,7 @@ fn two_submissions_and_the_making_of_events_may_cross() {
 fn announcement_against_listener() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let q1 = engine.queue(0, 1).unwrap();
+    let q1 = engine.queue(1).unwrap();
     let consumer = {
         let (engine, x) = (engine.clone(), x.clone());
         thread::spawn(move || {
@@ -529,7 +529,7 @@ fn mutant_of_submission_against_listener_is_caught() {
 fn hand_over() {
     let engine = stepped(1);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let queue = engine.queue(0, 0).unwrap();
+    let queue = engine.queue(0).unwrap();
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
     engine.backend().step(queue);
     let other = {
@@ -563,7 +563,7 @@ fn mutant_of_hand_over_is_caught() {
 fn full_against_report() {
     let engine = stepped(2);
     let y = semaphore(&engine);
-    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    let (q0, q1) = (engine.queue(0).unwrap(), engine.queue(1).unwrap());
     engine.backend().set_device_capacity(1);
     submit(&engine, 1, &[], &[], 1);
     engine.backend().step(q1);
@@ -591,14 +591,14 @@ fn mutant_of_full_against_report_is_caught() {
 /// The same where the device calls `unblock`, and reports nothing.
 fn full_against_unblock() {
     let engine = stepped(2);
-    let q0 = engine.queue(0, 0).unwrap();
+    let q0 = engine.queue(0).unwrap();
     engine.backend().set_device_capacity(1);
     submit(&engine, 1, &[], &[], 1);
     let device = {
         let engine = engine.clone();
         thread::spawn(move || {
             engine.backend().set_device_capacity(2);
-            engine.backend().completer().unblock(0).unwrap();
+            engine.backend().completer().unblock().unwrap();
         })
     };
     submit(&engine, 0, &[], &[], 2);
@@ -621,7 +621,7 @@ fn mutant_of_full_against_unblock_is_caught() {
 fn full_against_end() {
     let engine = stepped(2);
     let y = semaphore(&engine);
-    let q1 = engine.queue(0, 1).unwrap();
+    let q1 = engine.queue(1).unwrap();
     submit(&engine, 1, &[], &[], 1);
     engine.backend().step(q1);
     engine.backend().set_device_capacity(0);
@@ -651,7 +651,7 @@ fn mutant_of_full_against_end_is_caught() {
 fn failure_against_retirement() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    let (q0, q1) = (engine.queue(0).unwrap(), engine.queue(1).unwrap());
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
     submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], 2);
     let called = Arc::new(AtomicUsize::new(0));
@@ -702,7 +702,7 @@ fn deferred_against_shutdown() {
     let submitter = {
         let (engine, x) = (engine.clone(), x.clone());
         thread::spawn(move || {
-            let accepted = engine.submit(0, Affinity::ANY, &[], &[(x, 1)], Action::Barrier).is_ok();
+            let accepted = engine.submit(Affinity::ANY, &[], &[(x, 1)], Action::Barrier).is_ok();
             engine.backend().call_back();
             accepted
         })
@@ -731,7 +731,7 @@ fn refusal_against_shutdown() {
     let timelines = [semaphore(&engine), semaphore(&engine)];
     let submitters = timelines.clone().map(|timeline| {
         let engine = engine.clone();
-        thread::spawn(move || engine.submit(0, Affinity::ANY, &[], &[(timeline, 1)], Action::Barrier).is_ok())
+        thread::spawn(move || engine.submit(Affinity::ANY, &[], &[(timeline, 1)], Action::Barrier).is_ok())
     });
     engine.shut_down(&Endless(VirtualClock::new()), Duration::MAX, Duration::MAX).unwrap();
     assert_eq!(engine.occupancy().operations, 0, "an operation was left lying");
@@ -758,7 +758,7 @@ fn loss_against_submit() {
     let device = {
         let engine = engine.clone();
         thread::spawn(move || {
-            engine.backend().lose(0, Failure::with_origin(Code::Unavailable, Origin::Device, "gone"));
+            engine.backend().lose(Failure::with_origin(Code::Unavailable, Origin::Device, "gone"));
         })
     };
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
@@ -790,7 +790,7 @@ fn mutant_of_loss_against_submit_is_caught() {
 fn end_against_cover() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let q0 = engine.queue(0, 0).unwrap();
+    let q0 = engine.queue(0).unwrap();
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
     engine.backend().step(q0);
     let device = {
@@ -822,10 +822,10 @@ fn mutant_of_end_against_dependency_is_caught() {
 fn success_against_failure_elsewhere() {
     let (engine, other) = (stepped(1), stepped(1));
     let x = semaphore(&other);
-    let queue = engine.queue(0, 0).unwrap();
+    let queue = engine.queue(0).unwrap();
     let failing = Job::failing(2, Failure::new(Code::DataLoss, "parity"));
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
-    engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 2)], Action::Queue(failing)).unwrap();
+    engine.submit(Affinity::ANY, &[], &[(x.clone(), 2)], Action::Queue(failing)).unwrap();
     engine.backend().step(queue);
     let device = {
         let engine = engine.clone();
@@ -853,7 +853,7 @@ fn mutant_of_success_against_failure_elsewhere_is_caught() {
 fn own_signal_against_foreign_signal() {
     let (engine, other) = (stepped(2), stepped(1));
     let (seen, x) = (semaphore(&engine), semaphore(&other));
-    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    let (q0, q1) = (engine.queue(0).unwrap(), engine.queue(1).unwrap());
     submit(&engine, 0, &[], &[(seen.clone(), 1), (x.clone(), 1)], 1);
     engine.backend().step(q0);
     let device = {
@@ -862,7 +862,7 @@ fn own_signal_against_foreign_signal() {
     };
     engine.wait(WaitMode::All, &[(seen.clone(), 1)], &VirtualClock::new(), None).unwrap();
     let failing = Job::failing(2, Failure::new(Code::DataLoss, "parity"));
-    engine.submit(0, Affinity::queue(1), &[], &[(x.clone(), 2)], Action::Queue(failing)).unwrap();
+    engine.submit(Affinity::queue(1), &[], &[(x.clone(), 2)], Action::Queue(failing)).unwrap();
     engine.backend().step(q1);
     engine.backend().report(q1);
     device.join().unwrap();

@@ -44,17 +44,13 @@ impl Clock for Endless {
     }
 }
 
-/// Two devices with two queues each, and a graph for them in which some operations fail, or none.
+/// A device with four queues, and a graph for it in which some operations fail, or none.
 fn random_graph(random: &mut Seeded) -> Graph {
-    let kind = match random.below(3) {
-        0 => NativeWaits::Events,
-        1 => NativeWaits::Epochs,
-        _ => NativeWaits::None,
-    };
-    let spec = |native_waits| DeviceSpec { native_waits, ..device(2) };
-    let specs = vec![spec(kind), spec(NativeWaits::Events)];
+    let ways = [NativeWaits::Events, NativeWaits::Events, NativeWaits::Epochs, NativeWaits::None];
+    let kind = ways[random.below(4)];
+    let spec = DeviceSpec { native_waits: kind, ..device(4) };
     let failing = if random.one_in(2) { 8 } else { 0 };
-    Graph::new(Shape { specs, hub: None, operations: (9, 9), failing }, Seeded::new(random.next()))
+    Graph::new(Shape { spec, has_hub: false, operations: (9, 9), failing }, Seeded::new(random.next()))
 }
 
 fn soak(random: u64) {
@@ -106,7 +102,7 @@ fn soak(random: u64) {
         let (engine, mut random) = (engine.clone(), Seeded::new(random.next()));
         thread::spawn(move || {
             for _ in 0..60 {
-                let queue = engine.queue(random.below(2), random.below(2)).unwrap();
+                let queue = engine.queue(random.below(4)).unwrap();
                 // Reports lag behind, and one queue's may overtake another's.
                 if random.one_in(8) {
                     engine.backend().take_host().into_iter().for_each(|(task, _)| task.finish(Ok(())));
@@ -118,7 +114,7 @@ fn soak(random: u64) {
                 thread::yield_now();
             }
             if loses {
-                engine.backend().lose(0, Failure::with_origin(Code::Unavailable, Origin::Device, "gone"));
+                engine.backend().lose(Failure::with_origin(Code::Unavailable, Origin::Device, "gone"));
             }
         })
     };

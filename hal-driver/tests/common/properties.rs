@@ -18,7 +18,6 @@ pub(crate) const HEAP: Heap = Heap {
 pub(crate) const QUEUE: DeviceSpec = DeviceSpec {
     queues: 1,
     native_waits: NativeWaits::None,
-    peers: Vec::new(),
     completion: Completion::Callback,
 };
 

@@ -90,7 +90,7 @@ fn one_hold(n: u64, what: What, probe: Probe) -> HoldSample {
         Probe::Barrier => {
             at += 1;
             let signals = [(z.clone(), at)];
-            engine.submit(0, Affinity::queue(0), &no_waits, &signals, Action::Barrier).unwrap();
+            engine.submit(Affinity::queue(0), &no_waits, &signals, Action::Barrier).unwrap();
         }
     };
     let seen = watched(ask, || match what {

@@ -54,13 +54,7 @@ impl<B: Backend> Shared<B> {
 
     /// Validates a request before anything changes. Returns whether it waits for foreign timelines.
     #[inline(always)]
-    fn check<W, S>(
-        &self,
-        device: usize,
-        affinity: Affinity,
-        waits: &W,
-        signals: &S,
-    ) -> Result<bool, SubmitError>
+    fn check<W, S>(&self, affinity: Affinity, waits: &W, signals: &S) -> Result<bool, SubmitError>
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
@@ -68,16 +62,13 @@ impl<B: Backend> Shared<B> {
         if self.is_closing() {
             return Err(SubmitError::ShutDown);
         }
-        let Some(spec) = self.devices.get(device) else {
-            return Err(SubmitError::UnknownDevice { device, devices: self.devices.len() });
-        };
         // There are 1 to 64.
-        let known = u64::MAX >> (64 - spec.queues);
+        let known = u64::MAX >> (64 - self.queues.len());
         if affinity.0 == 0 {
-            return Err(SubmitError::NoQueue { device, known });
+            return Err(SubmitError::NoQueue { known });
         }
         if affinity != Affinity::ANY && affinity.0 & !known != 0 {
-            return Err(SubmitError::UnknownQueue { device, mask: affinity.0, known });
+            return Err(SubmitError::UnknownQueue { mask: affinity.0, known });
         }
         let mut waits_for_foreign = false;
         for (timeline, value) in iter(waits) {
@@ -106,7 +97,6 @@ impl<B: Backend> Shared<B> {
     #[inline(always)]
     pub(super) fn submit<W, S>(
         &self,
-        device: usize,
         affinity: Affinity,
         waits: &W,
         signals: &S,
@@ -118,7 +108,7 @@ impl<B: Backend> Shared<B> {
     {
         let (kind, work) = action.into_parts();
         let mut item = BatchItem::of(work);
-        match self.submit_item(device, affinity, waits, signals, kind, &mut item) {
+        match self.submit_item(affinity, waits, signals, kind, &mut item) {
             Ok(Admitted { key, queue, waits }) => {
                 let ticket = Ticket { engine: self.id, queue: queue.index, key };
                 Ok(Placement { ticket, queue, waits })
@@ -129,7 +119,6 @@ impl<B: Backend> Shared<B> {
 
     fn submit_item<W, S>(
         &self,
-        device: usize,
         affinity: Affinity,
         waits: &W,
         signals: &S,
@@ -140,8 +129,8 @@ impl<B: Backend> Shared<B> {
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
     {
-        let waits_for_foreign = self.check(device, affinity, waits, signals)?;
-        let index = self.choose_queue(device, affinity, waits);
+        let waits_for_foreign = self.check(affinity, waits, signals)?;
+        let index = self.choose_queue(affinity, waits);
         let statuses;
         let foreign: &[WaitStatus] = if waits_for_foreign {
             statuses = self.foreign_statuses(waits);

@@ -31,7 +31,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             && !state.window.is_full()
             && self.may_start()
             && state.effects.is_empty()
-            && !self.records_events()
+            && !self.device.records_events()
     }
 
     /// Gives an operation its epoch and puts it in flight.
@@ -76,7 +76,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     #[inline(always)]
     pub(super) fn hand_over(mut self, item: &mut BatchItem<B>) -> Self {
         let (key, epoch) = (item.op, item.epoch);
-        let reports = self.device.reports(self.shared.queues());
+        let reports = self.shared.reports();
         let last_native = std::mem::replace(&mut self.state.last_native, epoch);
         self.state.submitting = true;
         self.state.offered = epoch;

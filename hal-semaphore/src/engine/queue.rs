@@ -509,12 +509,9 @@ impl<B: Backend> QueueState<B> {
     }
 }
 
-/// The latest epochs of some queues. Forgetting one costs a needless native wait and no more.
+/// The latest epochs of some queues.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Frontier(SmallVec<[(u32, u64); 4]>);
-
-/// How many queues a frontier remembers.
-const FRONTIER_LENGTH: usize = 64;
 
 impl Frontier {
     pub(super) fn get(&self, queue: u32) -> u64 {
@@ -526,19 +523,12 @@ impl Frontier {
     }
 
     /// Returns whether the epoch was news.
-    pub(super) fn raise(&mut self, queue: u32, epoch: u64, retired: impl Fn(u32) -> u64) -> bool {
+    pub(super) fn raise(&mut self, queue: u32, epoch: u64) -> bool {
         match self.0.binary_search_by_key(&queue, |&(queue, _)| queue) {
             Ok(at) => match self.0.get_mut(at) {
                 Some((_, known)) if *known < epoch => *known = epoch,
                 _ => return false,
             },
-            Err(_) if self.0.len() >= FRONTIER_LENGTH => {
-                self.0.retain(|&mut (queue, epoch)| retired(queue) < epoch);
-                if self.0.len() >= FRONTIER_LENGTH {
-                    return false;
-                }
-                return self.raise(queue, epoch, retired);
-            }
             Err(at) => self.0.insert(at, (queue, epoch)),
         }
         true
@@ -549,7 +539,7 @@ impl Frontier {
 #[derive(Debug, Default)]
 pub(super) struct History(VecDeque<(u64, u32, u64)>);
 
-/// How many of them are remembered.
+/// How many of them are remembered. Forgetting one costs a needless native wait and no more.
 const HISTORY_LENGTH: usize = 16;
 
 impl History {
@@ -570,17 +560,12 @@ impl History {
 #[repr(align(128))]
 pub(super) struct Queue<B: Backend> {
     pub(super) id: QueueId,
-    /// Another queue can wait for this one natively: its timelines' listeners are notified and events are
-    /// recorded.
-    pub(super) awaitable: bool,
     /// Threads that wait for the lock and will work for the queue.
     waiting_threads: AtomicU64,
     /// Those of them that do not submit.
     waiting_completers: AtomicU64,
     /// A copy for threads without the lock.
     pub(super) submitted: AtomicU64,
-    /// The last epoch that has retired in order. The sweep of a lost device does not move it.
-    pub(super) retired: AtomicU64,
     /// Operations that have not ended.
     pub(super) load: AtomicU64,
     /// Operations that the backend has and has not reported.
@@ -596,14 +581,12 @@ pub(super) struct Queue<B: Backend> {
 }
 
 impl<B: Backend> Queue<B> {
-    pub(super) fn new(id: QueueId, awaitable: bool) -> Self {
+    pub(super) fn new(id: QueueId) -> Self {
         Self {
             id,
-            awaitable,
             waiting_threads: AtomicU64::new(0),
             waiting_completers: AtomicU64::new(0),
             submitted: AtomicU64::new(0),
-            retired: AtomicU64::new(0),
             load: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             reports: AtomicU64::new(0),
@@ -666,7 +649,7 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
     #[inline]
     pub(super) fn lock(shared: &'a Shared<B>, index: u32, deferred: &'a mut DeferredWork) -> Self {
         let queue = shared.queue(index);
-        Self { shared, index, queue, device: shared.device(queue), state: queue.lock_for_work(), deferred }
+        Self { shared, index, queue, device: &shared.device, state: queue.lock_for_work(), deferred }
     }
 
     /// True if another thread will work for the queue next, so that this one can leave. A thread that submits
@@ -718,32 +701,15 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
 mod tests {
     use super::*;
 
-    /// No queue has retired anything.
-    fn none(_queue: u32) -> u64 {
-        0
-    }
-
     #[test]
     fn frontier_has_the_latest_epoch_of_each_queue() {
         let mut known = Frontier::default();
         for (queue, epoch, is_news) in
             [(7, 5, true), (7, 3, false), (7, 5, false), (2, 1, true), (7, 6, true)]
         {
-            assert_eq!(known.raise(queue, epoch, none), is_news, "{queue}@{epoch}");
+            assert_eq!(known.raise(queue, epoch), is_news, "{queue}@{epoch}");
         }
         assert_eq!([2, 7, 8].map(|queue| known.get(queue)), [1, 6, 0]);
-    }
-
-    #[test]
-    fn full_frontier_forgets_what_has_retired_and_nothing_else() {
-        let queues = u32::try_from(FRONTIER_LENGTH).unwrap_or_default();
-        let mut known = Frontier::default();
-        assert!((0..queues).all(|queue| known.raise(queue, 4, none)));
-        assert!(!known.raise(queues, 9, none), "there is no place for it");
-        assert!(known.raise(0, 5, none), "there is for what is known already");
-        let retired = |queue| if queue == 1 { 4 } else { 3 };
-        assert!(known.raise(queues, 9, retired));
-        assert_eq!([0, 1, 2, queues].map(|queue| known.get(queue)), [5, 0, 4, 9]);
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl<B: Backend> Shared<B> {
     ) -> Option<Result<(), CompletionError>> {
         let mut state = self.queue(id.index).try_lock()?;
         let submitting = state.submitting && epoch > state.submitted;
-        if !submitting || self.device_of(id.index).counts_reports() {
+        if !submitting || self.device.counts_reports() {
             return None;
         }
         Some(state.record_report(id, epoch, failure.take()))
@@ -167,7 +167,6 @@ impl<B: Backend> QueueGuard<'_, B> {
         };
         self.release_credit(&entry);
         self.end(key, failure, Some(self.queue.point(epoch)));
-        self.queue.retired.store(epoch, Ordering::Release);
         true
     }
 

@@ -142,7 +142,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         let op = self.state.ops.live_mut(key);
         op.epoch = epoch;
         op.state = OpState::Queued;
-        let native_epoch = super::submit::expected_native_epoch(self.queue, self.device, op.kind, epoch);
+        let native_epoch = super::submit::expected_native_epoch(self.device, op.kind, epoch);
         let promise = Promise { value: 0, queue: self.index, epoch, native_epoch, event: None };
         let mut ordered = OrderedWaits::new();
         self.shared.promise_each(&op.signals, promise, &mut ordered, self.deferred);

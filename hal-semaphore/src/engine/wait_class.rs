@@ -5,9 +5,8 @@
 //! [`QueueGuard::classify_wait`] has the table. A wait records the dependency that satisfies it, which stays
 //! valid: its epoch was accepted by the device, and its event is retained for the wait.
 
-use super::Shared;
 use super::deferred_work::Dependency;
-use super::queue::{ActionKind, Queue, QueueGuard, WaitState};
+use super::queue::{ActionKind, QueueGuard, WaitState};
 use super::timeline_state::{Promise, Target, TimelineInner, TimelineState};
 use super::wait_lists::ListOwner;
 use crate::backend::{Backend, WaitClass};
@@ -16,13 +15,6 @@ use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use crate::sync::Ordering;
 use std::sync::Arc;
-
-impl<B: Backend> Shared<B> {
-    /// True if one queue can wait natively for work of another.
-    pub(super) fn reaches(&self, waiting: &Queue<B>, producer: &Queue<B>) -> bool {
-        self.device(waiting).reaches(waiting.id.device(), producer.id.device())
-    }
-}
 
 impl<B: Backend> QueueGuard<'_, B> {
     /// Classifies a wait for one of this engine's timelines, and registers it unless it is reached. Returns the
@@ -35,7 +27,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// | reached | the timeline is at the value | nothing |
     /// | same queue | an operation that is queued in this queue will signal enough | nothing: queue order |
     /// | dominated | this queue already waits natively for a submitted signal that is enough | nothing: queue order |
-    /// | native, peer | submitted work of another queue (of a peer) will signal enough | the device |
+    /// | native | submitted work of another queue will signal enough | the device |
     /// | blocked | otherwise, and always for host operations | the host |
     ///
     /// Of several promises of one class that are enough, the smallest value wins: to wait for a later one would
@@ -67,7 +59,7 @@ impl<B: Backend> QueueGuard<'_, B> {
                 return Ok(WaitClass::Reached);
             }
         }
-        // Same queue, dominated, native, peer.
+        // Same queue, dominated, native.
         let for_host = kind == ActionKind::Host;
         if !for_host
             && state.has_promises()
@@ -134,7 +126,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         Some((class, Dependency { queue: self.index, epoch: promise.epoch, event: None }))
     }
 
-    /// Classes `Dominated`, `Native` and `Peer`. The event of the dependency is retained for the caller.
+    /// Classes `Dominated` and `Native`. The event of the dependency is retained for the caller.
     fn native_dependency(
         &self,
         timeline_state: &TimelineInner,
@@ -148,7 +140,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             }
             let accepted = promise.epoch <= source.submitted.load(Ordering::Acquire)
                 || is_mutated(Mutation::WaitsForUnsubmitted);
-            if promise.native_epoch == 0 || !accepted || !self.shared.reaches(self.queue, source) {
+            if promise.native_epoch == 0 || !accepted || !self.device.awaitable {
                 continue;
             }
             let producer = source.point(promise.native_epoch);
@@ -156,10 +148,8 @@ impl<B: Backend> QueueGuard<'_, B> {
                 WaitClass::Dominated { producer }
             } else if best.is_some() {
                 continue;
-            } else if producer.queue.device == self.queue.id.device {
-                WaitClass::Native { producer }
             } else {
-                WaitClass::Peer { producer }
+                WaitClass::Native { producer }
             };
             best = Some((
                 class,

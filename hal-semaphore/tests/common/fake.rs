@@ -12,8 +12,6 @@ use hal_semaphore::backend::{
 };
 use hal_semaphore::{Engine, Failure, QueueId, Timeline};
 use std::marker::PhantomData;
-#[cfg(unix)]
-use std::os::{fd, unix::net::UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -25,15 +23,15 @@ type OnEarly<W> = dyn Fn(&mut W) -> Result<bool, Failure> + Send + Sync;
 type CallsBack<W> = dyn Fn(&W) -> bool + Send + Sync;
 type OnReclaim<B, W> = dyn Fn(&B, Ended<W>) + Send + Sync;
 type OnDefer<B> = dyn Fn(&B, DeferredCallbacks) + Send + Sync;
-type OnPoll<B> = dyn Fn(&B, usize) + Send + Sync;
+type OnPoll<B> = dyn Fn(&B) + Send + Sync;
 
 /// See the [module documentation](self).
 pub(crate) struct Fake<T: Timeline, W: Send + 'static, const OBSERVES: bool = false> {
-    specs: Vec<DeviceSpec>,
+    spec: DeviceSpec,
     completer: OnceLock<Completer>,
     /// The accepted work that [`complete_all`](Fake::complete_all) has not reported, in the order of submission.
     pub(crate) accepted: Mutex<Vec<(QueueId, u64)>>,
-    /// How often the devices were polled.
+    /// How often the device was polled.
     pub(crate) polls: AtomicUsize,
     /// The reclaimed operations.
     pub(crate) ended: Mutex<Vec<Ended<W>>>,
@@ -48,28 +46,26 @@ pub(crate) struct Fake<T: Timeline, W: Send + 'static, const OBSERVES: bool = fa
     on_reclaim: Hook<OnReclaim<Self, W>>,
     on_defer: Hook<OnDefer<Self>>,
     on_poll: Hook<OnPoll<Self>>,
-    #[cfg(unix)]
-    descriptors: Vec<UnixStream>,
     timelines: PhantomData<fn() -> T>,
 }
 
 impl<T: Timeline, W: Send + 'static> Fake<T, W> {
-    pub(crate) fn new(specs: Vec<DeviceSpec>) -> Self {
-        Self::with(specs)
+    pub(crate) fn new(spec: DeviceSpec) -> Self {
+        Self::with(spec)
     }
 }
 
 impl<T: Timeline, W: Send + 'static> Fake<T, W, true> {
     /// A backend that keeps the transitions of operations.
-    pub(crate) fn observing(specs: Vec<DeviceSpec>) -> Self {
-        Self::with(specs)
+    pub(crate) fn observing(spec: DeviceSpec) -> Self {
+        Self::with(spec)
     }
 }
 
 impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Fake<T, W, OBSERVES> {
-    fn with(specs: Vec<DeviceSpec>) -> Self {
+    fn with(spec: DeviceSpec) -> Self {
         Self {
-            specs,
+            spec,
             completer: OnceLock::new(),
             accepted: Mutex::default(),
             polls: AtomicUsize::new(0),
@@ -83,8 +79,6 @@ impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Fake<T, W, OBSERVES> 
             on_reclaim: None,
             on_defer: None,
             on_poll: None,
-            #[cfg(unix)]
-            descriptors: Vec::new(),
             timelines: PhantomData,
         }
     }
@@ -142,20 +136,13 @@ impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Fake<T, W, OBSERVES> 
     }
 
     /// Answers polls. By default they [report everything](Fake::complete_all).
-    pub(crate) fn on_poll(mut self, hook: impl Fn(&Self, usize) + Send + Sync + 'static) -> Self {
+    pub(crate) fn on_poll(mut self, hook: impl Fn(&Self) + Send + Sync + 'static) -> Self {
         self.on_poll = Some(Box::new(hook));
         self
     }
 
-    /// The descriptor of each device. A poll takes the bytes out of it first.
-    #[cfg(unix)]
-    pub(crate) fn descriptors(mut self, descriptors: Vec<UnixStream>) -> Self {
-        self.descriptors = descriptors;
-        self
-    }
-
     pub(crate) fn start(self) -> Engine<Self> {
-        Engine::new(self).expect("the devices are well described")
+        Engine::new(self).expect("the device is well described")
     }
 
     pub(crate) fn completer(&self) -> &Completer {
@@ -204,8 +191,8 @@ impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Backend for Fake<T, W
 
     const OBSERVES: bool = OBSERVES;
 
-    fn devices(&self) -> Vec<DeviceSpec> {
-        self.specs.clone()
+    fn device(&self) -> DeviceSpec {
+        self.spec
     }
 
     fn start(&self, completer: Completer) {
@@ -252,22 +239,12 @@ impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Backend for Fake<T, W
         }
     }
 
-    fn poll(&self, device: usize) {
+    fn poll(&self) {
         self.polls.fetch_add(1, Ordering::SeqCst);
-        #[cfg(unix)]
-        if let Some(mut descriptor) = self.descriptors.get(device) {
-            // Nothing to read means that another thread has polled already.
-            let _ = std::io::Read::read(&mut descriptor, &mut [0; 64]);
-        }
         match &self.on_poll {
-            Some(hook) => hook(self, device),
+            Some(hook) => hook(self),
             None => self.complete_all(),
         }
-    }
-
-    #[cfg(unix)]
-    fn descriptor(&self, device: usize) -> Option<fd::BorrowedFd<'_>> {
-        self.descriptors.get(device).map(fd::AsFd::as_fd)
     }
 
     fn observe(&self, transition: Transition) {

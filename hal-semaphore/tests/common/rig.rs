@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! An engine over devices that a test drives by hand, with short words for what tests do all the time.
+//! An engine over a device that a test drives by hand, with short words for what tests do all the time.
 #![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
 #![expect(clippy::indexing_slicing, reason = "a wrong queue number is a mistake of the test")]
 
@@ -67,7 +67,7 @@ impl Deref for TestEngine {
 impl TestEngine {
     /// One device with so many queues and no limits.
     pub(crate) fn new(queues: usize, native_waits: NativeWaits) -> Self {
-        Devices::new(vec![device(queues, native_waits)]).start()
+        Devices::new(device(queues, native_waits)).start()
     }
 
     pub(crate) fn semaphore(&self) -> Semaphore {
@@ -78,7 +78,7 @@ impl TestEngine {
         std::array::from_fn(|_| self.semaphore())
     }
 
-    /// Submits to a queue, counted over all devices.
+    /// Submits to a queue.
     pub(crate) fn submit(
         &self,
         queue: usize,
@@ -89,12 +89,8 @@ impl TestEngine {
         let owned = |values: Values<'_>| -> Vec<(Semaphore, u64)> {
             values.iter().map(|(semaphore, value)| ((*semaphore).clone(), *value)).collect()
         };
-        let device = (0..self.specs.len())
-            .find(|&device| self.queues_of(device).contains(&queue))
-            .expect("the queue exists");
-        let affinity = Affinity::queue(queue - self.queues_of(device).start);
         self.engine
-            .submit(device, affinity, &owned(waits), &owned(signals), action)
+            .submit(Affinity::queue(queue), &owned(waits), &owned(signals), action)
             .expect("the request is sound")
     }
 

@@ -9,7 +9,7 @@ use hal_semaphore::{Action, Affinity, Semaphore};
 
 /// Submits a job to any of the queues that `affinity` allows, and says which it was.
 fn chosen(rig: &TestEngine, affinity: Affinity, waits: &[(Semaphore, u64)]) -> usize {
-    rig.engine.submit(0, affinity, waits, &[], Action::Queue(Job::new(9))).unwrap().queue.ordinal()
+    rig.engine.submit(affinity, waits, &[], Action::Queue(Job::new(9))).unwrap().queue.index()
 }
 
 #[test]

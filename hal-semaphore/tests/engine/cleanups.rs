@@ -92,7 +92,7 @@ fn dropped_cleanup_has_ended() {
 fn barrier_of_a_lost_device_is_cleaned_up_before_its_signals_fail() {
     let blocked = BlockedCleanup::new();
     let cause = gone();
-    blocked.rig.lose(0, &cause);
+    blocked.rig.lose(&cause);
     blocked.cleaning().finish(Ok(()));
     blocked.has_failed_with(&cause);
     // And one that comes later.
@@ -134,7 +134,7 @@ fn queued_barrier_fails_without_cleanup() {
 /// A job on the device, another one that the device has no capacity for, and behind them a barrier that waits
 /// for the first.
 fn behind_a_full_queue() -> (TestEngine, Semaphore) {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+    let rig = Devices::new(device(1, NativeWaits::None)).queue_capacity(1).start();
     let [x, y, end] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);
     rig.job(0, &[], &[(&y, 1)], 2);
@@ -164,7 +164,7 @@ fn queued_barrier_of_a_shut_down_engine_is_cleaned_up_before_its_signals_fail() 
 fn queued_barrier_of_a_lost_device_is_cleaned_up_before_its_signals_fail() {
     let (rig, end) = behind_a_full_queue();
     let cause = gone();
-    rig.lose(0, &cause);
+    rig.lose(&cause);
     let (task, _) = rig.take_host().pop().unwrap();
     assert_eq!(end.query().unwrap(), 0, "its signals failed before it was cleaned up");
     task.finish(Ok(()));

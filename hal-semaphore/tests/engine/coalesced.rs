@@ -210,7 +210,7 @@ fn coalesced_markers_of_a_gated_queue_fail_with_the_device() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         let cause = gone();
-        gated.rig.lose(0, &cause);
+        gated.rig.lose(&cause);
         for semaphore in gated.all() {
             assert!(semaphore.query().unwrap_err().same_root(&cause), "{native_waits:?}");
         }

@@ -6,7 +6,7 @@ use hal_semaphore::testing::{Job, SoftBackend, SoftStep, device};
 use hal_semaphore::*;
 
 fn engine(queues: usize) -> Engine<SoftBackend> {
-    Engine::new(SoftBackend::new(vec![device(queues)])).unwrap()
+    Engine::new(SoftBackend::new(device(queues))).unwrap()
 }
 
 #[test]
@@ -14,10 +14,10 @@ fn host_then_device() {
     let engine = engine(1);
     let (a, b) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
     let placed = engine
-        .submit(0, Affinity::ANY, &[(a.clone(), 1)], &[(b.clone(), 1)], Action::Queue(Job::new(7)))
+        .submit(Affinity::ANY, &[(a.clone(), 1)], &[(b.clone(), 1)], Action::Queue(Job::new(7)))
         .unwrap();
     assert_eq!(placed.waits.blocked, 1);
-    let queue = engine.queue(0, 0).unwrap();
+    let queue = engine.queue(0).unwrap();
     assert_eq!(engine.backend().step(queue), SoftStep::Idle);
     a.signal(1).unwrap();
     assert_eq!(engine.backend().step(queue), SoftStep::Ran(1));
@@ -34,17 +34,11 @@ fn device_then_device_native_both_orders() {
         let engine = engine(2);
         let (x, y) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
         let producer = || {
-            engine.submit(0, Affinity::queue(0), &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
+            engine.submit(Affinity::queue(0), &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
         };
         let consumer = || {
             engine
-                .submit(
-                    0,
-                    Affinity::queue(1),
-                    &[(x.clone(), 1)],
-                    &[(y.clone(), 1)],
-                    Action::Queue(Job::new(2)),
-                )
+                .submit(Affinity::queue(1), &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Queue(Job::new(2)))
                 .unwrap();
         };
         if consumer_first {
@@ -54,7 +48,7 @@ fn device_then_device_native_both_orders() {
             producer();
             consumer();
         }
-        let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+        let (q0, q1) = (engine.queue(0).unwrap(), engine.queue(1).unwrap());
         assert_eq!(engine.backend().native_waits(), 1);
         assert_eq!(engine.backend().step(q1), SoftStep::Blocked);
         assert_eq!(engine.backend().step(q0), SoftStep::Ran(1));
@@ -73,13 +67,12 @@ fn chain_of_many_on_a_small_stack() {
     std::thread::Builder::new()
         .stack_size(64 << 10)
         .spawn(|| {
-            let engine = Engine::new(SoftBackend::new(vec![device(2)]).eager().without_log()).unwrap();
+            let engine = Engine::new(SoftBackend::new(device(2)).eager().without_log()).unwrap();
             let x = Semaphore::new(&engine, 0).unwrap();
             let n = 100_000;
             for i in 1..n {
                 engine
                     .submit(
-                        0,
                         Affinity::queue((i % 2) as usize),
                         &[(x.clone(), i)],
                         &[(x.clone(), i + 1)],
@@ -137,7 +130,7 @@ fn promised_value_is_the_largest_queued_signal() {
     let (x, go) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
     let submit = |queue, waits: &[(Semaphore, u64)], value| {
         let action = Action::Queue(Job::new(value));
-        engine.submit(0, Affinity::queue(queue), waits, &[(x.clone(), value)], action).unwrap();
+        engine.submit(Affinity::queue(queue), waits, &[(x.clone(), value)], action).unwrap();
     };
     submit(0, &[(go.clone(), 1)], 1);
     assert_eq!(x.promised(), None, "it is blocked, possibly forever");

@@ -89,16 +89,16 @@ impl Backend for Card {
     type Work = u32;
     type Event = u32;
 
-    fn devices(&self) -> Vec<DeviceSpec> {
+    fn device(&self) -> DeviceSpec {
         let (queues, native_waits) = (self.queues, self.native_waits);
-        vec![DeviceSpec { queues, native_waits, peers: Vec::new(), completion: Completion::Callback }]
+        DeviceSpec { queues, native_waits, completion: Completion::Callback }
     }
 
     fn start(&self, completer: Completer) {
         let _ = self.completer.set(completer);
     }
 
-    fn create_event(&self, _device: usize) -> Result<u32, Failure> {
+    fn create_event(&self) -> Result<u32, Failure> {
         let mut state = self.state();
         state.events += 1;
         Ok(state.events)
@@ -172,7 +172,7 @@ impl CardSetup {
         let owned = |points: &[(&Semaphore, u64)]| -> Vec<_> {
             points.iter().map(|&(semaphore, value)| (semaphore.clone(), value)).collect()
         };
-        self.0.submit(0, Affinity::queue(queue), &owned(waits), &owned(signals), action).unwrap()
+        self.0.submit(Affinity::queue(queue), &owned(waits), &owned(signals), action).unwrap()
     }
 
     fn completer(&self) -> &Completer {
@@ -180,11 +180,11 @@ impl CardSetup {
     }
 
     fn report(&self, queue: usize, epoch: u64) {
-        self.completer().complete(self.0.queue(0, queue).unwrap(), epoch).unwrap();
+        self.completer().complete(self.0.queue(queue).unwrap(), epoch).unwrap();
     }
 
     fn report_failed(&self, queue: usize, epoch: u64, failure: &Failure) {
-        self.completer().fail(self.0.queue(0, queue).unwrap(), epoch, failure.clone()).unwrap();
+        self.completer().fail(self.0.queue(queue).unwrap(), epoch, failure.clone()).unwrap();
     }
 
     /// The oldest job of a queue starts, ends and is reported. Returns whether there was one.
@@ -272,7 +272,7 @@ fn capacity_announced_by_unblock_is_shared() {
     for _ in 0..800 {
         let began = (0..2).find_map(|queue| Some((queue, setup.card().begin(queue)?)));
         running.extend(began);
-        setup.completer().unblock(0).unwrap();
+        setup.completer().unblock().unwrap();
         if running.len() > 2 {
             let (queue, epoch) = running.pop_front().unwrap();
             setup.report(queue, epoch);
@@ -522,7 +522,7 @@ fn reason_for_a_refusal_outlives_the_loss_of_the_device() {
     state.answer = Some(Submitted::failed(0, refusal.clone()));
     state.when_submitted = Some(Box::new({
         let (setup, loss) = (setup.clone(), loss.clone());
-        move || setup.completer().lose(0, loss).unwrap()
+        move || setup.completer().lose(loss).unwrap()
     }));
     drop(state);
     setup.submit(0, &[], &[(&x, 1)], Action::Queue(1));
@@ -662,10 +662,10 @@ fn timeline_registered_past_the_limit_is_at_the_limit() {
 #[test]
 fn foreign_timeline_may_be_past_the_limit() {
     for value in [MAX_VALUE, MAX_VALUE + 1, 1 << 63, u64::MAX] {
-        let engine = Fake::<FakeTimeline, ()>::new(vec![device(1, NativeWaits::None)]).start();
+        let engine = Fake::<FakeTimeline, ()>::new(device(1, NativeWaits::None)).start();
         let (foreign, own) = (FakeTimeline::foreign(), FakeTimeline::own(&engine));
         let (waits, signals) = ([(foreign.clone(), 1)], [(own.clone(), 1)]);
-        engine.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
+        engine.submit(Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
         foreign.raise(value, || ());
         assert_eq!(own.value(), 1, "{value:#x}");
     }

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 #[test]
 fn callback_of_a_deep_submission_is_called_by_the_calls_around_it() {
     within(LIMIT, || {
-        let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
+        let rig = Devices::new(device(1, NativeWaits::None)).keeps_deferred().start();
         let x = rig.semaphore();
         let called_on = Arc::new(OnceLock::new());
         let _subscription = x.subscribe(1, {

@@ -252,7 +252,7 @@ fn action_of_a_lost_device_signals_that_before_it_is_reclaimed() {
         for case in [Case::blocked(kind, Job::new(OWN)), Case::under_way(kind, Job::new(OWN), Job::new(1))] {
             case.assert_open();
             let cause = gone();
-            case.rig.lose(0, &cause);
+            case.rig.lose(&cause);
             case.assert_ended(Err(&cause));
         }
     }
@@ -264,7 +264,7 @@ fn action_for_a_lost_device_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         let rig = TestEngine::new(1, NativeWaits::Epochs);
         let cause = gone();
-        rig.lose(0, &cause);
+        rig.lose(&cause);
         Case::new(kind, rig, Job::new(OWN)).assert_ended(Err(&cause));
     }
 }
@@ -320,7 +320,7 @@ fn action_whose_backend_panics_signals_that_before_it_is_reclaimed() {
         let case = Case::new(kind, rig, Job::new(OWN));
         // A marker goes to the backend behind earlier work of its queue.
         case.rig.job(0, &[], &[(&case.input, 1)], 1);
-        let cause = case.rig.engine.lost(0).unwrap();
+        let cause = case.rig.engine.lost().unwrap();
         case.assert_ended(Err(&cause));
     }
 }

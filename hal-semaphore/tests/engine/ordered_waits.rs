@@ -104,7 +104,7 @@ fn cancelled_operations_leave_nothing_at_their_dependencies() {
 #[test]
 fn blocked_chain_that_is_routed_at_once_ends_in_order() {
     for length in [3_u64, 63, 64, 65, 130, 5000] {
-        let rig = Devices::new(vec![device(1, NativeWaits::None)]).start();
+        let rig = Devices::new(device(1, NativeWaits::None)).start();
         let x = rig.semaphore();
         for link in 2..=length {
             rig.barrier(0, &[(&x, link - 1)], &[(&x, link)]);

@@ -71,7 +71,7 @@ impl TakerState {
 
     fn reclaim(&mut self, ended: Ended<CountedWork>) {
         if let Some(point) = ended.point {
-            let queue = point.queue.ordinal();
+            let queue = point.queue.index();
             self.ends.push((queue, point.epoch, ended.outcome.is_ok()));
             let is_out = |id: &usize| {
                 let Some((timeline, value)) = self.promised.get(id) else { return true };
@@ -91,8 +91,8 @@ impl TakerState {
 fn taker(capacity: usize) -> (Engine<Fake<Semaphore, CountedWork>>, Arc<Mutex<TakerState>>) {
     let state = Arc::new(Mutex::new(TakerState { capacity, ..TakerState::default() }));
     let (submits, reclaims) = (state.clone(), state.clone());
-    let engine = Fake::new(vec![device(QUEUES, NativeWaits::Epochs)])
-        .on_submit(move |_, queue, batch| submits.lock().unwrap().submit(queue.ordinal(), batch))
+    let engine = Fake::new(device(QUEUES, NativeWaits::Epochs))
+        .on_submit(move |_, queue, batch| submits.lock().unwrap().submit(queue.index(), batch))
         .on_reclaim(move |_, ended| reclaims.lock().unwrap().reclaim(ended))
         .start();
     (engine, state)
@@ -125,7 +125,7 @@ impl Setup {
         self.state().promised.insert(id, (own.clone(), 1));
         let signals: Vec<_> = [(own.clone(), 1)].iter().chain(also).cloned().collect();
         let action = Action::Queue(CountedWork(id, self.live.clone()));
-        let placed = self.engine.submit(0, Affinity::queue(queue), waits, &signals, action).unwrap();
+        let placed = self.engine.submit(Affinity::queue(queue), waits, &signals, action).unwrap();
         self.signals.push(own);
         self.tickets.push(placed.ticket);
         id
@@ -140,7 +140,7 @@ impl Setup {
         let Some(&(epoch, _)) = ended.last() else { return 0 };
         drop(ended);
         let completer = self.engine.backend().completer();
-        let queue = self.engine.queue(0, queue).unwrap();
+        let queue = self.engine.queue(queue).unwrap();
         match failure {
             None => completer.complete(queue, epoch).unwrap(),
             Some(failure) => completer.fail(queue, epoch, failure).unwrap(),
@@ -213,7 +213,7 @@ fn returned_work_is_reclaimed_however_its_wait_for_capacity_ends() {
                         assert_eq!(setup.engine.occupancy().operations, 2, "what the device has is its own");
                         setup.end_all();
                     }
-                    _ => setup.engine.backend().completer().lose(0, gone()).unwrap(),
+                    _ => setup.engine.backend().completer().lose(gone()).unwrap(),
                 }
                 setup.assert_over();
                 let mut returned = setup.state().returned.clone();
@@ -251,7 +251,7 @@ fn ends_without_work_are_merged_up_to_a_failure_or_remaining_work() {
     for id in 1..=9 {
         setup.job(0, if id == 1 { &behind } else { &[] }, &[]);
     }
-    let [queue, other] = [0, 1].map(|queue| setup.engine.queue(0, queue).unwrap());
+    let [queue, other] = [0, 1].map(|queue| setup.engine.queue(queue).unwrap());
     let completer = setup.engine.backend().completer().clone();
     completer.complete(queue, 3).unwrap();
     completer.fail(queue, 4, broken("parity")).unwrap();
@@ -330,7 +330,7 @@ fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
                 }
             }
             match below(4) {
-                0 => setup.engine.backend().completer().lose(0, gone()).unwrap(),
+                0 => setup.engine.backend().completer().lose(gone()).unwrap(),
                 1 => drop(setup.engine.shut_down(&SystemClock::new(), LIMIT / 500, LIMIT / 500)),
                 _ => gate.signal(opened + 1).unwrap(),
             }

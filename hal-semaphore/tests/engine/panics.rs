@@ -40,7 +40,7 @@ impl PanicSetup {
     fn new() -> Self {
         let reclaimed = Reclaimed::default();
         let into = reclaimed.clone();
-        let engine = Fake::new(vec![device(1, NativeWaits::None)])
+        let engine = Fake::new(device(1, NativeWaits::None))
             .calls_back(|work: &PanickingWork| {
                 assert!(!work.asked, "the backend panics in calls_back");
                 false
@@ -67,7 +67,7 @@ impl PanicSetup {
         let owned = |points: &[(&FakeTimeline, u64)]| -> Vec<_> {
             points.iter().map(|(timeline, value)| (timeline.handle(), *value)).collect()
         };
-        self.0.submit(0, Affinity::ANY, &owned(waits), &owned(signals), action).unwrap();
+        self.0.submit(Affinity::ANY, &owned(waits), &owned(signals), action).unwrap();
     }
 
     fn job(&self, waits: &[(&FakeTimeline, u64)], signals: &[(&FakeTimeline, u64)], id: u64) {
@@ -76,7 +76,7 @@ impl PanicSetup {
 
     /// Reports everything up to an epoch, on a thread of the device.
     fn report(&self, epoch: u64) {
-        self.0.backend().complete(self.0.queue(0, 0).unwrap(), epoch);
+        self.0.backend().complete(self.0.queue(0).unwrap(), epoch);
     }
 
     /// Fails the test unless everything has ended and nothing is counted that has.
@@ -163,13 +163,13 @@ fn handle_that_panics_beside_a_later_value_delays_nothing() {
 #[test]
 fn device_that_panics_in_poll_is_lost() {
     let polled = DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) };
-    let engine = Fake::new(vec![polled]).on_poll(|_, _| panic!("the driver panics in poll")).start();
+    let engine = Fake::new(polled).on_poll(|_| panic!("the driver panics in poll")).start();
     let x = Semaphore::new(&engine, 0).unwrap();
     engine.poll();
-    assert!(engine.lost(0).is_none(), "an idle device is not polled");
-    engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
+    assert!(engine.lost().is_none(), "an idle device is not polled");
+    engine.submit(Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
     engine.poll();
-    let cause = engine.lost(0).unwrap();
+    let cause = engine.lost().unwrap();
     assert!(x.query().unwrap_err().same_root(&cause));
     assert_eq!(engine.stats().panics, 1);
 }
@@ -184,7 +184,7 @@ fn timeline_that_panics_inside_submit_delays_nothing() {
             let signals = [(bad.handle(), 1), (behind.handle(), 1)];
             bad.panic_at(call);
             let submitted = catch_unwind(AssertUnwindSafe(|| {
-                setup.0.submit(0, Affinity::ANY, &[], &signals, Action::Barrier).unwrap();
+                setup.0.submit(Affinity::ANY, &[], &signals, Action::Barrier).unwrap();
             }));
             assert!(submitted.is_ok(), "{call:?}: the submission has nothing to do with it");
             std::mem::forget(signals);
@@ -264,7 +264,7 @@ fn other_driver_that_panics_after_its_subscription_delays_nothing() {
                 }
             });
             let (waits, signals) = ([(bad.handle(), 1)], [(x.handle(), 1)]);
-            let submit = || setup.0.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
+            let submit = || setup.0.submit(Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
             assert!(catch_unwind(AssertUnwindSafe(submit)).is_ok(), "{call:?}");
             assert_eq!((x.value(), setup.0.stats().panics), (1, 1), "{call:?}");
             assert!(!bad.has_hook(call), "{call:?}");
@@ -288,7 +288,7 @@ fn submission_whose_timeline_panics_leaves_nothing_behind() {
             let signals = [(y.handle(), 1), (bad.handle(), 2)];
             let signals = if foreign { &signals[..1] } else { &signals[..] };
             bad.panic_at(call);
-            let submit = || setup.0.submit(0, Affinity::ANY, &waits, signals, Action::Barrier);
+            let submit = || setup.0.submit(Affinity::ANY, &waits, signals, Action::Barrier);
             let happened = catch_unwind(AssertUnwindSafe(submit)).is_ok();
             if happened {
                 assert_eq!(y.failure().unwrap().code(), Code::Internal);
@@ -337,7 +337,7 @@ fn submits<B: Backend>(
 ) -> bool {
     let reads = &Cell::new(reads);
     let (waits, signals) = (Brittle { values: waits, reads }, Brittle { values: signals, reads });
-    let submit = || engine.submit(0, affinity, &waits, &signals, Action::Barrier);
+    let submit = || engine.submit(affinity, &waits, &signals, Action::Barrier);
     catch_unwind(AssertUnwindSafe(submit)).is_ok_and(|submitted| submitted.is_ok())
 }
 

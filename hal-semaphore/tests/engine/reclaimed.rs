@@ -9,19 +9,19 @@ use hal_semaphore::*;
 
 #[test]
 fn ended_operation_is_reclaimed_with_its_work_and_point_if_it_has_either() {
-    let engine = Fake::<Semaphore, u64>::new(vec![device(2, NativeWaits::Epochs)]).start();
+    let engine = Fake::<Semaphore, u64>::new(device(2, NativeWaits::Epochs)).start();
     let [x, never] = [0, 0].map(|value| Semaphore::new(&engine, value).unwrap());
     let submit = |queue, waits: &[(&Semaphore, u64)], signals: &[(&Semaphore, u64)], action| {
         let owned = |values: &[(&Semaphore, u64)]| -> Vec<(Semaphore, u64)> {
             values.iter().map(|&(semaphore, value)| (semaphore.clone(), value)).collect()
         };
-        engine.submit(0, Affinity::queue(queue), &owned(waits), &owned(signals), action).unwrap().ticket
+        engine.submit(Affinity::queue(queue), &owned(waits), &owned(signals), action).unwrap().ticket
     };
     let completer = engine.backend().completer();
-    let report = |queue, epoch| completer.complete(engine.queue(0, queue).unwrap(), epoch).unwrap();
+    let report = |queue, epoch| completer.complete(engine.queue(queue).unwrap(), epoch).unwrap();
     let returned = || {
         let ended = std::mem::take(&mut *engine.backend().ended.lock().unwrap());
-        let at = |point: Point| (point.queue.ordinal(), point.epoch);
+        let at = |point: Point| (point.queue.index(), point.epoch);
         ended.into_iter().map(|ended| (ended.work, ended.point.map(at))).collect::<Vec<_>>()
     };
 
@@ -53,6 +53,6 @@ fn ended_operation_is_reclaimed_with_its_work_and_point_if_it_has_either() {
     );
 
     submit(1, &[], &[], Action::Queue(4));
-    completer.lose(0, gone()).unwrap();
+    completer.lose(gone()).unwrap();
     assert_eq!(returned(), [(Some(4), Some((1, 2)))], "a job of a device that is lost");
 }

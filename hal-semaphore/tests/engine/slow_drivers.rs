@@ -46,7 +46,7 @@ const BLOCKED: u64 = 100;
 fn submit_beside(slow: SlowCall) {
     let gate = Arc::new(SlowGate { at: slow, begun: AtomicBool::new(false), open: AtomicBool::new(false) });
     let (in_run, in_early) = (gate.clone(), gate.clone());
-    let engine = Fake::new(vec![device(1, NativeWaits::None)])
+    let engine = Fake::new(device(1, NativeWaits::None))
         .on_run(move |_, task, ()| {
             in_run.pass(SlowCall::Run);
             task.finish(Ok(()));
@@ -65,7 +65,7 @@ fn submit_beside(slow: SlowCall) {
         foreign.at(call, move || gate.pass(at));
     }
     let submit = |waits: &[(FakeTimeline, u64)], signals: &[(FakeTimeline, u64)], action| {
-        engine.submit(0, Affinity::ANY, waits, signals, action).unwrap().ticket
+        engine.submit(Affinity::ANY, waits, signals, action).unwrap().ticket
     };
     submit(&[], &[(y.clone(), 1)], Action::Queue(()));
     for _ in 0..BLOCKED {
@@ -88,7 +88,7 @@ fn submit_beside(slow: SlowCall) {
         gate.open.store(true, Ordering::SeqCst);
         assert_eq!(taken, BLOCKED + 2, "the device has so many jobs beside a slow {slow:?}");
     });
-    engine.backend().complete(engine.queue(0, 0).unwrap(), BLOCKED + 2);
+    engine.backend().complete(engine.queue(0).unwrap(), BLOCKED + 2);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::world::World;
 use hal_semaphore::Origin;
 use std::sync::Mutex;
 
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 18] = [
     "operations",
     "refused",
     "succeeded",
@@ -19,7 +19,6 @@ const NAMES: [&str; 19] = [
     "same queue",
     "dominated",
     "native",
-    "peer",
     "blocked",
     "done early",
     "coalesced",
@@ -28,18 +27,18 @@ const NAMES: [&str; 19] = [
     "devices lost during an accepted submission",
 ];
 
-static TOTAL: Mutex<[u64; 19]> = Mutex::new([0; 19]);
+static TOTAL: Mutex<[u64; 18]> = Mutex::new([0; 18]);
 
 /// Adds a world that has ended.
 pub(crate) fn add(world: &World) {
-    let mut counts = [0; 19];
+    let mut counts = [0; 18];
     let book = world.ledger.book();
     for (op, operation) in book.operations.iter().enumerate() {
         counts[0] += 1;
         counts[1] += u64::from(operation.refused);
-        counts[14] += u64::from(operation.early_done.is_some());
-        counts[15] += u64::from(operation.coalesced_behind.is_some());
-        counts[16] += u64::from(operation.cleaning.is_some());
+        counts[13] += u64::from(operation.early_done.is_some());
+        counts[14] += u64::from(operation.coalesced_behind.is_some());
+        counts[15] += u64::from(operation.cleaning.is_some());
         let at = match book.outcome(op) {
             None => continue,
             Some(Ok(())) => 2,
@@ -54,12 +53,12 @@ pub(crate) fn add(world: &World) {
         };
         counts[at] += 1;
     }
-    counts[17] += book.satisfied_while_blocked;
-    counts[18] += book.lost_while_taking;
+    counts[16] += book.satisfied_while_blocked;
+    counts[17] += book.lost_while_taking;
     drop(book);
     for engine in &world.engines {
         let stats = engine.stats();
-        let waits = [stats.same_queue, stats.dominated, stats.native, stats.peer, stats.blocked];
+        let waits = [stats.same_queue, stats.dominated, stats.native, stats.blocked];
         counts.iter_mut().skip(9).zip(waits).for_each(|(count, more)| *count += more);
     }
     let mut total = TOTAL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

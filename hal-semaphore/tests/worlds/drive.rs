@@ -54,7 +54,7 @@ fn step_devices(world: &Arc<World>) -> bool {
     let queue = below(gpu.queues());
     match weighted(&[6, 5, 2, 1, 1, 1]) {
         0 => gpu.step(queue),
-        1 if gpu.reports_itself(queue) => gpu.report(queue, 1 + below(4)),
+        1 if gpu.reports_itself() => gpu.report(queue, 1 + below(4)),
         1 => {
             let before = gpu.moves();
             engine.poll();
@@ -63,11 +63,11 @@ fn step_devices(world: &Arc<World>) -> bool {
         2 => gpu.end_some_task(false),
         3 | 5 if gpu.run_deferred() => true,
         3 if one_in(4) => {
-            gpu.unblock(below(gpu.machine.specs.len()));
+            gpu.unblock();
             true
         }
         4 if one_in(world.plan.losing) => {
-            gpu.lose(below(gpu.machine.specs.len()));
+            gpu.lose();
             true
         }
         _ => false,
@@ -300,7 +300,7 @@ fn run_until_idle(world: &Arc<World>) {
             let gpu = engine.backend();
             for queue in 0..gpu.queues() {
                 while gpu.step(queue) {}
-                if gpu.reports_itself(queue) {
+                if gpu.reports_itself() {
                     while gpu.report(queue, 1 + below(4)) {}
                 }
             }

@@ -36,7 +36,6 @@ pub(crate) type Mark = (usize, u64);
 #[derive(Debug)]
 pub(crate) struct OperationFacts {
     pub(crate) engine: usize,
-    pub(crate) device: usize,
     pub(crate) kind: OperationKind,
     pub(crate) affinity: u64,
     pub(crate) waits: Vec<Mark>,
@@ -127,7 +126,8 @@ pub(crate) struct Book {
     pub(crate) ended: HashMap<(usize, Ticket), Vec<Result<(), Failure>>>,
     /// Operations that have been queued.
     pub(crate) queued: HashSet<(usize, Ticket)>,
-    pub(crate) losses: HashMap<(usize, usize), Loss>,
+    /// The engines whose devices are gone.
+    pub(crate) losses: HashMap<usize, Loss>,
     /// When the shutdown of each engine began.
     pub(crate) closing: Vec<Option<u64>>,
     /// Waits that blocked an operation when it was submitted.
@@ -153,14 +153,14 @@ impl Book {
         operation.ticket.is_some_and(|ticket| self.queued.contains(&(operation.engine, ticket)))
     }
 
-    pub(crate) fn lost_at(&self, engine: usize, device: usize) -> Option<u64> {
-        self.losses.get(&(engine, device)).map(|loss| loss.stamp)
+    pub(crate) fn lost_at(&self, engine: usize) -> Option<u64> {
+        self.losses.get(&engine).map(|loss| loss.stamp)
     }
 
     /// True if the report of an epoch has begun, or its device is lost.
     pub(crate) fn is_reported(&self, operation: &OperationFacts, (queue, epoch): (usize, u64)) -> bool {
         self.reported.get(&(operation.engine, queue)).is_some_and(|&last| last >= epoch)
-            || self.lost_at(operation.engine, operation.device).is_some()
+            || self.lost_at(operation.engine).is_some()
     }
 }
 

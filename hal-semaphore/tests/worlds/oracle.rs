@@ -47,7 +47,7 @@ impl World {
             let operation = &book.operations[op];
             operation.waits.iter().all(is_over)
                 || operation.waits.iter().any(is_broken)
-                || book.lost_at(operation.engine, operation.device).is_some()
+                || book.lost_at(operation.engine).is_some()
                 || operation.cancelled == Some(Cancel::Cancelled)
         };
         open.iter().copied().filter(must_have_ended).collect()
@@ -74,7 +74,7 @@ impl World {
 /// its device was lost; for an operation without work, when its waits were done.
 fn done(book: &Book) -> Vec<u64> {
     let start = |operation: &OperationFacts| {
-        let lost = operation.taken.and(book.lost_at(operation.engine, operation.device)).unwrap_or(NEVER);
+        let lost = operation.taken.and(book.lost_at(operation.engine)).unwrap_or(NEVER);
         match operation.kind {
             OperationKind::Queue => operation.ran.unwrap_or(NEVER).min(lost),
             OperationKind::Host | OperationKind::Early => operation.host_ended.unwrap_or(NEVER),
@@ -190,8 +190,8 @@ impl Judge<'_> {
     /// its whole queue ends, and no other is.
     fn cleaning(&self, op: usize, operation: &OperationFacts, outcome: &Result<(), Failure>) {
         let ordered = self.book.was_queued(op);
-        let all_end = self.book.closing[operation.engine].is_some()
-            || self.book.lost_at(operation.engine, operation.device).is_some();
+        let all_end =
+            self.book.closing[operation.engine].is_some() || self.book.lost_at(operation.engine).is_some();
         let may = !ordered || all_end;
         let is_right = match (&operation.cleaning, outcome) {
             (None, Ok(())) => true,
@@ -271,7 +271,7 @@ impl Judge<'_> {
             && failure.code() == Code::Internal;
         let cancelled =
             operation.cancelled == Some(Cancel::Cancelled) && failure.origin() == Origin::Cancelled;
-        let lost = self.is_cause_of_loss(operation.engine, operation.device, failure);
+        let lost = self.is_cause_of_loss(operation.engine, failure);
         let shut = self.book.closing[operation.engine].is_some() && failure.origin() == Origin::Shutdown;
         if own || dropped || cancelled || lost || shut {
             return;
@@ -313,10 +313,10 @@ impl Judge<'_> {
         }
     }
 
-    fn is_cause_of_loss(&self, engine: usize, device: usize, failure: &Failure) -> bool {
+    fn is_cause_of_loss(&self, engine: usize, failure: &Failure) -> bool {
         self.book
             .losses
-            .get(&(engine, device))
+            .get(&engine)
             .is_some_and(|loss| loss.causes.iter().any(|cause| cause.same_root(failure)))
     }
 
@@ -373,20 +373,20 @@ impl Judge<'_> {
 
     /// A lost device has one cause.
     fn losses(&self) {
-        for (&(engine, device), loss) in &self.book.losses {
-            let Some(cause) = self.world.engines[engine].lost(device) else {
+        for (&engine, loss) in &self.book.losses {
+            let Some(cause) = self.world.engines[engine].lost() else {
                 self.alarm("loss-ignored", || {
-                    format!("engine {engine} does not know that device {device} is lost")
+                    format!("engine {engine} does not know that its device is lost")
                 });
                 continue;
             };
             if !loss.causes.iter().any(|known| known.same_root(&cause)) {
-                self.alarm("loss-cause", || format!("engine {engine} lost device {device} for {cause:?}"));
+                self.alarm("loss-cause", || format!("engine {engine} lost its device for {cause:?}"));
             }
             for (op, operation) in self.book.operations.iter().enumerate() {
                 if let Some(Err(failure)) = self.book.outcome(op)
-                    && (operation.engine, operation.device) == (engine, device)
-                    && self.is_cause_of_loss(engine, device, failure)
+                    && operation.engine == engine
+                    && self.is_cause_of_loss(engine, failure)
                     && !failure.same_root(&cause)
                 {
                     self.alarm("loss-cause", || {

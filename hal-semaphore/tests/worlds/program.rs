@@ -71,11 +71,10 @@ impl World {
     #[expect(clippy::too_many_lines, reason = "an arm for each kind")]
     pub(crate) fn submit(self: &Arc<Self>) {
         let engine = below(self.engines.len());
-        let specs = &self.engines[engine].backend().machine.specs;
-        let device = below(specs.len());
-        let known = (1u64 << specs[device].queues) - 1;
+        let queues = self.engines[engine].backend().queues();
+        let known = (1u64 << queues) - 1;
         let affinity = if self.plan.pinned {
-            1 << below(specs[device].queues)
+            1 << below(queues)
         } else {
             match value_below(64) & known {
                 0 => known,
@@ -97,7 +96,7 @@ impl World {
             .iter()
             .any(|&((semaphore, _), _)| self.observe(semaphore).is_some_and(|state| state.is_err()));
         let lossy = !self.ledger.book().losses.is_empty();
-        let on_lost = lossy && self.engines[engine].lost(device).is_some();
+        let on_lost = lossy && self.engines[engine].lost().is_some();
 
         let mut book = self.ledger.book();
         let number = book.operations.len();
@@ -118,7 +117,6 @@ impl World {
         let given = fails.iter().chain(&refused).cloned().collect();
         book.operations.push(OperationFacts {
             engine,
-            device,
             kind,
             affinity,
             waits: waits.iter().map(|&(mark, _)| mark).collect(),
@@ -162,7 +160,7 @@ impl World {
         self.ledger.note(|| {
             let waits: Vec<Mark> = waits.iter().map(|&(mark, _)| mark).collect();
             format!(
-                "submits {kind:?} {number} to engine {engine} device {device} ({affinity:#b}): \
+                "submits {kind:?} {number} to engine {engine} ({affinity:#b}): \
                  waits {waits:?}, signals {signals:?}"
             )
         });
@@ -171,7 +169,7 @@ impl World {
         let signals: Vec<(Semaphore, u64)> =
             signalled.into_iter().zip(signals).map(|((_, handle), (_, value))| (handle, value)).collect();
         let within = Within::new(&SUBMITTING);
-        let answer = self.engines[engine].submit(device, Affinity(affinity), &waits, &signals, action);
+        let answer = self.engines[engine].submit(Affinity(affinity), &waits, &signals, action);
         drop(within);
         self.ledger.note(|| format!("submitted {number}: {:?}", answer.as_ref().map(|placed| placed.queue)));
         match answer {
@@ -182,7 +180,7 @@ impl World {
                 operation.accepted = Some(stamp);
                 operation.ticket = Some(placed.ticket);
                 drop(book);
-                if placed.queue.device() != device || affinity & (1 << placed.queue.ordinal()) == 0 {
+                if affinity & (1 << placed.queue.index()) == 0 {
                     self.ledger.alarm("wrong-queue", || {
                         format!("operation {number} was placed on {}", placed.queue)
                     });
