@@ -12,7 +12,7 @@
 //!
 //! # Overview
 //!
-//! - [`Engine`] and its `submit`, `wait`, `cancel`, `shut_down`: the user's side. `cargo run --example walkthrough`
+//! - [`Engine`] and its `submit`, `wait`, `shut_down`: the user's side. `cargo run --example walkthrough`
 //!   prints the steps of some operations and the class of each wait.
 //! - [`backend`]: the device's side and its contract.
 //! - [`timeline`]: the state of a semaphore, and how one with its own layout, or a foreign one, takes part.
@@ -170,7 +170,7 @@ pub use adaptive_spin::AdaptiveSpin;
 pub use backend::Backend;
 pub use clock::{Clock, SystemClock, VirtualClock};
 pub use engine::{
-    Action, Cancel, DeferredCallbacks, Engine, Occupancy, Placement, Refused, Stats, WaitCounts, WaitMode,
+    Action, DeferredCallbacks, Engine, Occupancy, Placement, Refused, Stats, WaitCounts, WaitMode,
     WithoutCallbacks,
 };
 pub use error::{CompletionError, EngineError, SignalError, SubmitError, Unfinished, WaitError};

@@ -70,67 +70,72 @@ fn host_wait_that_fails_leaves_nothing_behind() {
     assert!(allocated.kept < SLACK, "20,000 waits have left {} bytes", allocated.kept);
 }
 
-/// Operations that are cancelled while their queue is full leave the queue's list, too, however long it stays
-/// full (S7).
+/// Operations that fail while their queue is full leave the queue's list, too, however long it stays full (S7).
 #[test]
-fn cancelled_operation_of_a_full_queue_leaves_nothing_behind() {
-    let rig = Devices::new(device(1, NativeWaits::None)).queue_capacity(1).start();
+fn failed_operation_of_a_full_queue_leaves_nothing_behind() {
+    let rig = Devices::new(device(2, NativeWaits::Epochs)).queue_capacity(1).start();
     let long = rig.semaphore();
     rig.job(0, &[], &[(&long, 1)], 1);
-    let submit_and_cancel = || {
-        let ticket = rig.job(0, &[], &[], 2).ticket;
-        assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
+    let submit_and_fail = || {
+        let x = rig.semaphore();
+        rig.job(1, &[], &[(&x, 1)], 2);
+        rig.job(0, &[(&x, 1)], &[], 3);
+        assert!(x.fail(broken("given up")));
+        assert_eq!(rig.reclaimed(), [3]);
+        assert!(rig.step(1) && rig.report(1));
         rig.forget();
     };
-    (0..1000).for_each(|_| submit_and_cancel());
-    let ((), allocated) = counted(|| (0..50_000).for_each(|_| submit_and_cancel()));
-    assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
+    (0..1000).for_each(|_| submit_and_fail());
+    let ((), allocated) = counted(|| (0..50_000).for_each(|_| submit_and_fail()));
+    assert!(allocated.kept < SLACK, "50,000 failures have left {} bytes", allocated.kept);
     rig.run_until_idle();
     assert_eq!(rig.ran(), [1]);
 }
 
-/// The same for cancelled operations, of a device and of the host, that wait for a semaphore (S7).
+/// The same for operations, of a device and of the host, that wait for a semaphore as well (S7).
 #[test]
-fn cancelled_blocked_operation_leaves_nothing_behind() {
+fn failed_blocked_operation_leaves_nothing_behind() {
     let rig = TestEngine::new(2, NativeWaits::Events);
     let never = rig.semaphore();
-    let submit_and_cancel = |round: usize| {
+    let submit_and_fail = |round: usize| {
         let action = [Action::Queue, Action::Host][round / 2 % 2];
-        let ticket = rig.submit(round % 2, &[(&never, 1)], &[], action(rig::Job::new(2))).ticket;
-        assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
+        let own = rig.semaphore();
+        rig.submit(round % 2, &[(&never, 1), (&own, 1)], &[], action(rig::Job::new(2)));
+        assert!(own.fail(broken("given up")));
         rig.forget();
     };
-    (0..1000).for_each(submit_and_cancel);
-    let ((), allocated) = counted(|| (0..50_000).for_each(submit_and_cancel));
-    assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
+    (0..1000).for_each(submit_and_fail);
+    let ((), allocated) = counted(|| (0..50_000).for_each(submit_and_fail));
+    assert!(allocated.kept < SLACK, "50,000 failures have left {} bytes", allocated.kept);
 }
 
 /// The same for one with a wait that is satisfied by order: it listens for a failure there, and no longer once
 /// it has ended (S7).
 #[test]
-fn cancelled_operation_with_some_ordered_waits_leaves_nothing_behind() {
+fn failed_operation_with_some_ordered_waits_leaves_nothing_behind() {
     let rig = TestEngine::new(1, NativeWaits::None);
-    let [never, coming] = rig.semaphores();
+    let coming = rig.semaphore();
     rig.job(0, &[], &[(&coming, 1)], 1);
-    let submit_and_cancel = || {
-        let ticket = rig.job(0, &[(&never, 1), (&coming, 1)], &[], 2).ticket;
-        assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
+    let submit_and_fail = || {
+        let own = rig.semaphore();
+        rig.job(0, &[(&own, 1), (&coming, 1)], &[], 2);
+        assert!(own.fail(broken("given up")));
         rig.forget();
     };
-    (0..1000).for_each(|_| submit_and_cancel());
-    let ((), allocated) = counted(|| (0..50_000).for_each(|_| submit_and_cancel()));
-    assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
+    (0..1000).for_each(|_| submit_and_fail());
+    let ((), allocated) = counted(|| (0..50_000).for_each(|_| submit_and_fail()));
+    assert!(allocated.kept < SLACK, "50,000 failures have left {} bytes", allocated.kept);
 }
 
-/// How many bytes are left by rounds in which operations of every kind are submitted and cancelled, while one
-/// timeline waits forever and another one is promised more and more and does not move. Without the operations,
+/// How many bytes are left by rounds in which operations of every kind are submitted and fail, while one timeline
+/// waits forever and another one is promised more and more and does not move. Without the operations,
 /// the rest is the memory of the promises.
-fn kept_of_cancelled(native_waits: NativeWaits, seed: u64, with_operations: bool) -> i64 {
+fn kept_of_failed(native_waits: NativeWaits, seed: u64, with_operations: bool) -> i64 {
     let rig = TestEngine::new(2, native_waits);
     let [never, coming] = rig.semaphores();
     let mut dice = Seeded::new(seed);
     let mut round = |value: u64| {
-        let mut tickets = Vec::new();
+        let own = rig.semaphore();
         let promised_at = dice.below(5);
         let producer = usize::from(dice.one_in(2));
         for at in 0..5 {
@@ -148,15 +153,15 @@ fn kept_of_cancelled(native_waits: NativeWaits, seed: u64, with_operations: bool
             };
             let mut waits: Vec<_> =
                 (0..dice.below(3)).map(|_| (&coming, value - 1 + dice.below(3) as u64)).collect();
-            waits.insert(dice.below(waits.len() + 1), (&never, 1));
+            for blocks in [&never, &own] {
+                waits.insert(dice.below(waits.len() + 1), (blocks, 1));
+            }
             let queue = dice.below(2);
             if with_operations {
-                tickets.push(rig.submit(queue, &waits, &[], action).ticket);
+                rig.submit(queue, &waits, &[], action);
             }
         }
-        for ticket in tickets {
-            assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
-        }
+        assert!(own.fail(broken("given up")));
         rig.take_host().into_iter().for_each(|(task, _)| task.finish(Ok(())));
         rig.forget();
     };
@@ -164,13 +169,13 @@ fn kept_of_cancelled(native_waits: NativeWaits, seed: u64, with_operations: bool
     allocated.kept
 }
 
-/// Cancelled operations leave no more memory than if they had never been submitted, in whatever state their
+/// Failed operations leave no more memory than if they had never been submitted, in whatever state their
 /// waits were: blocked, or satisfied by order at once or later, by work of their own queue or of another one
 /// (S7).
 #[test]
-fn cancelled_operations_leave_no_memory_behind() {
+fn failed_operations_leave_no_memory_behind() {
     for native_waits in rig::ALL_NATIVE_WAITS {
-        let [with, without] = [true, false].map(|is| kept_of_cancelled(native_waits, 1, is));
+        let [with, without] = [true, false].map(|is| kept_of_failed(native_waits, 1, is));
         assert!(
             with - without < SLACK,
             "{native_waits:?}: {with} bytes are left, and {without} without them"
@@ -572,12 +577,12 @@ fn trim_releases_a_timelines_memory_after_a_burst_of_failure_listeners() {
     rig.job(0, &[], &[(&coming, 1)], 1);
     rig.engine.trim();
     let ((), allocated) = counted(|| {
-        let submit = |tag| rig.job(0, &[(&never, 1), (&coming, 1)], &[], tag).ticket;
-        let tickets: Vec<Ticket> = (0..100_000).map(submit).collect();
-        for ticket in tickets {
-            assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
-            rig.forget();
+        for tag in 0..100_000 {
+            rig.job(0, &[(&never, 1), (&coming, 1)], &[], tag);
         }
+        assert!(never.fail(broken("given up")));
+        assert_eq!(rig.reclaimed().len(), 100_000);
+        rig.forget();
         rig.engine.trim();
     });
     assert!(allocated.kept < SLACK, "{allocated:?}");

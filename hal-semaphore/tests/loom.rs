@@ -67,8 +67,8 @@ fn submit(
     waits: &[(Semaphore, u64)],
     signals: &[(Semaphore, u64)],
     tag: u64,
-) -> Ticket {
-    engine.submit(Affinity::queue(queue), waits, signals, Action::Queue(Job::new(tag))).unwrap().ticket
+) {
+    engine.submit(Affinity::queue(queue), waits, signals, Action::Queue(Job::new(tag))).unwrap();
 }
 
 /// A signal and the registration of a wait for it cross: the wait is never lost.
@@ -140,40 +140,29 @@ fn signal_and_a_subscription_may_cross() {
     });
 }
 
-/// A device reports an operation while another thread cancels it: it ends once, and all see it end the same way.
-fn complete_against_cancel() {
-    let engine = stepped(1);
-    let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let ticket = submit(&engine, 0, &[(x.clone(), 1)], &[(y.clone(), 1)], 7);
-    let device = {
-        let engine = engine.clone();
-        thread::spawn(move || {
-            x.signal(1).unwrap();
-            engine.backend().run_until_idle();
-        })
-    };
-    let answer = engine.cancel(ticket);
-    device.join().unwrap();
-    let reclaimed = engine.backend().reclaimed();
-    assert_eq!(reclaimed.len(), 1, "the work is reclaimed once");
-    match answer {
-        Cancel::Cancelled => {
-            assert_eq!(y.query().unwrap_err().origin(), Origin::Cancelled);
-            assert!(engine.backend().tags().is_empty(), "it ran although it was cancelled");
-        }
-        Cancel::TooLate | Cancel::Ended => assert_eq!(y.query().unwrap(), 1),
-    }
+/// A timeline is failed while an operation that waits for it goes to its device: it ends once, with that failure.
+fn failure_against_start() {
+    let engine = stepped(2);
+    let (x, gate, y) = (semaphore(&engine), semaphore(&engine), semaphore(&engine));
+    submit(&engine, 1, &[], &[(x.clone(), 1)], 1);
+    submit(&engine, 0, &[(x.clone(), 1), (gate.clone(), 1)], &[(y.clone(), 1)], 2);
+    let host = thread::spawn(move || gate.signal(1).unwrap());
+    x.fail(Failure::new(Code::Aborted, "stop"));
+    host.join().unwrap();
+    engine.backend().run_until_idle();
+    assert_eq!(y.query().unwrap_err().code(), Code::Aborted);
+    assert_eq!(engine.backend().reclaimed().len(), 2, "the work is reclaimed once");
     assert_eq!(engine.occupancy().operations, 0);
 }
 
 #[test]
-fn completion_and_a_cancellation_may_cross() {
-    holds(complete_against_cancel);
+fn failure_and_the_start_of_its_waiter_may_cross() {
+    holds(failure_against_start);
 }
 
 #[test]
-fn mutant_of_complete_against_cancel_is_caught() {
-    catches(Mutation::CancelIgnoresState, "completion_and_a_cancellation_may_cross");
+fn mutant_of_failure_against_start_is_caught() {
+    catches(Mutation::FailsStarted, "failure_and_the_start_of_its_waiter_may_cross");
 }
 
 /// The producer of an event retires, and another operation takes an event to record, while the queue that waits for

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Random schedules that are larger than loom can exhaust: several threads submit a random graph, signal,
-//! cancel, fail, lose a device and shut down, while devices run and report. The graphs and their oracle are
+//! fail, lose the device and shut down, while it runs and reports. The graphs and their oracle are
 //! those of the engine's tests (`common/graph.rs`).
 //!
 //! Run with `RUSTFLAGS="--cfg shuttle" cargo test -p hal-semaphore --test shuttle --release`. A run repeats
@@ -76,17 +76,11 @@ fn soak(random: u64) {
     }
 
     let mut threads = Vec::new();
-    // The numbers of cancelled operations. No schedule depends on this lock.
-    let cancelled: Arc<std::sync::Mutex<Vec<u64>>> = Arc::default();
     for producer in 0..PRODUCERS {
         let (graph, engine, semaphores) = (graph.clone(), engine.clone(), semaphores.clone());
-        let (cancelled, mut random) = (cancelled.clone(), Seeded::new(random.next()));
         threads.push(thread::spawn(move || {
             for number in (producer..graph.nodes.len()).step_by(PRODUCERS) {
-                let ticket = graph.submit(&engine, &semaphores, number);
-                if random.one_in(6) && engine.cancel(ticket) == Cancel::Cancelled {
-                    cancelled.lock().unwrap().push(number as u64);
-                }
+                graph.submit(&engine, &semaphores, number);
             }
         }));
     }
@@ -154,12 +148,6 @@ fn soak(random: u64) {
     assert_eq!(called.load(Ordering::SeqCst), witnesses.len() as u64, "each callback is called once");
     let occupancy = engine.occupancy();
     assert_eq!((occupancy.host_waits, occupancy.callbacks), (0, 0));
-    let log = engine.backend().tags();
-    let cancelled = cancelled.lock().unwrap();
-    assert!(
-        log.iter().all(|tag| !cancelled.contains(tag)),
-        "a cancelled operation has run: {cancelled:?}, {log:?}"
-    );
     let succeeds =
         |number: usize| reclaimed.iter().any(|(tag, outcome)| *tag == number as u64 && outcome.is_ok());
     graph.check_order(&engine, "soak", succeeds);
@@ -197,7 +185,7 @@ fn schedules_with_few_preemptions() {
 fn mutants_of_loom_are_caught() {
     for mutation in [
         Mutation::RegisterDoesNotCheck,
-        Mutation::CancelIgnoresState,
+        Mutation::FailsStarted,
         Mutation::EventNotHeld,
         Mutation::RetireOutOfOrder,
         Mutation::EarlyDoesNotCheck,

@@ -13,7 +13,7 @@
 //! # Who may call the program
 //!
 //! A program may hold a lock while it submits, and take the same lock in a callback. Therefore a thread that
-//! submits, cancels or waits runs no callback (rule S8): [`is_submitting`] is true on such a thread, and callbacks
+//! submits or waits runs no callback (rule S8): [`is_submitting`] is true on such a thread, and callbacks
 //! that become due there are [deferred](crate::Backend::defer).
 
 use super::host_wait::CallbackRecord;

@@ -191,17 +191,6 @@ pub enum WaitMode {
     Any,
 }
 
-/// The result of a cancellation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cancel {
-    /// The operation will not run. Its signals fail as cancelled.
-    Cancelled,
-    /// The operation is on its device or on the host, and ends by itself.
-    TooLate,
-    /// It has ended.
-    Ended,
-}
-
 /// How many objects of the engine are in use right now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
@@ -424,7 +413,7 @@ pub(crate) struct Shared<B: Backend> {
     progress: AtomicU64,
 }
 
-/// A handle on an engine. Clones are handles on the same engine. Dropping the last one cancels the operations
+/// A handle on an engine. Clones are handles on the same engine. Dropping the last one ends the operations
 /// that have not started and asks the device to stop; [`shut_down`](Engine::shut_down) does that within a time
 /// limit.
 pub struct Engine<B: Backend> {
@@ -564,11 +553,6 @@ impl<B: Backend> Engine<B> {
         self.shared().wait(mode, points, clock, until)
     }
 
-    /// Cancels an operation that has not started.
-    pub fn cancel(&self, ticket: Ticket) -> Cancel {
-        self.shared().cancel(ticket)
-    }
-
     /// Polls the device, if it does not report by itself.
     pub fn poll(&self) {
         let shared = self.shared();
@@ -580,7 +564,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Takes no more work, cancels operations that have not started, and waits for the others: until `grace`
+    /// Takes no more work, ends operations that have not started, and waits for the others: until `grace`
     /// without interference, then, after [`Backend::abort`], until `limit`. The signals of operations that have
     /// not ended by then fail; their resources stay until they end. Both are moments of `clock`, not durations.
     ///

@@ -17,7 +17,7 @@
 //!              ├─► Running ─► Pending       │
 //!              │     Early actions: done, and a barrier from here on; or not done, and a Host action
 //!              ├────────────────────────────┴──────────────────────────────► ended
-//!              │     a wait failed · cancelled · device lost · shut down (a Cleanup by way of Running)
+//!              │     a wait failed · device lost · shut down (a Cleanup by way of Running)
 //!              └───────────────────────────────────────────────────────────► ended
 //!                    barriers: all waits reached
 //! ```

@@ -14,7 +14,7 @@
 use super::Shared;
 use super::outbox::{Delivery, PendingDeliveries};
 use super::queue::{
-    ActionKind, InFlight, OpState, Publication, QueueGuard, QueueState, SignalRecord, WaitRecord, WaitState,
+    InFlight, OpState, Publication, QueueGuard, QueueState, SignalRecord, WaitRecord, WaitState,
 };
 use super::timeline_state::{Target, WaitStatus};
 use super::wait_lists::ListOwner;
@@ -352,14 +352,6 @@ impl<B: Backend> QueueGuard<'_, B> {
         let pending_deliveries =
             effects.pending_deliveries.get_or_insert_with(PendingDeliveries::new).clone();
         self.shared.outbox.post(identity, Delivery { timeline, state, pending_deliveries });
-    }
-
-    /// True if an operation was done early, or is on its device or the host: then it cannot be cancelled.
-    pub(super) fn has_started(&self, key: Key) -> bool {
-        self.state.ops.get(key).is_some_and(|op| {
-            matches!(op.state, OpState::Submitted | OpState::Running)
-                || (op.done && op.kind == ActionKind::Barrier)
-        })
     }
 }
 

@@ -374,7 +374,7 @@ impl Devices {
         state.ran.clear();
         state.markers.clear();
         state.early.clear();
-        state.returned.clear();
+        state.returned = Vec::new();
         state.native_waits.clear();
         for queue in &mut state.queues {
             queue.batches.clear();

@@ -331,13 +331,13 @@ fn j_callbacks_may_change_the_list_that_is_being_released() {
     let x = semaphore(&engine);
     let fired = Arc::new(AtomicUsize::new(0));
     let kept: Arc<Mutex<Vec<_>>> = Arc::default();
-    let victims: Vec<Ticket> =
-        (0..100).map(|tag| submit(&engine, 0, &[(x.clone(), 50)], &[], Job::new(tag)).ticket).collect();
-    for (value, &victim) in (1..=100).zip(&victims) {
+    for value in 1..=100 {
+        let victim = semaphore(&engine);
+        submit(&engine, 0, &[(x.clone(), 50), (victim.clone(), 1)], &[], Job::new(value));
         let (engine, again, fired, keep) = (engine.clone(), x.clone(), fired.clone(), kept.clone());
         let subscription = x.subscribe(value, move |_| {
             fired.fetch_add(1, Ordering::SeqCst);
-            engine.cancel(victim);
+            victim.fail(Failure::with_origin(Code::Aborted, Origin::Host, "its waiter ends"));
             let count = fired.clone();
             keep.lock().unwrap().push(again.subscribe(value, move |_| {
                 count.fetch_add(1, Ordering::SeqCst);

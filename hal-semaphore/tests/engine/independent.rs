@@ -551,29 +551,6 @@ fn failure_after_the_value_spares_waits_not_released_yet() {
     assert_eq!((stats.succeeded, stats.failed), (MANY, 0));
 }
 
-/// A program holds a lock while it cancels an operation whose callback wants the lock, too (S8).
-#[test]
-fn program_may_hold_its_lock_while_it_cancels() {
-    within(|| {
-        let setup = CardSetup::new(1, NativeWaits::None, 9);
-        let (gate, ended) = (setup.semaphore(), setup.semaphore());
-        let ticket = setup.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1)).ticket;
-        let lock = Arc::new(Mutex::new(()));
-        let (sender, called) = mpsc::channel();
-        let _subscription = ended.subscribe(1, {
-            let lock = lock.clone();
-            move |_| {
-                drop(lock.lock().unwrap());
-                sender.send(()).unwrap();
-            }
-        });
-        let held = lock.lock().unwrap();
-        assert_eq!(setup.0.cancel(ticket), Cancel::Cancelled);
-        drop(held);
-        called.recv_timeout(LIMIT).unwrap();
-    });
-}
-
 /// A shutdown ends an operation, and the callback of that takes longer than the shutdown may. It says at its limit that
 /// it is not done (S10).
 #[test]

@@ -244,27 +244,6 @@ fn submission_from_inside_submit_is_next_in_its_queue() {
     }
 }
 
-/// A cancellation from inside `submit` is too late for the batch, and in time for blocked operations (S5).
-#[test]
-fn cancellation_inside_submit_spares_what_the_device_has() {
-    within(LIMIT, || {
-        let rig = TestEngine::new(1, NativeWaits::None);
-        let [gate, x, y, never] = rig.semaphores();
-        let given = rig.job(0, &[(&gate, 1)], &[(&x, 1)], 1).ticket;
-        let blocked = rig.job(0, &[(&never, 1)], &[(&y, 1)], 2).ticket;
-        let engine = rig.engine.clone();
-        rig.once(Moment::Taken(1), move |_| {
-            assert_eq!(engine.cancel(given), Cancel::TooLate);
-            assert_eq!(engine.cancel(blocked), Cancel::Cancelled);
-        });
-        gate.signal(1).unwrap();
-        rig.run_until_idle();
-        assert_eq!(x.query().unwrap(), 1);
-        assert_eq!(y.query().unwrap_err().origin(), Origin::Cancelled);
-        rig.assert_idle();
-    });
-}
-
 /// The state of a backend that panics is unknown, so its device is lost, also if it only made an event (S3,
 /// S8).
 #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Operations that end before they are submitted or done: cancelled, lost with their device, shut down (rules S3,
-//! S5, S10).
+//! Operations that end before they are submitted or done: failed, lost with their device, shut down (rules S3, S5,
+//! S10).
 
 use crate::fake::Fake;
 use crate::rig::{self, Devices, Job, LIMIT, Moment, TestEngine, broken, device, eventually, gone, within};
@@ -99,26 +99,6 @@ fn loss_of_an_unreported_producer_fails_its_reported_consumer() {
     rig.lose(&cause);
     assert!(x.query().unwrap_err().same_root(&cause));
     assert!(y.query().unwrap_err().same_root(&cause));
-    rig.assert_idle();
-}
-
-/// "Cancelled" means that an operation does not run. One that was done early has run, so it cannot be cancelled and
-/// keeps its signals (S5).
-#[test]
-fn operation_done_early_is_cancelled_too_late() {
-    let rig = Devices::new(device(1, NativeWaits::None)).queue_capacity(1).start();
-    let [x, y, long] = rig.semaphores();
-    rig.job(0, &[], &[(&long, 1)], 1);
-    // The device is full: the job is queued, and the device has not seen it.
-    rig.job(0, &[], &[(&x, 1)], 2);
-    let early = Action::Early(Job::new(3).early());
-    let ticket = rig.submit(0, &[(&x, 1)], &[(&y, 1)], early).ticket;
-    let done = rig.done_early() == [3];
-    let answer = rig.engine.cancel(ticket);
-    assert_eq!(answer, if done { Cancel::TooLate } else { Cancel::Cancelled });
-    rig.run_until_idle_with_host();
-    assert_eq!(y.query().is_ok(), done);
-    assert_eq!(rig.reclaimed().iter().filter(|id| **id == 3).count(), 1);
     rig.assert_idle();
 }
 
@@ -244,20 +224,6 @@ fn job_refused_by_a_full_device_during_a_shutdown_is_cancelled() {
         rig.run_until_idle();
         assert_eq!(rig.ran(), [1], "a job that had not begun is never begun after a shutdown");
     });
-}
-
-/// A ticket of another engine names nothing here: cancelling it ends nothing and breaks nothing.
-#[test]
-fn cancellation_with_another_engines_ticket_finds_nothing() {
-    let (rig, other) = (TestEngine::new(1, NativeWaits::None), TestEngine::new(2, NativeWaits::None));
-    let [never, x] = rig.semaphores();
-    let elsewhere = other.semaphore();
-    rig.job(0, &[(&never, 1)], &[(&x, 1)], 1);
-    for queue in 0..2 {
-        let ticket = other.job(queue, &[(&elsewhere, 1)], &[], 2).ticket;
-        assert_eq!(rig.engine.cancel(ticket), Cancel::Ended, "queue {queue}");
-    }
-    assert_eq!(x.query().unwrap(), 0, "it was not cancelled");
 }
 
 /// A callback that has yet to return.
@@ -538,32 +504,6 @@ fn shutdown_that_times_out_keeps_the_wake_up_of_another_one() {
         assert!(pending.is_raised(), "the first is not woken");
     });
     assert_eq!(rig.engine.shut_down(&clock, Duration::from_secs(1), Duration::from_secs(1)), Ok(()));
-}
-
-/// A job fails with all its signals, and so do the jobs that wait for them. One of these is cancelled while the
-/// others before it are reclaimed: too late, since it ends with the failure (S3).
-#[test]
-fn cancellation_of_an_operation_that_has_failed_already_is_too_late() {
-    let rig = TestEngine::new(2, NativeWaits::None);
-    let [first, second, third, x] = rig.semaphores();
-    let waits = [&first, &second, &third].map(|gate| (gate, 1));
-    let failure = broken("parity");
-    rig.failing_job(1, &[], &waits, 1, &failure);
-    for id in 2..182 {
-        rig.job(0, &waits[(id % 3) as usize..][..1], &[], id);
-    }
-    // The other timelines have failed as well when the first work is reclaimed, and the last job has not been
-    // routed.
-    let last = rig.job(0, &waits[2..], &[(&x, 1)], 182).ticket;
-    let cancelled = Arc::new(OnceLock::new());
-    rig.once(Moment::Reclaim(3), {
-        let (engine, cancelled) = (rig.engine.clone(), cancelled.clone());
-        move |_| cancelled.set(engine.cancel(last)).unwrap()
-    });
-    rig.run_until_idle();
-    assert_eq!(cancelled.get(), Some(&Cancel::TooLate));
-    assert!(x.query().unwrap_err().same_root(&failure));
-    rig.assert_idle();
 }
 
 /// A clock that moves on to the end of each sleep unless something comes of it first.

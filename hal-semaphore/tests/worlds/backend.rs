@@ -11,7 +11,7 @@ use hal_semaphore::backend::{
     Backend, Batch, Completer, DeviceSpec, Ended, HostTask, NativeWaits, Submission, Submitted, Transition,
     WaitClass,
 };
-use hal_semaphore::{Cancel, Code, DeferredCallbacks, Failure, Origin, QueueId, Semaphore};
+use hal_semaphore::{Code, DeferredCallbacks, Failure, Origin, QueueId, Semaphore};
 use std::sync::{Arc, PoisonError, Weak};
 
 /// The work of one operation. If it is dropped without having been returned, it is lost.
@@ -133,7 +133,6 @@ impl Gpu {
         let again = operation.taken.replace((queue, epoch)).is_some();
         let (kind, engine) = (operation.kind, operation.engine);
         let welcome = operation.affinity & (1 << queue) != 0;
-        let cancelled = operation.cancelled == Some(Cancel::Cancelled);
         drop(book);
         if again {
             self.ledger.alarm("taken-twice", || format!("operation {op} was given to the device again"));
@@ -142,10 +141,6 @@ impl Gpu {
         {
             self.ledger
                 .alarm("wrong-queue", || format!("operation {op} ({kind:?}) is not for queue {queue}"));
-        }
-        if cancelled {
-            self.ledger
-                .alarm("cancelled-ran", || format!("operation {op} was submitted after it was cancelled"));
         }
     }
 
@@ -310,16 +305,11 @@ impl Backend for Gpu {
         let operation = &mut book.operations[op];
         let again = operation.host_began.replace(stamp).is_some();
         let kind = operation.kind;
-        let cancelled = operation.cancelled == Some(Cancel::Cancelled);
         let waits = operation.waits.clone();
         drop(book);
         self.ledger.note(|| format!("host operation {op} begins"));
         if again || !matches!(kind, OperationKind::Host | OperationKind::Early) {
             self.ledger.alarm("ran-twice", || format!("host operation {op} ({kind:?}) began again"));
-        }
-        if cancelled {
-            self.ledger
-                .alarm("cancelled-ran", || format!("host operation {op} began after it was cancelled"));
         }
         if let Some(world) = self.world() {
             world.check_visible(&waits, "host-too-early", op);

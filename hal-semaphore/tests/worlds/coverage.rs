@@ -6,14 +6,13 @@ use crate::world::World;
 use hal_semaphore::Origin;
 use std::sync::Mutex;
 
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 17] = [
     "operations",
     "refused",
     "succeeded",
     "failed by work",
     "by device loss",
     "by the host",
-    "by cancelling",
     "by abandonment",
     "by shutdown",
     "same queue",
@@ -27,18 +26,18 @@ const NAMES: [&str; 18] = [
     "devices lost during an accepted submission",
 ];
 
-static TOTAL: Mutex<[u64; 18]> = Mutex::new([0; 18]);
+static TOTAL: Mutex<[u64; 17]> = Mutex::new([0; 17]);
 
 /// Adds a world that has ended.
 pub(crate) fn add(world: &World) {
-    let mut counts = [0; 18];
+    let mut counts = [0; 17];
     let book = world.ledger.book();
     for (op, operation) in book.operations.iter().enumerate() {
         counts[0] += 1;
         counts[1] += u64::from(operation.refused);
-        counts[13] += u64::from(operation.early_done.is_some());
-        counts[14] += u64::from(operation.coalesced_behind.is_some());
-        counts[15] += u64::from(operation.cleaning.is_some());
+        counts[12] += u64::from(operation.early_done.is_some());
+        counts[13] += u64::from(operation.coalesced_behind.is_some());
+        counts[14] += u64::from(operation.cleaning.is_some());
         let at = match book.outcome(op) {
             None => continue,
             Some(Ok(())) => 2,
@@ -46,20 +45,19 @@ pub(crate) fn add(world: &World) {
                 Origin::Operation => 3,
                 Origin::Device => 4,
                 Origin::Host => 5,
-                Origin::Cancelled => 6,
-                Origin::Abandoned => 7,
-                Origin::Shutdown => 8,
+                Origin::Abandoned => 6,
+                Origin::Shutdown => 7,
             },
         };
         counts[at] += 1;
     }
-    counts[16] += book.satisfied_while_blocked;
-    counts[17] += book.lost_while_taking;
+    counts[15] += book.satisfied_while_blocked;
+    counts[16] += book.lost_while_taking;
     drop(book);
     for engine in &world.engines {
         let stats = engine.stats();
         let waits = [stats.same_queue, stats.dominated, stats.native, stats.blocked];
-        counts.iter_mut().skip(9).zip(waits).for_each(|(count, more)| *count += more);
+        counts.iter_mut().skip(8).zip(waits).for_each(|(count, more)| *count += more);
     }
     let mut total = TOTAL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     total.iter_mut().zip(counts).for_each(|(total, count)| *total += count);

@@ -203,7 +203,6 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
         }
     }
     run_until_idle(world);
-    release_abandoned(world);
     until(
         world,
         || is_idle(world),
@@ -235,38 +234,30 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
     }
 }
 
-/// Operations that wait only for semaphores that the program dropped, and hold them themselves, wait by the
-/// program's own fault.
-fn release_abandoned(world: &Arc<World>) {
-    let tickets: Vec<_> = {
-        let book = world.ledger.book();
-        (0..book.operations.len())
-            .filter(|&op| book.outcome(op).is_none())
-            .filter(|&op| {
-                book.operations[op].waits.iter().any(|&(semaphore, _)| book.timelines[semaphore].dropped)
-            })
-            .filter_map(|op| Some((op, book.operations[op].engine, book.operations[op].ticket?)))
-            .collect()
-    };
-    for (op, engine, ticket) in tickets {
-        let answer = world.engines[engine].cancel(ticket);
-        world.ledger.book().operations[op].cancelled = Some(answer);
-    }
-}
-
 fn is_idle(world: &World) -> bool {
     let book = world.ledger.book();
-    let ended = (0..book.operations.len())
-        .all(|op| book.operations[op].accepted.is_none() || book.outcome(op).is_some());
+    let ended = (0..book.operations.len()).all(|op| {
+        book.operations[op].accepted.is_none() || book.outcome(op).is_some() || book.is_abandoned(op)
+    });
+    let abandoned: Vec<usize> = (0..world.engines.len())
+        .map(|engine| {
+            let is_its = |&op: &usize| book.operations[op].engine == engine && book.is_abandoned(op);
+            (0..book.operations.len()).filter(is_its).count()
+        })
+        .collect();
     // A callback that was taken back may be on its way, one that was not is called.
-    let called = book.callbacks.iter().all(|called| called.calls > 0 || called.withdrawn);
+    let called =
+        book.callbacks.iter().all(|called| called.calls > 0 || called.withdrawn || book.is_held(called));
+    let any_abandoned = abandoned.iter().any(|&count| count > 0);
     drop(book);
     ended
         && called
-        && world.engines.iter().all(|engine| {
+        && world.engines.iter().zip(abandoned).all(|(engine, abandoned)| {
             let now = engine.occupancy();
-            let busy = now.operations + now.in_flight + now.running + now.host_waits + now.callbacks;
-            busy == 0 && now.events == now.idle_events
+            now.operations == abandoned
+                && now.in_flight + now.running + now.host_waits == 0
+                && (abandoned > 0 || now.events == now.idle_events)
+                && (any_abandoned || now.callbacks == 0)
         })
 }
 

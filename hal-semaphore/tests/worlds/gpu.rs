@@ -175,13 +175,9 @@ impl Gpu {
             let operation = &mut book.operations[op];
             let again = operation.ran.replace(stamp).is_some();
             operation.spoiled |= entry.failure.is_some();
-            let cancelled = operation.cancelled == Some(hal_semaphore::Cancel::Cancelled);
             drop(book);
             if again {
                 self.ledger.alarm("ran-twice", || format!("operation {op} ran twice"));
-            }
-            if cancelled {
-                self.ledger.alarm("cancelled-ran", || format!("operation {op} ran after it was cancelled"));
             }
         }
         if let Some(recording) = entry.record

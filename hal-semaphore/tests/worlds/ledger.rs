@@ -5,7 +5,7 @@
 //! A stamp is taken before its action can have an effect, so that a cause always has a smaller stamp than its
 //! effect, whichever threads they happen on.
 
-use hal_semaphore::{Cancel, Failure, Point, Ticket, TimelineKey};
+use hal_semaphore::{Failure, Point, Ticket, TimelineKey};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -54,7 +54,6 @@ pub(crate) struct OperationFacts {
     pub(crate) spoiled: bool,
     /// Its host task was dropped.
     pub(crate) task_dropped: bool,
-    pub(crate) cancelled: Option<Cancel>,
     /// The place at which the device took it.
     pub(crate) taken: Option<(usize, u64)>,
     /// For an operation without work on the device: the epoch before it.
@@ -151,6 +150,20 @@ impl Book {
     pub(crate) fn was_queued(&self, number: usize) -> bool {
         let operation = &self.operations[number];
         operation.ticket.is_some_and(|ticket| self.queued.contains(&(operation.engine, ticket)))
+    }
+
+    /// True if an accepted operation waits forever by the program's own fault: for a semaphore that the program has
+    /// dropped, and that operations hold which wait for each other.
+    pub(crate) fn is_abandoned(&self, number: usize) -> bool {
+        let operation = &self.operations[number];
+        operation.accepted.is_some()
+            && self.outcome(number).is_none()
+            && operation.waits.iter().any(|&(semaphore, _)| self.timelines[semaphore].dropped)
+    }
+
+    /// True if a callback waits forever by the program's own fault: for a semaphore that such operations hold.
+    pub(crate) fn is_held(&self, callback: &CallbackFacts) -> bool {
+        self.timelines[callback.mark.0].dropped && (0..self.operations.len()).any(|op| self.is_abandoned(op))
     }
 
     pub(crate) fn lost_at(&self, engine: usize) -> Option<u64> {

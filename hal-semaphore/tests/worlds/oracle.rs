@@ -6,13 +6,13 @@
 
 use crate::ledger::{Book, Mark, OperationFacts, OperationKind, Signaller};
 use crate::world::World;
-use hal_semaphore::{Cancel, Code, Failure, Origin, Semaphore};
+use hal_semaphore::{Code, Failure, Origin, Semaphore};
 
 const NEVER: u64 = u64::MAX;
 
 impl World {
     /// The accepted operations that have not ended and should have, once the devices have done everything they
-    /// can: their waits are all over, or one has failed; their device is lost; or they were cancelled.
+    /// can: their waits are all over, or one has failed; or their device is lost.
     pub(crate) fn forgotten(&self) -> Vec<usize> {
         let states: Vec<_> = (0..self.semaphores()).map(|semaphore| self.observe(semaphore)).collect();
         let book = self.ledger.book();
@@ -48,7 +48,6 @@ impl World {
             operation.waits.iter().all(is_over)
                 || operation.waits.iter().any(is_broken)
                 || book.lost_at(operation.engine).is_some()
-                || operation.cancelled == Some(Cancel::Cancelled)
         };
         open.iter().copied().filter(must_have_ended).collect()
     }
@@ -138,6 +137,9 @@ impl Judge<'_> {
             return;
         }
         let Some(outcome) = self.book.outcome(op) else {
+            if self.book.is_abandoned(op) {
+                return;
+            }
             self.alarm("not-ended", || format!("operation {op} has not ended: {operation:?}"));
             return;
         };
@@ -154,18 +156,6 @@ impl Judge<'_> {
             && reclaimed.is_ok() != outcome.is_ok()
         {
             self.alarm("outcome-differs", || format!("operation {op}: {outcome:?} and {reclaimed:?}"));
-        }
-        if operation.cancelled == Some(Cancel::Cancelled) {
-            let began =
-                operation.taken.is_some() || operation.ran.is_some() || operation.host_began.is_some();
-            let as_answered = outcome.as_ref().is_err_and(|failure| failure.origin() == Origin::Cancelled);
-            if began || !as_answered {
-                self.alarm("cancelled", || {
-                    format!(
-                        "operation {op} was cancelled, began: {began}, ended with {outcome:?}: {operation:?}"
-                    )
-                });
-            }
         }
         if operation.kind == OperationKind::Cleanup {
             self.cleaning(op, operation, outcome);
@@ -269,11 +259,9 @@ impl Judge<'_> {
         let dropped = operation.task_dropped
             && failure.origin() == Origin::Operation
             && failure.code() == Code::Internal;
-        let cancelled =
-            operation.cancelled == Some(Cancel::Cancelled) && failure.origin() == Origin::Cancelled;
         let lost = self.is_cause_of_loss(operation.engine, failure);
         let shut = self.book.closing[operation.engine].is_some() && failure.origin() == Origin::Shutdown;
-        if own || dropped || cancelled || lost || shut {
+        if own || dropped || lost || shut {
             return;
         }
         let mut fulfilled = None;
@@ -343,7 +331,7 @@ impl Judge<'_> {
         for (number, called) in self.book.callbacks.iter().enumerate() {
             let (semaphore, value) = called.mark;
             let line = &self.book.timelines[semaphore];
-            if called.calls == 0 && !called.withdrawn {
+            if called.calls == 0 && !called.withdrawn && !self.book.is_held(called) {
                 self.alarm("callback-lost", || format!("callback {number} was never called: {called:?}"));
             }
             if let Some(failure) = &called.failure

@@ -56,8 +56,7 @@ pub(crate) struct Plan {
     pub(crate) losing: usize,
     /// How often the host fails a timeline.
     pub(crate) host_fails: usize,
-    /// How often a program that may cancel does so, or drops a semaphore.
-    pub(crate) cancels: usize,
+    /// How often a program that may drop a semaphore does so.
     pub(crate) drops: usize,
     /// How many steps of programs there are for one of the devices, at most.
     pub(crate) pace: usize,
@@ -120,7 +119,6 @@ impl Plan {
             failing: unless_calm(&[0, 5, 20, 50]),
             losing: unless_calm(&[0, 0, 4, 15, 30]),
             host_fails: unless_calm(&[0, 0, 2, 10]),
-            cancels: unless_calm(&[0, 1, 3, 10]),
             drops: unless_calm(&[0, 5, 10]),
             pace: 1 + below(4),
             hasty: one_in(4),

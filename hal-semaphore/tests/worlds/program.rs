@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The actions of programs: submit, signal, fail, wait, subscribe, cancel, drop.
+//! The actions of programs: submit, signal, fail, wait, subscribe, drop.
 
 use crate::backend::Job;
 use crate::dice::{below, one_in, value_below, weighted};
 use crate::ledger::{CallbackFacts, Mark, OperationFacts, OperationKind, Signaller};
 use crate::world::{CallSite, MEDDLING, SUBMITTING, Within, World, lock};
 use hal_semaphore::{
-    Action, Affinity, Cancel, Clock, Code, Failure, Origin, Semaphore, SignalError, SubmitError, WaitError,
-    WaitMode,
+    Action, Affinity, Clock, Code, Failure, Origin, Semaphore, SignalError, SubmitError, WaitError, WaitMode,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +16,7 @@ impl World {
     /// One random thing that a program may do.
     pub(crate) fn act(self: &Arc<Self>, clock: &dyn Clock, wait_for: Duration) {
         let semaphore = self.pick();
-        match weighted(&[50, 6, 4, 6, 3, 8, 3, 3, 3]) {
+        match weighted(&[50, 6, 4, 6, 3, 3, 3, 12]) {
             0 => self.submit(),
             1 => self.signal(semaphore),
             2 => {
@@ -27,13 +26,8 @@ impl World {
             }
             3 => self.subscribe(),
             4 => self.unsubscribe(),
-            5 => {
-                if one_in(self.plan.cancels) {
-                    self.cancel();
-                }
-            }
-            6 => self.wait(clock, wait_for),
-            7 => self.engines[below(self.engines.len())].poll(),
+            5 => self.wait(clock, wait_for),
+            6 => self.engines[below(self.engines.len())].poll(),
             _ => {
                 if one_in(self.plan.drops) {
                     self.drop_semaphore(semaphore);
@@ -129,7 +123,6 @@ impl World {
             given,
             spoiled: false,
             task_dropped: false,
-            cancelled: None,
             taken: None,
             coalesced_behind: None,
             ran: None,
@@ -278,33 +271,6 @@ impl World {
             Err(_) => {}
         }
         self.observe(semaphore);
-    }
-
-    /// Cancels one of the operations, mostly a late one.
-    pub(crate) fn cancel(&self) {
-        let book = self.ledger.book();
-        let count = book.operations.len();
-        if count == 0 {
-            return;
-        }
-        let op = count - 1 - below(count.min(12));
-        let operation = &book.operations[op];
-        let Some(ticket) = operation.ticket else { return };
-        let (engine, over) = (operation.engine, book.outcome(op).is_some());
-        drop(book);
-        self.ledger.note(|| format!("cancels {op}"));
-        let answer = self.engines[engine].cancel(ticket);
-        self.ledger.note(|| format!("cancels {op}: {answer:?}"));
-        let mut book = self.ledger.book();
-        let cancelled = &mut book.operations[op].cancelled;
-        if *cancelled != Some(Cancel::Cancelled) {
-            *cancelled = Some(answer);
-        }
-        drop(book);
-        if over && answer != Cancel::Ended {
-            self.ledger
-                .alarm("cancel-answer", || format!("operation {op} had ended and cancel says {answer:?}"));
-        }
     }
 
     /// Drops the program's handle on a semaphore.

@@ -286,17 +286,12 @@ impl World {
         }
         let _within = Within::new(&MEDDLING);
         self.ledger.note(|| format!("inside {place:?}:"));
-        match below(9) {
+        match below(8) {
             0 | 1 => drop(self.observe(self.pick())),
             2 | 3 => self.submit(),
             4 => self.signal(self.pick()),
-            5 => {
-                if one_in(self.plan.cancels) {
-                    self.cancel();
-                }
-            }
-            6 => self.engines[below(self.engines.len())].poll(),
-            7 => self.subscribe(),
+            5 => self.engines[below(self.engines.len())].poll(),
+            6 => self.subscribe(),
             _ => {
                 if one_in(self.plan.host_fails) {
                     self.fail(self.pick());
