@@ -37,7 +37,7 @@ pub use crate::engine::DeferredCallbacks;
 use crate::engine_events::KeepAlive;
 use crate::error::CompletionError;
 use crate::failure::{Code, Failure};
-use crate::ids::{Point, QueueId, Ticket, TimelineKey};
+use crate::ids::{Point, QueueId, Ticket};
 use crate::slab::Key;
 use crate::timeline::Timeline;
 use std::fmt;
@@ -87,9 +87,6 @@ pub trait Backend: Send + Sync + Sized + 'static {
     type Work: Send + 'static;
     /// A native event, cheap to clone; `()` for backends without events.
     type Event: Clone + Send + Sync + 'static;
-
-    /// True if [`observe`](Backend::observe) does anything.
-    const OBSERVES: bool = false;
 
     /// The device and its queues. Called once.
     fn device(&self) -> DeviceSpec;
@@ -161,11 +158,6 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// Asks the device to stop, and to report everything outstanding soon, as completed or failed.
     fn abort(&self, why: &Failure) {
         let _ = why;
-    }
-
-    /// Takes a step of an operation, for profilers and people.
-    fn observe(&self, transition: Transition) {
-        let _ = transition;
     }
 }
 
@@ -367,11 +359,6 @@ impl HostTask {
         Self { keep_alive: Some(keep_alive), ticket }
     }
 
-    /// The operation.
-    pub fn ticket(&self) -> Ticket {
-        self.ticket
-    }
-
     /// Ends the operation.
     pub fn finish(mut self, result: Result<(), Failure>) {
         if let Some(keep_alive) = self.keep_alive.take() {
@@ -393,69 +380,4 @@ impl fmt::Debug for HostTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HostTask").field("ticket", &self.ticket).finish_non_exhaustive()
     }
-}
-
-/// The class of a wait, cheapest first (rule S6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitClass {
-    /// The value is reached. Nothing waits.
-    Reached,
-    /// Queue order satisfies it: an earlier operation of the same queue reaches the value.
-    SameQueue {
-        /// The operation. If several of the queue signal the same value, one of them.
-        producer: Point,
-    },
-    /// The queue already waits natively for that point, for a later one of its queue, or for work of another
-    /// queue that had waited for it.
-    Dominated {
-        /// The point that the queue already waits for.
-        producer: Point,
-    },
-    /// Another queue reaches it. The device waits, and the host does not wake.
-    Native {
-        /// The point that the device waits for.
-        producer: Point,
-    },
-    /// The operation is blocked on the host: no work that it could wait for natively promises the value yet.
-    Blocked,
-}
-
-/// A step of an operation, for profilers and people.
-#[derive(Clone, Debug)]
-pub enum Transition {
-    /// A wait was classified: when its operation was submitted, and again when it went to its device.
-    Wait {
-        /// The operation.
-        ticket: Ticket,
-        /// The timeline; `None` for a foreign one.
-        timeline: Option<TimelineKey>,
-        /// The value.
-        value: u64,
-        /// The class.
-        class: WaitClass,
-    },
-    /// The operation is queued.
-    Queued {
-        /// The operation.
-        ticket: Ticket,
-        /// Its point.
-        point: Point,
-    },
-    /// The backend has accepted the operation. If its device is lost during the submission, the operation may
-    /// end without this.
-    Submitted {
-        /// The operation.
-        ticket: Ticket,
-        /// Its point.
-        point: Point,
-    },
-    /// The operation has ended.
-    Ended {
-        /// The operation.
-        ticket: Ticket,
-        /// Its point, if it was submitted.
-        point: Option<Point>,
-        /// The result.
-        outcome: Result<(), Failure>,
-    },
 }

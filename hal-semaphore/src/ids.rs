@@ -44,16 +44,15 @@ pub struct Point {
 }
 
 /// Names one submitted operation until it has ended, and nothing afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket {
-    pub(crate) engine: u32,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
     pub(crate) queue: u32,
     pub(crate) key: Key,
 }
 
 /// Names one timeline to the engine that it was registered with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TimelineKey {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimelineKey {
     pub(crate) engine: u32,
     pub(crate) number: u64,
 }

@@ -169,13 +169,10 @@ mod wait_list;
 pub use adaptive_spin::AdaptiveSpin;
 pub use backend::Backend;
 pub use clock::{Clock, SystemClock, VirtualClock};
-pub use engine::{
-    Action, DeferredCallbacks, Engine, Occupancy, Placement, Refused, Stats, WaitCounts, WaitMode,
-    WithoutCallbacks,
-};
+pub use engine::{Action, Counts, DeferredCallbacks, Engine, Refused, WaitMode, WithoutCallbacks};
 pub use error::{CompletionError, EngineError, SignalError, SubmitError, Unfinished, WaitError};
 pub use failure::{Code, Failure, Origin};
-pub use ids::{Affinity, MAX_VALUE, Point, QueueId, Ticket, TimelineKey};
+pub use ids::{Affinity, MAX_VALUE, Point, QueueId};
 pub use notification::Wakeup;
 pub use semaphore::Semaphore;
 pub use timeline::Timeline;

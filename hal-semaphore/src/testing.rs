@@ -13,7 +13,7 @@
 //! [violation](SoftBackend::violations): the engine recycled an event that was still waited for.
 
 use crate::backend::{
-    Backend, Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submitted, Transition,
+    Backend, Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
 };
 use crate::engine::DeferredCallbacks;
 use crate::failure::{Code, Failure};
@@ -148,7 +148,6 @@ struct SoftState {
     early: Vec<u64>,
     native_waits: usize,
     aborted: bool,
-    transitions: Vec<Transition>,
     deferred: Vec<DeferredCallbacks>,
 }
 
@@ -201,7 +200,7 @@ impl SoftBackend {
         self
     }
 
-    /// Keeps no log, no transitions and nothing that was reclaimed.
+    /// Keeps no log, and nothing that was reclaimed.
     #[must_use]
     pub fn without_log(mut self) -> Self {
         self.without_log = true;
@@ -383,11 +382,6 @@ impl SoftBackend {
     pub fn is_aborted(&self) -> bool {
         self.state().aborted
     }
-
-    /// The transitions since the last call.
-    pub fn take_transitions(&self) -> Vec<Transition> {
-        std::mem::take(&mut self.state().transitions)
-    }
 }
 
 impl SoftState {
@@ -428,8 +422,6 @@ impl Backend for SoftBackend {
     type Timeline = Semaphore;
     type Work = Job;
     type Event = SoftEvent;
-
-    const OBSERVES: bool = true;
 
     fn device(&self) -> DeviceSpec {
         self.spec
@@ -548,11 +540,5 @@ impl Backend for SoftBackend {
 
     fn abort(&self, _why: &Failure) {
         self.state().aborted = true;
-    }
-
-    fn observe(&self, transition: Transition) {
-        if !self.without_log {
-            self.state().transitions.push(transition);
-        }
     }
 }

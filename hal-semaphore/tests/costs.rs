@@ -370,7 +370,7 @@ fn kept_out(
             while !over.load(Ordering::SeqCst) {
                 let before = delayed();
                 let asked = Instant::now();
-                let _ = rig.engine.stats();
+                let _ = rig.engine.counts();
                 rig.barrier(1, &[], &[]);
                 let elapsed = asked.elapsed();
                 longest = longest.max(elapsed.saturating_sub(delayed().saturating_sub(before)));
@@ -617,14 +617,15 @@ fn trim_releases_a_queues_memory_after_operations_with_many_signals() {
         let gate = rig.semaphore();
         let timelines: Vec<Semaphore> = (0..2000).map(|_| rig.semaphore()).collect();
         for timeline in &timelines {
-            (0..16).for_each(|_| assert_eq!(rig.barrier(0, &[(timeline, 1)], &[]).waits.blocked, 1));
+            (0..16)
+                .for_each(|_| assert_eq!(rig.waits(|rig| rig.barrier(0, &[(timeline, 1)], &[])).blocked, 1));
         }
         for value in 1..=8 {
             let signals: Vec<_> = timelines.iter().map(|timeline| (timeline, value)).collect();
             rig.barrier(0, &[(&gate, value)], &signals);
         }
         gate.signal(8).unwrap();
-        assert_eq!(rig.engine.occupancy().operations, 0);
+        assert_eq!(rig.engine.counts().operations, 0);
         drop((gate, timelines));
         rig.engine.trim();
     });

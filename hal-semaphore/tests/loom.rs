@@ -105,7 +105,7 @@ fn signal_against_host_wait() {
     // Hangs, which loom reports, if the wake-up is lost.
     engine.wait(WaitMode::All, &[(x.clone(), 1)], &VirtualClock::new(), None).unwrap();
     signaller.join().unwrap();
-    assert_eq!(engine.occupancy().host_waits, 0);
+    assert_eq!(engine.counts().host_waits, 0);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn signal_and_a_subscription_may_cross() {
         signaller.join().unwrap();
         assert_eq!(called.load(Ordering::SeqCst), 1);
         drop(subscription);
-        assert_eq!(engine.occupancy().callbacks, 0);
+        assert_eq!(engine.counts().callbacks, 0);
     });
 }
 
@@ -152,7 +152,7 @@ fn failure_against_start() {
     engine.backend().run_until_idle();
     assert_eq!(y.query().unwrap_err().code(), Code::Aborted);
     assert_eq!(engine.backend().reclaimed().len(), 2, "the work is reclaimed once");
-    assert_eq!(engine.occupancy().operations, 0);
+    assert_eq!(engine.counts().operations, 0);
 }
 
 #[test]
@@ -192,8 +192,8 @@ fn last_reference_against_reuse() {
     assert_eq!(engine.backend().violations(), 0, "a queue waits for an event that means something else now");
     engine.backend().run_until_idle();
     assert_eq!(y.query().unwrap(), 1);
-    let occupancy = engine.occupancy();
-    assert_eq!(occupancy.events, occupancy.idle_events);
+    let counts = engine.counts();
+    assert_eq!(counts.events, counts.idle_events);
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn decline_against_report() {
     device.join().unwrap();
     engine.backend().run_until_idle_with_host();
     assert_eq!(y.query().unwrap(), 1, "the operation still waits for what has happened");
-    assert_eq!(engine.occupancy().operations, 0);
+    assert_eq!(engine.counts().operations, 0);
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn early_action_and_a_failure_may_cross() {
         let mut back: Vec<u64> = engine.backend().reclaimed().into_iter().map(|(tag, _)| tag).collect();
         back.sort_unstable();
         assert_eq!(back, [1, 2, 3]);
-        assert_eq!(engine.occupancy().operations, 0);
+        assert_eq!(engine.counts().operations, 0);
     });
 }
 
@@ -409,7 +409,7 @@ fn signal_and_a_failure_may_cross() {
         assert_eq!(value == 1, signalled);
         // Whichever came first, the operation has ended, and succeeded only if the value was reached.
         assert!(y.query().is_err() || signalled);
-        assert_eq!(engine.occupancy().operations, 0);
+        assert_eq!(engine.counts().operations, 0);
     });
 }
 
@@ -723,7 +723,7 @@ fn refusal_against_shutdown() {
         thread::spawn(move || engine.submit(Affinity::ANY, &[], &[(timeline, 1)], Action::Barrier).is_ok())
     });
     engine.shut_down(&Endless(VirtualClock::new()), Duration::MAX, Duration::MAX).unwrap();
-    assert_eq!(engine.occupancy().operations, 0, "an operation was left lying");
+    assert_eq!(engine.counts().operations, 0, "an operation was left lying");
     for (submitter, timeline) in submitters.into_iter().zip(timelines) {
         let accepted = submitter.join().unwrap();
         assert_eq!(timeline.query().unwrap_or(1), u64::from(accepted));
@@ -759,9 +759,9 @@ fn loss_against_submit() {
     let mut back: Vec<u64> = engine.backend().reclaimed().into_iter().map(|(tag, _)| tag).collect();
     back.sort_unstable();
     assert_eq!(back, [1, 2], "work is not reclaimed");
-    let occupancy = engine.occupancy();
-    assert_eq!((occupancy.operations, occupancy.in_flight), (0, 0));
-    assert_eq!(occupancy.events, occupancy.idle_events);
+    let counts = engine.counts();
+    assert_eq!((counts.operations, counts.in_flight), (0, 0));
+    assert_eq!(counts.events, counts.idle_events);
 }
 
 #[test]
@@ -792,8 +792,8 @@ fn end_against_cover() {
     engine.backend().run_until_idle();
     assert_eq!(engine.backend().violations(), 0, "a queue waits for an event that means something else now");
     assert_eq!(y.query().unwrap(), 1);
-    let occupancy = engine.occupancy();
-    assert_eq!(occupancy.events, occupancy.idle_events, "an event was released twice, or never");
+    let counts = engine.counts();
+    assert_eq!(counts.events, counts.idle_events, "an event was released twice, or never");
 }
 
 #[test]

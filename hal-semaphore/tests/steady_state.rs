@@ -73,8 +73,8 @@ fn native_events_allocate_nothing() {
     });
     assert_eq!(x.query().unwrap(), 8000);
     assert!(waits >= 8000 - 8, "only {waits} waits were left to the device");
-    let occupancy = engine.occupancy();
-    assert_eq!(occupancy.events, occupancy.idle_events);
+    let counts = engine.counts();
+    assert_eq!(counts.events, counts.idle_events);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn trimmed_engine_has_released_the_memory_of_a_wide_signal() {
             (0..later).for_each(|_| submit(0, &[], &[]));
             engine.trim();
         });
-        assert_eq!(engine.occupancy().operations, 0);
+        assert_eq!(engine.counts().operations, 0);
         assert!(burst.kept < 64 << 10, "{later}: {} bytes are kept, of {}", burst.kept, burst.peak);
     }
 }

@@ -86,7 +86,7 @@ fn straggler(report: &mut Report, n: u64, name: &str, at: f64) {
         submit(0, 1, &late);
         submit(before, n, &x);
         x.signal(1).unwrap();
-        assert_eq!(engine.occupancy().operations, 1);
+        assert_eq!(engine.counts().operations, 1);
         engine.trim();
     });
     let case = format!("straggler {name}, trimmed: still allocated");

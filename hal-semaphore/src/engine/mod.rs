@@ -72,12 +72,12 @@ pub(crate) use host_wait::CallbackRecord;
 pub(crate) use timeline_state::{Target, TimelineState};
 pub(crate) use wait_lists::ListOwner;
 
-use crate::backend::{Backend, Completer, Completion, DeviceSpec, NativeWaits, WaitClass};
+use crate::backend::{Backend, Completer, Completion, DeviceSpec, NativeWaits};
 use crate::clock::{Clock, Time};
 use crate::engine_events::{EngineEvents, KeepAlive};
 use crate::error::{EngineError, SubmitError, Unfinished, WaitError};
 use crate::failure::Failure;
-use crate::ids::{Affinity, MAX_VALUE, QueueId, Ticket, TimelineKey};
+use crate::ids::{Affinity, MAX_VALUE, QueueId, TimelineKey};
 use crate::notification::{NotificationPool, Wakeup};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeline::{Registration, TimelineValues};
@@ -124,42 +124,6 @@ pub enum Action<W> {
     Cleanup(W),
 }
 
-/// How many waits of an operation were of each class when it was submitted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WaitCounts {
-    /// The value was reached.
-    pub reached: u32,
-    /// Satisfied by queue order, or by an earlier native wait of the queue.
-    pub ordered: u32,
-    /// The device waits.
-    pub native: u32,
-    /// Blocked on the host.
-    pub blocked: u32,
-}
-
-impl WaitCounts {
-    fn count(&mut self, class: WaitClass) {
-        // One field each, so that the compiler can keep the counts in registers.
-        match class {
-            WaitClass::Reached => self.reached += 1,
-            WaitClass::SameQueue { .. } | WaitClass::Dominated { .. } => self.ordered += 1,
-            WaitClass::Native { .. } => self.native += 1,
-            WaitClass::Blocked => self.blocked += 1,
-        }
-    }
-}
-
-/// The queue that took an operation, and the classes of its waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// Names the operation until it has ended.
-    pub ticket: Ticket,
-    /// The chosen queue.
-    pub queue: QueueId,
-    /// The classes of its waits.
-    pub waits: WaitCounts,
-}
-
 /// A refused submission, with its action.
 pub struct Refused<W> {
     /// Why it was refused.
@@ -191,9 +155,9 @@ pub enum WaitMode {
     Any,
 }
 
-/// How many objects of the engine are in use right now.
+/// How many objects of an engine are in use, and what its waits have cost since it was made: for tests and people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Occupancy {
+pub struct Counts {
     /// Operations that have not ended.
     pub operations: usize,
     /// Those that are on the device.
@@ -210,21 +174,10 @@ pub struct Occupancy {
     pub host_waits: usize,
     /// Callbacks that wait for their timeline.
     pub callbacks: usize,
-}
-
-/// Counts since the engine was made. They only grow. The class of a wait is counted when its operation is
-/// handed to the device, and again if the device was full and gets the operation a second time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Operations accepted.
-    pub submitted: u64,
-    /// Operations that succeeded.
-    pub succeeded: u64,
-    /// Operations that failed.
-    pub failed: u64,
     /// Waits that were reached when their operation was submitted.
     pub reached: u64,
-    /// Waits that queue order satisfied.
+    /// Waits that queue order satisfied. This and the next two are counted when their operation is handed to the
+    /// device, and again if the device was full and gets it a second time.
     pub same_queue: u64,
     /// Waits that an earlier native wait of the queue satisfied.
     pub dominated: u64,
@@ -232,41 +185,8 @@ pub struct Stats {
     pub native: u64,
     /// Waits that blocked their operation on the host for a while.
     pub blocked: u64,
-    /// Barriers that ended without their device.
-    pub host_barriers: u64,
-    /// Batches handed to the backend.
-    pub batches: u64,
     /// Panics of foreign code that were caught.
     pub panics: u64,
-}
-
-impl Stats {
-    fn add(&mut self, other: &Stats) {
-        let Stats {
-            submitted,
-            succeeded,
-            failed,
-            reached,
-            same_queue,
-            dominated,
-            native,
-            blocked,
-            host_barriers,
-            batches,
-            // The engine counts them itself.
-            panics: _,
-        } = other;
-        self.submitted += submitted;
-        self.succeeded += succeeded;
-        self.failed += failed;
-        self.reached += reached;
-        self.same_queue += same_queue;
-        self.dominated += dominated;
-        self.native += native;
-        self.blocked += blocked;
-        self.host_barriers += host_barriers;
-        self.batches += batches;
-    }
 }
 
 /// The engine's device.
@@ -452,7 +372,7 @@ impl<B: Backend> Clone for Engine<B> {
 
 impl<B: Backend> fmt::Debug for Engine<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("occupancy", &self.occupancy()).finish_non_exhaustive()
+        f.debug_struct("Engine").field("counts", &self.counts()).finish_non_exhaustive()
     }
 }
 
@@ -530,7 +450,7 @@ impl<B: Backend> Engine<B> {
         waits: &W,
         signals: &S,
         action: Action<B::Work>,
-    ) -> Result<Placement, Refused<B::Work>>
+    ) -> Result<(), Refused<B::Work>>
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
@@ -580,38 +500,34 @@ impl<B: Backend> Engine<B> {
         self.shared().queues.get(index).map(|queue| queue.id)
     }
 
-    /// Counts of what the engine has done since it was made.
-    pub fn stats(&self) -> Stats {
-        let shared = self.shared();
-        let mut stats = Stats { panics: shared.panics.load(Ordering::Relaxed), ..Stats::default() };
-        for queue in &shared.queues {
-            stats.add(&queue.lock().stats);
-        }
-        stats
-    }
-
-    /// How many objects of the engine are in use now.
-    pub fn occupancy(&self) -> Occupancy {
+    /// How many objects are in use, and what waits have cost.
+    pub fn counts(&self) -> Counts {
         let shared = self.shared();
         let count =
             |counter: &AtomicU64| usize::try_from(counter.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
-        let mut occupancy = Occupancy {
+        let mut counts = Counts {
             timelines: count(&shared.timelines),
             host_waits: count(&shared.host_waits),
             callbacks: count(&shared.callbacks),
-            ..Occupancy::default()
+            panics: shared.panics.load(Ordering::Relaxed),
+            ..Counts::default()
         };
         for queue in &shared.queues {
             let state = queue.lock();
-            occupancy.operations += state.ops.len();
-            occupancy.in_flight += state.in_flight.len();
-            occupancy.running += state.running;
+            counts.operations += state.ops.len();
+            counts.in_flight += state.in_flight.len();
+            counts.running += state.running;
+            counts.reached += state.waits.reached;
+            counts.same_queue += state.waits.same_queue;
+            counts.dominated += state.waits.dominated;
+            counts.native += state.waits.native;
+            counts.blocked += state.waits.blocked;
             drop(state);
             let (events, idle) = queue.events.lock().count();
-            occupancy.events += events;
-            occupancy.idle_events += idle;
+            counts.events += events;
+            counts.idle_events += idle;
         }
-        occupancy
+        counts
     }
 
     /// Why the device is lost, if it is.

@@ -50,11 +50,11 @@ use super::deferred_work::{DeferredWork, Dependency, is_nested, is_submitting};
 use super::flow_window::FlowWindow;
 use super::outbox::PendingDeliveries;
 use super::timeline_state::TimelineState;
-use super::{Device, Shared, Stats};
-use crate::backend::{Backend, BatchItem, Ended, NativeWait, Transition};
+use super::{Counts, Device, Shared};
+use crate::backend::{Backend, BatchItem, Ended, NativeWait};
 use crate::engine_events::KeepAlive;
 use crate::failure::Failure;
-use crate::ids::{Point, QueueId, Ticket};
+use crate::ids::{Point, QueueId};
 use crate::native_event::{EventIndex, EventPool};
 use crate::slab::{Key, Slab};
 use crate::sync::{AtomicU64, FairMutex, Guard, Mutex, Ordering};
@@ -254,7 +254,6 @@ pub(super) struct Effects<B: Backend> {
     /// them.
     pub(super) foreign_timelines: Vec<usize>,
     pub(super) pending_deliveries: Option<Arc<PendingDeliveries<B>>>,
-    pub(super) transitions: Vec<Transition>,
     pub(super) subscriptions: Vec<(B::Timeline, u64, Arc<TimelineState>)>,
     /// Host operations to run, and failed ones to clean up.
     pub(super) runs: Vec<(Key, B::Work, Option<Failure>)>,
@@ -285,7 +284,6 @@ impl<B: Backend> Default for Effects<B> {
             publications: Vec::new(),
             foreign_timelines: Vec::new(),
             pending_deliveries: None,
-            transitions: Vec::new(),
             subscriptions: Vec::new(),
             runs: Vec::new(),
             early: Vec::new(),
@@ -340,11 +338,10 @@ impl<B: Backend> Effects<B> {
 
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
-        // One comparison is cheaper than eight.
+        // One comparison is cheaper than seven.
         let left = self.publications.len()
             | self.foreign_timelines.len()
             | self.reclaims.len()
-            | self.transitions.len()
             | self.subscriptions.len()
             | self.runs.len()
             | self.early.len()
@@ -445,7 +442,8 @@ pub(super) struct QueueState<B: Backend> {
     /// `None` while a thread submits a batch.
     pub(super) scratch: Option<Box<Scratch<B>>>,
     pub(super) spare: SpareMemory<B>,
-    pub(super) stats: Stats,
+    /// What the waits of its operations have cost; the other counts are not used.
+    pub(super) waits: Counts,
 }
 
 impl<B: Backend> QueueState<B> {
@@ -475,7 +473,7 @@ impl<B: Backend> QueueState<B> {
             effects: Box::default(),
             scratch: None,
             spare: SpareMemory::default(),
-            stats: Stats::default(),
+            waits: Counts::default(),
         }
     }
 
@@ -680,10 +678,6 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
     #[inline(always)]
     pub(super) fn unlock(self) {
         self.queue.state.unlock(self.state);
-    }
-
-    pub(super) fn ticket(&self, key: Key) -> Ticket {
-        Ticket { engine: self.shared.id, queue: self.index, key }
     }
 
     /// The operation, unless it has ended.

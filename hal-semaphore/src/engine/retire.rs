@@ -18,7 +18,7 @@ use super::queue::{
 };
 use super::timeline_state::{Target, WaitStatus};
 use super::wait_lists::ListOwner;
-use crate::backend::{Backend, Transition};
+use crate::backend::Backend;
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{Point, QueueId};
@@ -227,15 +227,6 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load.saturating_sub(1), Ordering::Relaxed);
-        match failure {
-            None => self.state.stats.succeeded += 1,
-            Some(_) => self.state.stats.failed += 1,
-        }
-        if B::OBSERVES {
-            let ticket = self.ticket(key);
-            let outcome = failure.clone().map_or(Ok(()), Err);
-            self.state.effects.transitions.push(Transition::Ended { ticket, point, outcome });
-        }
         let effects = &mut *self.state.effects;
         if op.work.is_some() || delivers || failure.is_some() || !effects.extend_last(point) {
             effects.push_ended(point, op.work.take(), failure, delivers);

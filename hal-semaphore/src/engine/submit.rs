@@ -32,9 +32,8 @@ use super::flow_window::MAX_BATCH;
 use super::queue::{ActionKind, Frontier, InFlight, OpState, QueueGuard, QueueState, Scratch};
 use super::timeline_state::{Promise, WaitStatus};
 use super::{Device, Shared};
-use crate::backend::{Backend, Batch, BatchItem, NativeWait, StopReason, Submitted, Transition, WaitClass};
+use crate::backend::{Backend, Batch, BatchItem, NativeWait, StopReason, Submitted};
 use crate::failure::{Code, Failure, Origin};
-use crate::ids::Ticket;
 use crate::mutation::{Mutation, is_mutated};
 use crate::ring::{take_first, take_last_if};
 use crate::slab::Key;
@@ -81,7 +80,6 @@ impl<B: Backend> QueueGuard<'_, B> {
         if scratch.items.is_empty() {
             self.publish_submitted();
         } else {
-            self.state.stats.batches += 1;
             self.take_credits(native(&scratch.items));
             self.state.offered = scratch.items.last().map_or(0, |item| item.epoch);
             let id = self.queue.id;
@@ -204,7 +202,6 @@ impl<B: Backend> QueueGuard<'_, B> {
         let (epoch, kind) = (op.epoch, op.kind);
         if kind == ActionKind::Barrier && waits.is_empty() {
             if all_reached {
-                self.state.stats.host_barriers += 1;
                 return self.end(key, None, None);
             }
             return self.coalesce(key, epoch);
@@ -289,34 +286,22 @@ impl<B: Backend> QueueGuard<'_, B> {
         let state = &mut *self.state;
         let mut all_reached = true;
         for record in &state.ops.live(key).waits {
-            let class = match record.timeline.status(record.value) {
-                WaitStatus::Reached => WaitClass::Reached,
+            match record.timeline.status(record.value) {
+                WaitStatus::Reached => continue,
                 WaitStatus::Failed(failure) => return Err(failure),
-                WaitStatus::Open => {
-                    all_reached = false;
-                    let Some(dependency) = record.dependency() else {
-                        debug_assert!(false, "a queued operation has a blocked wait");
-                        continue;
-                    };
-                    let producer = self.shared.queue(dependency.queue).point(dependency.epoch);
-                    if dependency.queue == self.index {
-                        state.stats.same_queue += 1;
-                        WaitClass::SameQueue { producer }
-                    } else if is_dominated(&state.frontier, dependency, scratch) {
-                        state.stats.dominated += 1;
-                        WaitClass::Dominated { producer }
-                    } else {
-                        add_native_wait(self.shared, dependency, scratch, first_wait);
-                        state.stats.native += 1;
-                        WaitClass::Native { producer }
-                    }
-                }
+                WaitStatus::Open => all_reached = false,
+            }
+            let Some(dependency) = record.dependency() else {
+                debug_assert!(false, "a queued operation has a blocked wait");
+                continue;
             };
-            if B::OBSERVES {
-                let ticket = Ticket { engine: self.shared.id, queue: self.index, key };
-                let timeline = (!record.timeline.is_foreign()).then(|| record.timeline.key());
-                let transition = Transition::Wait { ticket, timeline, value: record.value, class };
-                state.effects.transitions.push(transition);
+            if dependency.queue == self.index {
+                state.waits.same_queue += 1;
+            } else if is_dominated(&state.frontier, dependency, scratch) {
+                state.waits.dominated += 1;
+            } else {
+                add_native_wait(self.shared, dependency, scratch, first_wait);
+                state.waits.native += 1;
             }
         }
         Ok(all_reached)
@@ -540,7 +525,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     pub(super) fn advance_submitted(&mut self, epoch: u64) -> bool {
         self.state.submitted = epoch;
         self.queue.submitted.store(epoch, Ordering::Release);
-        if !self.device.awaitable && !B::OBSERVES {
+        if !self.device.awaitable {
             return false;
         }
         // A thread that registers a wait sees how far the queue is, or this thread sees the listener; see
@@ -553,11 +538,6 @@ impl<B: Backend> QueueGuard<'_, B> {
     #[inline(always)]
     pub(super) fn notify_listeners(&mut self, key: Key, promise: Promise) {
         let state = &mut *self.state;
-        if B::OBSERVES {
-            let ticket = Ticket { engine: self.shared.id, queue: self.index, key };
-            let point = self.queue.point(promise.epoch);
-            state.effects.transitions.push(Transition::Submitted { ticket, point });
-        }
         // Without a native wait only the host can continue.
         if !self.device.awaitable || promise.native_epoch == 0 {
             return;

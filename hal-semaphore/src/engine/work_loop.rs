@@ -17,7 +17,7 @@ use super::outbox::PendingDeliveries;
 use super::queue::{Effects, Publication, QueueGuard};
 use super::timeline_state::{RELEASE_BATCH, Target, TimelineState};
 use super::{Dependency, Shared};
-use crate::backend::{Backend, Completion, Ended, HostTask, Transition};
+use crate::backend::{Backend, Completion, Ended, HostTask};
 use crate::engine_events::EngineEvents;
 use crate::error::CompletionError;
 use crate::failure::Failure;
@@ -26,7 +26,7 @@ use crate::mutation::{Mutation, is_mutated};
 use crate::ring::take_first;
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
-use crate::timeline::{Subscriber, Timeline};
+use crate::timeline::{Registration, Subscriber, Timeline};
 use std::sync::{Arc, Weak};
 
 /// How many operations are routed in one round.
@@ -224,7 +224,7 @@ fn queue_of(target: &Target) -> Option<u32> {
 impl<T: Timeline> Publication<T> {
     /// True if both are values of one timeline.
     fn merges(&self, other: &Self) -> bool {
-        let key = |publication: &Self| publication.timeline.key();
+        let key = |publication: &Self| publication.timeline.registration().map(Registration::key);
         self.state.is_ok() && other.state.is_ok() && key(self).is_some() && key(self) == key(other)
     }
 
@@ -335,7 +335,6 @@ impl<B: Backend> Shared<B> {
             publications,
             foreign_timelines,
             pending_deliveries,
-            transitions,
             subscriptions,
             runs,
             early,
@@ -353,9 +352,6 @@ impl<B: Backend> Shared<B> {
                 LateEffects { publications, pending_deliveries, reclaims: reclaims_late },
                 deferred,
             );
-        }
-        if B::OBSERVES {
-            self.observe_each(transitions.drain(..));
         }
         if !subscriptions.is_empty() {
             for (timeline, value, timeline_state) in subscriptions.drain(..) {
@@ -384,12 +380,6 @@ impl<B: Backend> Shared<B> {
             for timeline_state in garbage.drain(..) {
                 self.drop_foreign(timeline_state);
             }
-        }
-    }
-
-    pub(super) fn observe_each(&self, transitions: impl IntoIterator<Item = Transition>) {
-        for transition in transitions {
-            self.count_panic(self.foreign(|| self.backend.observe(transition)));
         }
     }
 
@@ -426,7 +416,7 @@ impl<B: Backend> Shared<B> {
         for ((key, work, failure), keep_alive) in runs.drain(..).zip(std::iter::repeat(keep_alive)) {
             // Without it the engine is being dropped, and nothing is left to run.
             if let Some(keep_alive) = keep_alive {
-                let task = HostTask::new(keep_alive, Ticket { engine: self.id, queue: index, key });
+                let task = HostTask::new(keep_alive, Ticket { queue: index, key });
                 self.count_panic(self.foreign(|| match failure {
                     None => self.backend.run(task, work),
                     Some(failure) => self.backend.clean_up(task, work, &failure),

@@ -333,6 +333,11 @@ impl Devices {
         let _ = self.completer().lose(failure.clone());
     }
 
+    /// How many queues there are.
+    pub(crate) fn queues(&self) -> usize {
+        self.spec.queues
+    }
+
     /// How many jobs a queue holds that have not run.
     pub(crate) fn queued(&self, queue: usize) -> usize {
         self.state().queues[queue].queued.len()

@@ -8,7 +8,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use hal_semaphore::backend::{
-    Backend, Batch, Completer, DeferredCallbacks, DeviceSpec, Ended, HostTask, Submitted, Transition,
+    Backend, Batch, Completer, DeferredCallbacks, DeviceSpec, Ended, HostTask, Submitted,
 };
 use hal_semaphore::{Engine, Failure, QueueId, Timeline};
 use std::marker::PhantomData;
@@ -26,7 +26,7 @@ type OnDefer<B> = dyn Fn(&B, DeferredCallbacks) + Send + Sync;
 type OnPoll<B> = dyn Fn(&B) + Send + Sync;
 
 /// See the [module documentation](self).
-pub(crate) struct Fake<T: Timeline, W: Send + 'static, const OBSERVES: bool = false> {
+pub(crate) struct Fake<T: Timeline, W: Send + 'static> {
     spec: DeviceSpec,
     completer: OnceLock<Completer>,
     /// The accepted work that [`complete_all`](Fake::complete_all) has not reported, in the order of submission.
@@ -37,8 +37,6 @@ pub(crate) struct Fake<T: Timeline, W: Send + 'static, const OBSERVES: bool = fa
     pub(crate) ended: Mutex<Vec<Ended<W>>>,
     /// The callbacks that the engine deferred, if the device [keeps](Fake::keeps_deferred) them.
     pub(crate) deferred: Mutex<Vec<DeferredCallbacks>>,
-    /// The observed transitions.
-    pub(crate) transitions: Mutex<Vec<Transition>>,
     on_submit: Hook<OnSubmit<Self>>,
     on_run: Hook<OnRun<Self, W>>,
     on_early: Hook<OnEarly<W>>,
@@ -51,19 +49,6 @@ pub(crate) struct Fake<T: Timeline, W: Send + 'static, const OBSERVES: bool = fa
 
 impl<T: Timeline, W: Send + 'static> Fake<T, W> {
     pub(crate) fn new(spec: DeviceSpec) -> Self {
-        Self::with(spec)
-    }
-}
-
-impl<T: Timeline, W: Send + 'static> Fake<T, W, true> {
-    /// A backend that keeps the transitions of operations.
-    pub(crate) fn observing(spec: DeviceSpec) -> Self {
-        Self::with(spec)
-    }
-}
-
-impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Fake<T, W, OBSERVES> {
-    fn with(spec: DeviceSpec) -> Self {
         Self {
             spec,
             completer: OnceLock::new(),
@@ -71,7 +56,6 @@ impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Fake<T, W, OBSERVES> 
             polls: AtomicUsize::new(0),
             ended: Mutex::default(),
             deferred: Mutex::default(),
-            transitions: Mutex::default(),
             on_submit: None,
             on_run: None,
             on_early: None,
@@ -184,12 +168,10 @@ impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Fake<T, W, OBSERVES> 
     }
 }
 
-impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Backend for Fake<T, W, OBSERVES> {
+impl<T: Timeline, W: Send + 'static> Backend for Fake<T, W> {
     type Timeline = T;
     type Work = W;
     type Event = ();
-
-    const OBSERVES: bool = OBSERVES;
 
     fn device(&self) -> DeviceSpec {
         self.spec
@@ -245,9 +227,5 @@ impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Backend for Fake<T, W
             Some(hook) => hook(self),
             None => self.complete_all(),
         }
-    }
-
-    fn observe(&self, transition: Transition) {
-        self.transitions.lock().expect("nothing panics with it").push(transition);
     }
 }

@@ -152,12 +152,7 @@ impl Graph {
         (engine, semaphores)
     }
 
-    pub(crate) fn submit(
-        &self,
-        engine: &Engine<SoftBackend>,
-        semaphores: &[Semaphore],
-        number: usize,
-    ) -> Ticket {
+    pub(crate) fn submit(&self, engine: &Engine<SoftBackend>, semaphores: &[Semaphore], number: usize) {
         let node = &self.nodes[number];
         let points = |points: &[GraphPoint]| -> Vec<(Semaphore, u64)> {
             points.iter().map(|&(semaphore, value)| (semaphores[semaphore].clone(), value)).collect()
@@ -173,7 +168,7 @@ impl Graph {
             }
             _ => Action::Queue(Job::new(tag)),
         };
-        engine.submit(node.affinity, &points(&node.waits), &points(&node.signals), action).unwrap().ticket
+        engine.submit(node.affinity, &points(&node.waits), &points(&node.signals), action).unwrap();
     }
 
     /// For each operation, the operations that must have run before it: for each wait the one that brings the
@@ -260,8 +255,8 @@ impl Graph {
 
 /// Fails the test unless every operation has ended and every event is idle.
 pub(crate) fn assert_idle(engine: &Engine<SoftBackend>, name: &str) {
-    let occupancy = engine.occupancy();
+    let counts = engine.counts();
     assert_eq!(engine.backend().violations(), 0, "{name}: an event was recycled under a waiting queue");
-    assert_eq!(occupancy.operations, 0, "{name}: operations are left behind: {occupancy:?}");
-    assert_eq!(occupancy.events, occupancy.idle_events, "{name}: an event has leaked");
+    assert_eq!(counts.operations, 0, "{name}: operations are left behind: {counts:?}");
+    assert_eq!(counts.events, counts.idle_events, "{name}: an event has leaked");
 }

@@ -4,8 +4,7 @@
 //! (rules S2, S3, S6, S10, S13).
 
 use crate::rig::{Devices, Job, LIMIT, Moment, TestEngine, broken, device, gone, within};
-use hal_semaphore::backend::{NativeWaits, Transition, WaitClass};
-use hal_semaphore::testing::{self, SoftBackend};
+use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::*;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -95,34 +94,6 @@ fn request_to_an_engine_that_is_shut_down_is_refused_for_that() {
     let nothing: [(Semaphore, u64); 0] = [];
     let refused = rig.engine.submit(Affinity(0), &nothing, &nothing, Action::Barrier).unwrap_err();
     assert!(matches!(refused.error, SubmitError::ShutDown), "{}", refused.error);
-}
-
-/// A queue waits natively for the second of two signals of another queue. A later wait for the first costs
-/// nothing, and names the first: the smallest signal that is enough counts (S6).
-#[test]
-fn wait_that_is_dominated_names_the_smallest_signal_that_is_enough() {
-    let engine = Engine::new(SoftBackend::new(testing::device(2))).unwrap();
-    let x = Semaphore::new(&engine, 0).unwrap();
-    let submit = |queue, waits: &[(Semaphore, u64)], signals: &[(Semaphore, u64)]| {
-        let job = Action::Queue(testing::Job::new(0));
-        engine.submit(Affinity::queue(queue), waits, signals, job).unwrap()
-    };
-    submit(1, &[], &[(x.clone(), 1)]);
-    submit(1, &[], &[(x.clone(), 2)]);
-    assert_eq!(submit(0, &[(x.clone(), 2)], &[]).waits.native, 1);
-    engine.backend().take_transitions();
-    assert_eq!(submit(0, &[(x, 1)], &[]).waits.ordered, 1);
-    let producers: Vec<u64> = engine
-        .backend()
-        .take_transitions()
-        .iter()
-        .filter_map(|transition| match transition {
-            Transition::Wait { class: WaitClass::Dominated { producer }, .. } => Some(producer.epoch),
-            _ => None,
-        })
-        .collect();
-    assert!(!producers.is_empty() && producers.iter().all(|&epoch| epoch == 1), "{producers:?}");
-    engine.backend().run_until_idle();
 }
 
 /// While the host tries an early action, one of the two timelines that it waits for fails. The operation fails

@@ -198,7 +198,7 @@ fn callback_that_waits_for_the_host_ends() {
         });
         std::thread::scope(|scope| {
             scope.spawn(|| a.signal(1).unwrap());
-            eventually("the callback waits", || rig.engine.occupancy().host_waits == 1);
+            eventually("the callback waits", || rig.engine.counts().host_waits == 1);
             b.signal(1).unwrap();
         });
         assert!(receiver.recv().unwrap());
@@ -219,7 +219,7 @@ fn callback_that_panics_affects_nothing_else() {
         rig.run_until_idle();
         assert_eq!(receiver.recv().unwrap(), 1);
         eventually("the next job has ended", || y.query().unwrap() == 1);
-        eventually("the panic has been counted", || rig.engine.stats().panics == 1);
+        eventually("the panic has been counted", || rig.engine.counts().panics == 1);
         assert!(rig.engine.lost().is_none());
         assert_eq!(rig.reclaimed(), [1, 2]);
     });

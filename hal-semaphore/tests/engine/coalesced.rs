@@ -50,8 +50,8 @@ impl Gated {
 
     fn mark(&self) {
         self.rig.barrier(0, &[(&self.consumed, 1)], &[(&self.barrier, 1)]);
-        let placed = self.rig.marker(0, &[(&self.barrier, 1)], &[(&self.marker, 1)], 3);
-        assert_eq!(placed.waits.blocked, 0, "the device knows its order without the host");
+        let waits = self.rig.waits(|rig| rig.marker(0, &[(&self.barrier, 1)], &[(&self.marker, 1)], 3));
+        assert_eq!(waits.blocked, 0, "the device knows its order without the host");
     }
 
     fn all(&self) -> [&Semaphore; 4] {
@@ -168,8 +168,8 @@ fn consumer_of_a_gated_coalesced_marker_runs_at_once_and_ends_last() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         let end = gated.rig.semaphore();
-        let placed = gated.rig.job(2, &[(&gated.marker, 1)], &[(&end, 1)], 4);
-        assert_eq!(placed.waits.blocked, 0, "{native_waits:?}, markers before the report: {before_report}");
+        let waits = gated.rig.waits(|rig| rig.job(2, &[(&gated.marker, 1)], &[(&end, 1)], 4));
+        assert_eq!(waits.blocked, 0, "{native_waits:?}, markers before the report: {before_report}");
         assert!(gated.rig.step(2) && gated.rig.report(2));
         gated.assert_unseen();
         assert_eq!(end.query().unwrap(), 0);

@@ -50,10 +50,10 @@ fn impossible_reports_are_refused() {
 fn bad_submissions_are_refused_and_change_nothing() {
     let engine = Fake::new(device(3)).start();
     let live = Semaphore::new(&engine, 0).unwrap();
-    let before = (engine.occupancy(), engine.stats());
+    let before = engine.counts();
     let refuse = |affinity, waits: &[(Semaphore, u64)], signals: &[(Semaphore, u64)]| {
         let refused = engine.submit(affinity, waits, signals, Action::Queue(())).unwrap_err();
-        assert_eq!((engine.occupancy(), engine.stats()), before);
+        assert_eq!(engine.counts(), before);
         refused.error
     };
     let any = Affinity::ANY;
@@ -131,7 +131,7 @@ fn wait_for_a_semaphore_that_is_dropped_fails_as_abandoned() {
     drop(waits);
     let failure = y.query().unwrap_err();
     assert_eq!((failure.code(), failure.origin()), (Code::Aborted, Origin::Abandoned));
-    assert_eq!(engine.occupancy().operations, 0);
+    assert_eq!(engine.counts().operations, 0);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn lost_device_fails_its_work_and_that_of_no_other_engine() {
     assert_eq!(z.query().unwrap(), 1);
     assert!(other.lost().is_none());
     assert_eq!(engine.backend().reclaimed().len(), 3);
-    assert_eq!(engine.occupancy().operations, 0);
+    assert_eq!(engine.counts().operations, 0);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn deadline_of_a_wait_is_read_from_its_clock() {
         clock.advance(Duration::from_secs(1));
         assert!(matches!(waiter.join().unwrap(), Err(WaitError::DeadlineExceeded)));
     });
-    assert_eq!((clock.sleepers(), engine.occupancy().host_waits), (0, 0));
+    assert_eq!((clock.sleepers(), engine.counts().host_waits), (0, 0));
     let none: [(Semaphore, u64); 0] = [];
     assert!(matches!(engine.wait(WaitMode::Any, &none, &clock, None), Err(WaitError::Empty)));
     engine.wait(WaitMode::All, &none, &clock, None).unwrap();

@@ -92,7 +92,7 @@ fn wait_for_a_timeline_without_subscription_fails() {
     setup.submit(&[(bad, 1)], &[(y.clone(), 1)], Action::Queue(1));
     eventually("the operation has failed", || y.failure().is_some());
     eventually("its work is reclaimed", || setup.engine.backend().reclaimed() == 1);
-    assert_eq!((setup.engine.occupancy().operations, setup.engine.stats().panics), (0, 1));
+    assert_eq!((setup.engine.counts().operations, setup.engine.counts().panics), (0, 1));
     assert!(setup.engine.lost().is_none(), "the device has nothing to do with it");
 }
 
@@ -118,7 +118,7 @@ fn foreign_wait_is_released_by_its_subscriber() {
         // Late, twice, and after the wait: harmless.
         subscriber.notify(Ok(4));
         subscriber.notify(Err(broken("late")));
-        assert_eq!(setup.engine.occupancy().operations, 0);
+        assert_eq!(setup.engine.counts().operations, 0);
     }
 }
 
@@ -304,7 +304,7 @@ fn dropped_deferred_callbacks_still_run() {
         setup.submit(&[], &[(x.clone(), 1)], Action::Barrier);
         setup.engine.backend().deferred.lock().unwrap().clear();
         setup.submit(&[(x.clone(), 1)], &[(x.clone(), 2)], Action::Barrier);
-        assert_eq!((x.value(), setup.engine.occupancy().operations), (2, 0));
+        assert_eq!((x.value(), setup.engine.counts().operations), (2, 0));
     });
 }
 

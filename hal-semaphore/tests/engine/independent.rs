@@ -168,11 +168,11 @@ impl CardSetup {
         waits: &[(&Semaphore, u64)],
         signals: &[(&Semaphore, u64)],
         action: Action<u32>,
-    ) -> Placement {
+    ) {
         let owned = |points: &[(&Semaphore, u64)]| -> Vec<_> {
             points.iter().map(|&(semaphore, value)| (semaphore.clone(), value)).collect()
         };
-        self.0.submit(Affinity::queue(queue), &owned(waits), &owned(signals), action).unwrap()
+        self.0.submit(Affinity::queue(queue), &owned(waits), &owned(signals), action).unwrap();
     }
 
     fn completer(&self) -> &Completer {
@@ -306,15 +306,15 @@ fn signal_that_is_named_twice_is_waited_for_by_the_event_that_is_recorded() {
     gate.signal(1).unwrap();
     assert_eq!(x.query().unwrap(), 4);
     setup.card().state().takes.clear();
-    assert_eq!(setup.submit(1, &[(&x, 5)], &[], Action::Queue(3)).waits.native, 1);
+    setup.submit(1, &[(&x, 5)], &[], Action::Queue(3));
     let state = setup.card().state();
     let named = |queue: usize, name| state.queues[queue].iter().find(|job| job.name == name).unwrap();
     assert!(named(0, 1).event.is_some());
     assert_eq!(named(1, 3).waits[0].event, named(0, 1).event);
     drop(state);
     while setup.step(0) | setup.step(1) {}
-    let occupancy = setup.0.occupancy();
-    assert_eq!((occupancy.operations, occupancy.events), (0, occupancy.idle_events));
+    let counts = setup.0.counts();
+    assert_eq!((counts.operations, counts.events), (0, counts.idle_events));
 }
 
 /// An operation signals a timeline of its engine and one of another. A callback on the first waits for the
@@ -493,7 +493,7 @@ fn queue_kept_full_by_another_resumes_when_that_has_ended() {
     setup.report(1, effect);
     setup.report(0, cause);
     assert!(setup.step(1), "the device is idle, and a job is left");
-    assert_eq!(setup.0.occupancy().operations, 0);
+    assert_eq!(setup.0.counts().operations, 0);
 }
 
 /// An operation's dependency has failed, and so has the operation by itself. Its signals fail with its own
@@ -537,18 +537,17 @@ fn reason_for_a_refusal_outlives_the_loss_of_the_device() {
 fn failure_after_the_value_spares_waits_not_released_yet() {
     const MANY: u64 = 500;
     let setup = CardSetup::new(1, NativeWaits::None, 9);
-    let x = setup.semaphore();
+    let (x, ended) = (setup.semaphore(), setup.semaphore());
     setup.card().state().when_run = Some(Box::new({
         let x = x.clone();
         move || assert!(x.fail(Failure::new(Code::Aborted, "after the value")))
     }));
-    for _ in 0..MANY {
-        setup.submit(0, &[(&x, 1)], &[], Action::Host(1));
+    for number in 1..=MANY {
+        setup.submit(0, &[(&x, 1)], &[(&ended, number)], Action::Host(1));
     }
     x.signal(1).unwrap();
     assert!(x.query().is_err());
-    let stats = setup.0.stats();
-    assert_eq!((stats.succeeded, stats.failed), (MANY, 0));
+    assert_eq!(ended.query().unwrap(), MANY);
 }
 
 /// A shutdown ends an operation, and the callback of that takes longer than the shutdown may. It says at its limit that

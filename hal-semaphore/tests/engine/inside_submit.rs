@@ -254,7 +254,7 @@ fn panic_while_an_event_is_made_loses_the_device() {
         rig.once(Moment::EventCreation, |_| panic!("the driver panics"));
         rig.job(0, &[], &[(&x, 1)], 1);
         let cause = rig.engine.lost().expect("the device is lost");
-        assert_eq!((cause.code(), rig.engine.stats().panics), (Code::Internal, 1));
+        assert_eq!((cause.code(), rig.engine.counts().panics), (Code::Internal, 1));
         assert!(x.query().unwrap_err().same_root(&cause));
         rig.assert_idle();
     });

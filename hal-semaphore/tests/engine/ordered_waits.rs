@@ -15,7 +15,7 @@ fn failure_reaches_each_of_many_operations_whose_wait_was_satisfied_by_order() {
         let rig = TestEngine::new(1, NativeWaits::None);
         let [x, y, z] = rig.semaphores();
         for id in 0..count {
-            assert_eq!(rig.job(0, &[(&x, 1), (&y, 1)], &[(&z, id + 1)], id + 10).waits.blocked, 2);
+            assert_eq!(rig.waits(|rig| rig.job(0, &[(&x, 1), (&y, 1)], &[(&z, id + 1)], id + 10)).blocked, 2);
         }
         let cause = broken("x");
         rig.job(0, &[], &[(&x, 1)], 1);

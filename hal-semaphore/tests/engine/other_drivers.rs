@@ -87,7 +87,7 @@ fn submission_during_which_the_engine_is_shut_down_is_refused() {
     let refused = setup.0.submit(Affinity::ANY, &[(x, 1)], &[(y.clone(), 1)], Action::Queue(()));
     assert!(matches!(refused, Err(Refused { error: SubmitError::ShutDown, action: Action::Queue(()) })));
     assert_eq!(y.registered().query().unwrap(), 0, "a submission that is refused has changed nothing");
-    assert_eq!(setup.0.occupancy().operations, 0);
+    assert_eq!(setup.0.counts().operations, 0);
 }
 
 /// The other driver panics when its value is read. Whatever happens to that submission, its waits do not affect

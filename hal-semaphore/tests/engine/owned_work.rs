@@ -155,7 +155,7 @@ impl Setup {
         for (id, own) in self.signals.iter().enumerate() {
             eventually(&format!("job {id} has ended"), || own.query().map_or(true, |value| value == 1));
         }
-        eventually("nothing is left", || self.engine.occupancy().operations == 0);
+        eventually("nothing is left", || self.engine.counts().operations == 0);
         self.state().taken.iter_mut().for_each(VecDeque::clear);
         eventually("no work is left", || self.live.load(Ordering::SeqCst) == 0);
         let state = self.state();
@@ -201,7 +201,7 @@ fn returned_work_is_reclaimed_however_its_wait_for_capacity_ends() {
                 match end {
                     "shut down" => {
                         let _ = setup.engine.shut_down(&SystemClock::new(), LIMIT / 50, LIMIT / 50);
-                        assert_eq!(setup.engine.occupancy().operations, 2, "what the device has is its own");
+                        assert_eq!(setup.engine.counts().operations, 2, "what the device has is its own");
                         setup.end_all();
                     }
                     _ => setup.engine.backend().completer().lose(gone()).unwrap(),

@@ -23,7 +23,7 @@ fn lost_device_is_not_polled() {
     };
     assert_eq!(ask(), 1);
     engine.backend().completer().lose(gone()).unwrap();
-    assert_eq!((ask(), engine.occupancy().operations), (0, 0));
+    assert_eq!((ask(), engine.counts().operations), (0, 0));
 }
 
 /// The last handle on an engine is dropped while its device has a job. The device is aborted, and keeps the

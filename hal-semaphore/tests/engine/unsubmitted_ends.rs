@@ -119,7 +119,7 @@ fn shutdown_while_an_operation_is_done_early_ends_it() {
         });
         rig.submit(0, &[(&x, 1)], &[(&y, 1)], Action::Early(Job::new(2)));
         assert!(y.query().is_err());
-        assert_eq!(rig.engine.occupancy().operations, 1);
+        assert_eq!(rig.engine.counts().operations, 1);
         rig.run_until_idle();
         assert_eq!(rig.reclaimed(), [2, 1]);
         rig.assert_idle();
@@ -185,7 +185,7 @@ fn host_operation_of_a_lost_device_ends_once() {
         assert!(y.query().is_err(), "blocked work does not wait for the host");
         task.finish(result);
         drop(job);
-        eventually("the host operation has ended", || rig.engine.occupancy().operations == 0);
+        eventually("the host operation has ended", || rig.engine.counts().operations == 0);
         assert!(x.query().is_err());
     }
 }
@@ -360,9 +360,9 @@ fn host_operations_are_counted_while_they_run() {
     let rig = TestEngine::new(1, NativeWaits::None);
     let x = rig.semaphore();
     rig.submit(0, &[], &[(&x, 1)], Action::Host(Job::new(1)));
-    assert_eq!(rig.engine.occupancy().running, 1);
+    assert_eq!(rig.engine.counts().running, 1);
     rig.run_until_idle_with_host();
-    assert_eq!((x.query().unwrap(), rig.engine.occupancy().running), (1, 0));
+    assert_eq!((x.query().unwrap(), rig.engine.counts().running), (1, 0));
 }
 
 /// A queue with more operations than one round fails is shut down while another thread makes an event for the

@@ -75,5 +75,5 @@ fn callback_that_becomes_due_while_a_wait_ends_runs_on_another_thread() {
 fn wait_ends_although_another_driver_panics_when_its_subscription_ends() {
     let engine = unpolled();
     wait_in_vain(&engine, || panic!("the other driver panics"));
-    assert_eq!(engine.stats().panics, 1);
+    assert_eq!(engine.counts().panics, 1);
 }

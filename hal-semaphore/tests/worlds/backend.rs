@@ -8,8 +8,7 @@ use crate::ledger::{Cleaning, Ledger, OperationKind, place};
 use crate::plan::Abort;
 use crate::world::{CallSite, World};
 use hal_semaphore::backend::{
-    Backend, Batch, Completer, DeviceSpec, Ended, HostTask, NativeWaits, Submission, Submitted, Transition,
-    WaitClass,
+    Backend, Batch, Completer, DeviceSpec, Ended, HostTask, NativeWaits, Submission, Submitted,
 };
 use hal_semaphore::{Code, DeferredCallbacks, Failure, Origin, QueueId, Semaphore};
 use std::sync::{Arc, PoisonError, Weak};
@@ -215,8 +214,6 @@ impl Backend for Gpu {
     type Work = Job;
     type Event = Event;
 
-    const OBSERVES: bool = true;
-
     fn device(&self) -> DeviceSpec {
         self.machine.spec
     }
@@ -415,36 +412,5 @@ impl Backend for Gpu {
             }
         }
         self.meddle(CallSite::Abort);
-    }
-
-    fn observe(&self, transition: Transition) {
-        if let Transition::Queued { ticket, .. } = transition {
-            self.ledger.book().queued.insert((self.engine, ticket));
-        }
-        if let Transition::Wait { ticket, timeline, value, class } = transition {
-            let wait = (self.engine, ticket, timeline, value);
-            let mut book = self.ledger.book();
-            match class {
-                WaitClass::Blocked => drop(book.blocked_waits.insert(wait)),
-                WaitClass::SameQueue { .. } if book.blocked_waits.remove(&wait) => {
-                    book.satisfied_while_blocked += 1
-                }
-                _ => {}
-            }
-        }
-        if let Transition::Ended { ticket, outcome, .. } = transition {
-            let mut book = self.ledger.book();
-            let ends = book.ended.entry((self.engine, ticket)).or_default();
-            ends.push(outcome);
-            let times = ends.len();
-            drop(book);
-            self.moved();
-            if times > 1 {
-                self.ledger.alarm("ended-twice", || format!("{ticket:?} ended {times} times"));
-            }
-        }
-        if one_in(16) {
-            self.meddle(CallSite::Observe);
-        }
     }
 }

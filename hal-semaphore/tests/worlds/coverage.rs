@@ -6,7 +6,7 @@ use crate::world::World;
 use hal_semaphore::Origin;
 use std::sync::Mutex;
 
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 16] = [
     "operations",
     "refused",
     "succeeded",
@@ -22,15 +22,14 @@ const NAMES: [&str; 17] = [
     "done early",
     "coalesced",
     "cleaned up",
-    "ordered while blocked",
     "devices lost during an accepted submission",
 ];
 
-static TOTAL: Mutex<[u64; 17]> = Mutex::new([0; 17]);
+static TOTAL: Mutex<[u64; 16]> = Mutex::new([0; 16]);
 
 /// Adds a world that has ended.
 pub(crate) fn add(world: &World) {
-    let mut counts = [0; 17];
+    let mut counts = [0; 16];
     let book = world.ledger.book();
     for (op, operation) in book.operations.iter().enumerate() {
         counts[0] += 1;
@@ -51,12 +50,11 @@ pub(crate) fn add(world: &World) {
         };
         counts[at] += 1;
     }
-    counts[15] += book.satisfied_while_blocked;
-    counts[16] += book.lost_while_taking;
+    counts[15] += book.lost_while_taking;
     drop(book);
     for engine in &world.engines {
-        let stats = engine.stats();
-        let waits = [stats.same_queue, stats.dominated, stats.native, stats.blocked];
+        let seen = engine.counts();
+        let waits = [seen.same_queue, seen.dominated, seen.native, seen.blocked];
         counts.iter_mut().skip(8).zip(waits).for_each(|(count, more)| *count += more);
     }
     let mut total = TOTAL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -208,7 +208,7 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
         || is_idle(world),
         "not-at-rest",
         || {
-            let occupancy: Vec<_> = world.engines.iter().map(hal_semaphore::Engine::occupancy).collect();
+            let counts: Vec<_> = world.engines.iter().map(hal_semaphore::Engine::counts).collect();
             let book = ledger.book();
             let open: Vec<_> = book
                 .operations
@@ -216,7 +216,7 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
                 .enumerate()
                 .filter(|&(op, operation)| operation.accepted.is_some() && book.outcome(op).is_none())
                 .collect();
-            format!("everything was signalled and has ended: {occupancy:?} {open:#?}")
+            format!("everything was signalled and has ended: {counts:?} {open:#?}")
         },
     );
     if !ledger.is_alarmed() {
@@ -227,7 +227,7 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
     }
     crate::coverage::add(world);
     for engine in &world.engines {
-        let panics = engine.stats().panics;
+        let panics = engine.counts().panics;
         if panics > 0 {
             ledger.alarm("panic", || format!("{panics} panics inside an engine"));
         }
@@ -253,7 +253,7 @@ fn is_idle(world: &World) -> bool {
     ended
         && called
         && world.engines.iter().zip(abandoned).all(|(engine, abandoned)| {
-            let now = engine.occupancy();
+            let now = engine.counts();
             now.operations == abandoned
                 && now.in_flight + now.running + now.host_waits == 0
                 && (abandoned > 0 || now.events == now.idle_events)

@@ -5,8 +5,8 @@
 //! A stamp is taken before its action can have an effect, so that a cause always has a smaller stamp than its
 //! effect, whichever threads they happen on.
 
-use hal_semaphore::{Failure, Point, Ticket, TimelineKey};
-use std::collections::{HashMap, HashSet};
+use hal_semaphore::{Failure, Point, Semaphore};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -47,7 +47,9 @@ pub(crate) struct OperationFacts {
     /// When `submit` returned; nothing if it refused, or has not returned.
     pub(crate) accepted: Option<u64>,
     pub(crate) refused: bool,
-    pub(crate) ticket: Option<Ticket>,
+    /// A semaphore that it signals at its end, if its work does not say how that was: the work of a host operation is
+    /// not reclaimed, and a barrier has none.
+    pub(crate) end: Option<Semaphore>,
     /// The failures that the world gave it: by its work, its device, its host task.
     pub(crate) given: Vec<Failure>,
     /// Its failing work ran, or was refused: it can no longer succeed.
@@ -122,17 +124,10 @@ pub(crate) struct Book {
     pub(crate) operations: Vec<OperationFacts>,
     pub(crate) timelines: Vec<TimelineFacts>,
     pub(crate) callbacks: Vec<CallbackFacts>,
-    pub(crate) ended: HashMap<(usize, Ticket), Vec<Result<(), Failure>>>,
-    /// Operations that have been queued.
-    pub(crate) queued: HashSet<(usize, Ticket)>,
     /// The engines whose devices are gone.
     pub(crate) losses: HashMap<usize, Loss>,
     /// When the shutdown of each engine began.
     pub(crate) closing: Vec<Option<u64>>,
-    /// Waits that blocked an operation when it was submitted.
-    pub(crate) blocked_waits: HashSet<(usize, Ticket, Option<TimelineKey>, u64)>,
-    /// How many of those were left to the order of their queue when the operation went to it.
-    pub(crate) satisfied_while_blocked: u64,
     /// How often a device took all that it was given, and was lost before it had answered.
     pub(crate) lost_while_taking: u64,
     /// The last epoch of each queue whose report has begun.
@@ -141,15 +136,15 @@ pub(crate) struct Book {
 
 impl Book {
     /// How an accepted operation ended, if it has.
-    pub(crate) fn outcome(&self, number: usize) -> Option<&Result<(), Failure>> {
+    pub(crate) fn outcome(&self, number: usize) -> Option<Result<(), Failure>> {
         let operation = &self.operations[number];
-        self.ended.get(&(operation.engine, operation.ticket?))?.first()
-    }
-
-    /// True if an accepted operation has been queued.
-    pub(crate) fn was_queued(&self, number: usize) -> bool {
-        let operation = &self.operations[number];
-        operation.ticket.is_some_and(|ticket| self.queued.contains(&(operation.engine, ticket)))
+        operation.accepted?;
+        let by_signal = || match operation.end.as_ref()?.query() {
+            Ok(0) => None,
+            Ok(_) => Some(Ok(())),
+            Err(failure) => Some(Err(failure)),
+        };
+        operation.reclaimed.clone().or_else(by_signal)
     }
 
     /// True if an accepted operation waits forever by the program's own fault: for a semaphore that the program has

@@ -36,7 +36,7 @@ impl World {
                 signalled >= value
                     && match signaller {
                         Signaller::Host { .. } => true,
-                        Signaller::Operation(by) => book.outcome(by).is_some_and(Result::is_ok),
+                        Signaller::Operation(by) => book.outcome(by).is_some_and(|outcome| outcome.is_ok()),
                     }
             };
             matches!(states[semaphore], Some(Err(_)))
@@ -158,15 +158,15 @@ impl Judge<'_> {
             self.alarm("outcome-differs", || format!("operation {op}: {outcome:?} and {reclaimed:?}"));
         }
         if operation.kind == OperationKind::Cleanup {
-            self.cleaning(op, operation, outcome);
+            self.cleaning(op, operation, &outcome);
         }
-        match outcome {
+        match &outcome {
             Ok(()) => self.success(op, operation),
             Err(failure) => self.failure(op, operation, failure),
         }
         for &(semaphore, value) in &operation.signals {
             let Some(handle) = &self.handles[semaphore] else { continue };
-            match (handle.query(), outcome) {
+            match (handle.query(), &outcome) {
                 (Err(_), _) => {}
                 (Ok(now), Ok(())) if now >= value => {}
                 (Ok(now), _) => self.alarm("signal-lost", || {
@@ -176,22 +176,24 @@ impl Judge<'_> {
         }
     }
 
-    /// S5: an operation that fails before it is queued is cleaned up for its failure. A queued one may be if
-    /// its whole queue ends, and no other is.
+    /// S5: an operation that fails before it is queued is cleaned up for its failure, and no other that fails, unless its
+    /// whole queue ends. Whether it was queued is not seen from outside; it was not if nothing could signal a wait.
     fn cleaning(&self, op: usize, operation: &OperationFacts, outcome: &Result<(), Failure>) {
-        let ordered = self.book.was_queued(op);
-        let all_end =
-            self.book.closing[operation.engine].is_some() || self.book.lost_at(operation.engine).is_some();
-        let may = !ordered || all_end;
+        let may_be_ordered = operation.waits.iter().all(|&(semaphore, value)| {
+            let line = &self.book.timelines[semaphore];
+            line.initial >= value || line.signallers.iter().any(|&(signalled, _)| signalled >= value)
+        });
         let is_right = match (&operation.cleaning, outcome) {
             (None, Ok(())) => true,
-            (None, Err(_)) => ordered,
+            (None, Err(_)) => may_be_ordered,
             (Some(_), Ok(())) => false,
-            (Some(cleaning), Err(failure)) => cleaning.is_over && may && cleaning.why.same_root(failure),
+            (Some(cleaning), Err(failure)) => cleaning.is_over && cleaning.why.same_root(failure),
         };
         if !is_right {
             self.alarm("cleaned", || {
-                format!("operation {op} ended with {outcome:?}, ordered: {ordered}: {operation:?}")
+                format!(
+                    "operation {op} ended with {outcome:?}, may be ordered: {may_be_ordered}: {operation:?}"
+                )
             });
         }
     }
@@ -241,7 +243,9 @@ impl Judge<'_> {
                     signalled >= value
                         && match signaller {
                             Signaller::Host { .. } => true,
-                            Signaller::Operation(by) => self.book.outcome(by).is_some_and(Result::is_ok),
+                            Signaller::Operation(by) => {
+                                self.book.outcome(by).is_some_and(|outcome| outcome.is_ok())
+                            }
                         }
                 });
             if !fulfilled {
@@ -374,7 +378,7 @@ impl Judge<'_> {
             for (op, operation) in self.book.operations.iter().enumerate() {
                 if let Some(Err(failure)) = self.book.outcome(op)
                     && operation.engine == engine
-                    && self.is_cause_of_loss(engine, failure)
+                    && self.is_cause_of_loss(engine, &failure)
                     && !failure.same_root(&cause)
                 {
                     self.alarm("loss-cause", || {

@@ -109,6 +109,9 @@ impl World {
         let refusable = matches!(kind, OperationKind::Queue | OperationKind::Marker | OperationKind::Early);
         let refused = (refusable && one_in(2 * self.plan.failing)).then(|| failure.clone());
         let given = fails.iter().chain(&refused).cloned().collect();
+        let end = (!matches!(kind, OperationKind::Queue | OperationKind::Marker))
+            .then(|| Semaphore::new(&self.engines[engine], 0).unwrap());
+        let ends = end.clone().map(|end| (end, 1));
         book.operations.push(OperationFacts {
             engine,
             kind,
@@ -119,7 +122,7 @@ impl World {
             on_lost,
             accepted: None,
             refused: false,
-            ticket: None,
+            end,
             given,
             spoiled: false,
             task_dropped: false,
@@ -159,25 +162,16 @@ impl World {
         });
         let waits: Vec<(Semaphore, u64)> =
             waits.into_iter().map(|((_, value), handle)| (handle, value)).collect();
-        let signals: Vec<(Semaphore, u64)> =
-            signalled.into_iter().zip(signals).map(|((_, handle), (_, value))| (handle, value)).collect();
+        let own = signalled.into_iter().zip(signals).map(|((_, handle), (_, value))| (handle, value));
+        let signals: Vec<(Semaphore, u64)> = own.chain(ends).collect();
         let within = Within::new(&SUBMITTING);
         let answer = self.engines[engine].submit(Affinity(affinity), &waits, &signals, action);
         drop(within);
-        self.ledger.note(|| format!("submitted {number}: {:?}", answer.as_ref().map(|placed| placed.queue)));
+        self.ledger.note(|| format!("submitted {number}: {answer:?}"));
         match answer {
-            Ok(placed) => {
+            Ok(()) => {
                 let stamp = self.ledger.stamp();
-                let mut book = self.ledger.book();
-                let operation = &mut book.operations[number];
-                operation.accepted = Some(stamp);
-                operation.ticket = Some(placed.ticket);
-                drop(book);
-                if affinity & (1 << placed.queue.index()) == 0 {
-                    self.ledger.alarm("wrong-queue", || {
-                        format!("operation {number} was placed on {}", placed.queue)
-                    });
-                }
+                self.ledger.book().operations[number].accepted = Some(stamp);
             }
             Err(refused) => self.was_refused(number, engine, refused.error, refused.action),
         }

@@ -23,7 +23,6 @@ pub(crate) enum CallSite {
     Reclaim,
     Poll,
     Abort,
-    Observe,
     Callback,
 }
 
@@ -212,7 +211,7 @@ impl World {
             line.given.is_empty() && !line.signallers.iter().any(|&(_, by)| is_other(by))
         };
         let closing = book.closing[book.operations[op].engine].is_some();
-        let ended = book.outcome(op).is_some();
+        let ended = book.outcome(op).is_some() && !closing;
         let wrong = |(semaphore, failure): &(usize, Failure)| {
             is_alone(*semaphore) && !(closing && failure.same_root(why))
         };
