@@ -462,7 +462,7 @@ fn callback_deep_inside_others_is_left_no_work_of_a_queue() {
                             std::hint::spin_loop();
                         }
                         seen = round.load(Ordering::SeqCst);
-                        (0..20).for_each(|_| _ = rig.barrier(0, &[], &[]));
+                        (0..20).for_each(|_| rig.barrier(0, &[], &[]));
                     }
                 });
             }

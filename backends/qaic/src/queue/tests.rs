@@ -96,11 +96,7 @@ fn queue_ids() -> Vec<QueueId> {
         type Event = ();
 
         fn device(&self) -> DeviceSpec {
-            DeviceSpec {
-                queues: QUEUES,
-                native_waits: NativeWaits::None,
-                completion: Completion::Callback,
-            }
+            DeviceSpec { queues: QUEUES, native_waits: NativeWaits::None, completion: Completion::Callback }
         }
 
         fn submit(
