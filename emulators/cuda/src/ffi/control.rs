@@ -13,7 +13,7 @@ use std::sync::Once;
 /// # Safety
 /// The text has a zero at its end.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn emulator_cuda_control(text: *const c_char) -> i32 {
+unsafe extern "C" fn emulator_cuda_control(text: *const c_char) -> i32 {
     // SAFETY: the caller's promise.
     let Ok(text) = unsafe { CStr::from_ptr(text) }.to_str() else { return 1 };
     match text {
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn emulator_cuda_control(text: *const c_char) -> i32 {
 /// # Safety
 /// The text has a zero at its end.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn emulator_cuda_count(name: *const c_char) -> u64 {
+unsafe extern "C" fn emulator_cuda_count(name: *const c_char) -> u64 {
     // SAFETY: the caller's promise.
     let Ok(name) = unsafe { CStr::from_ptr(name) }.to_str() else { return 0 };
     match Rule::ALL.iter().find(|rule| rule.name() == name) {
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn emulator_cuda_count(name: *const c_char) -> u64 {
 /// # Safety
 /// `to` can be written for `size` bytes, or is null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn emulator_cuda_counts(to: *mut u8, size: usize) -> usize {
+unsafe extern "C" fn emulator_cuda_counts(to: *mut u8, size: usize) -> usize {
     let table = DRIVER.report.table();
     if !to.is_null() && size > 0 {
         for (at, byte) in table.bytes().take(size - 1).chain([0]).enumerate() {

@@ -13,35 +13,35 @@ use std::sync::Arc;
 /// Rows to copy: `CUDA_MEMCPY2D`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Copy2D {
+pub(super) struct Copy2D {
     /// The source.
-    pub from: Side2D,
+    pub(super) from: Side2D,
     /// The destination.
-    pub to: Side2D,
+    pub(super) to: Side2D,
     /// Bytes of a row.
-    pub width: usize,
+    pub(super) width: usize,
     /// How many.
-    pub height: usize,
+    pub(super) height: usize,
 }
 
 /// One side of it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Side2D {
+pub(super) struct Side2D {
     /// Bytes to skip.
-    pub x: usize,
+    pub(super) x: usize,
     /// Rows to skip.
-    pub y: usize,
+    pub(super) y: usize,
     /// The host's 1, the device's 2, either 4.
-    pub kind: u32,
+    pub(super) kind: u32,
     /// The address on the host.
-    pub host: u64,
+    pub(super) host: u64,
     /// The address on the device.
-    pub device: u64,
+    pub(super) device: u64,
     /// Not supported.
-    pub array: u64,
+    pub(super) array: u64,
     /// From one row to the next.
-    pub pitch: usize,
+    pub(super) pitch: usize,
 }
 
 const _: () = assert!(size_of::<Copy2D>() == 128);
@@ -136,7 +136,7 @@ pub(super) unsafe fn plane_async(call: Call, copy: *const Copy2D, stream: u64) -
 /// A value of some bytes in rows; `None` for the default stream, and the end is waited for.
 fn set(call: Call, to: u64, value: u32, bytes: u8, rows: Rows, stream: Option<u64>) -> Outcome {
     let (context, on) = call.stream(stream.unwrap_or(0))?;
-    if to % u64::from(bytes) != 0 || rows.to_pitch % usize::from(bytes) != 0 {
+    if !to.is_multiple_of(u64::from(bytes)) || !rows.to_pitch.is_multiple_of(usize::from(bytes)) {
         return Err(Error::INVALID_VALUE);
     }
     if rows.width == 0 || rows.height == 0 {

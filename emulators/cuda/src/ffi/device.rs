@@ -118,9 +118,8 @@ pub(super) unsafe fn bus(call: Call, text: *mut c_char, length: i32, device: i32
 pub(super) unsafe fn uuid(call: Call, uuid: *mut [u8; 16], device: i32) -> Outcome {
     call.driver.device(device)?;
     let mut bytes = *b"emulator-cuda-\0\0";
-    if let [.., last] = &mut bytes {
-        *last = u8::try_from(device).unwrap_or(0);
-    }
+    let [.., last] = &mut bytes;
+    *last = u8::try_from(device).unwrap_or(0);
     // SAFETY: the caller's promise.
     unsafe { put(uuid, bytes) }
 }

@@ -15,85 +15,85 @@ use std::sync::Arc;
 /// A launch: `CUDA_KERNEL_NODE_PARAMS`, as far as both of its forms go.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct KernelNode {
+pub(super) struct KernelNode {
     /// The function.
-    pub function: u64,
+    pub(super) function: u64,
     /// Blocks.
-    pub grid: [u32; 3],
+    pub(super) grid: [u32; 3],
     /// Threads of each.
-    pub block: [u32; 3],
+    pub(super) block: [u32; 3],
     /// Dynamic shared memory.
-    pub shared: u32,
+    pub(super) shared: u32,
     /// A pointer for each parameter.
-    pub parameters: *const *const c_void,
+    pub(super) parameters: *const *const c_void,
     /// Or all of them in a buffer.
-    pub extra: *const *const c_void,
+    pub(super) extra: *const *const c_void,
 }
 
 /// A copy: `CUDA_MEMCPY3D`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Copy3D {
+pub(super) struct Copy3D {
     /// The source.
-    pub from: Side3D,
+    pub(super) from: Side3D,
     /// The destination.
-    pub to: Side3D,
+    pub(super) to: Side3D,
     /// Bytes of a row.
-    pub width: usize,
+    pub(super) width: usize,
     /// Rows of a slice.
-    pub height: usize,
+    pub(super) height: usize,
     /// Slices.
-    pub depth: usize,
+    pub(super) depth: usize,
 }
 
 /// One side of it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Side3D {
+pub(super) struct Side3D {
     /// Bytes, rows, slices and levels to skip.
-    pub skip: [usize; 4],
+    pub(super) skip: [usize; 4],
     /// The host's 1, the device's 2, either 4.
-    pub kind: u32,
+    pub(super) kind: u32,
     /// The address on the host.
-    pub host: u64,
+    pub(super) host: u64,
     /// The address on the device.
-    pub device: u64,
+    pub(super) device: u64,
     /// Not supported.
-    pub array: u64,
+    pub(super) array: u64,
     /// Null.
-    pub reserved: u64,
+    pub(super) reserved: u64,
     /// From one row to the next.
-    pub pitch: usize,
+    pub(super) pitch: usize,
     /// Rows of a slice.
-    pub height: usize,
+    pub(super) height: usize,
 }
 
 /// A set: `CUDA_MEMSET_NODE_PARAMS`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct SetNode {
+pub(super) struct SetNode {
     /// Where.
-    pub to: u64,
+    pub(super) to: u64,
     /// From one row to the next.
-    pub pitch: usize,
+    pub(super) pitch: usize,
     /// The value.
-    pub value: u32,
+    pub(super) value: u32,
     /// Its bytes.
-    pub bytes: u32,
+    pub(super) bytes: u32,
     /// Values of a row.
-    pub width: usize,
+    pub(super) width: usize,
     /// Rows.
-    pub height: usize,
+    pub(super) height: usize,
 }
 
 /// A function of the program's: `CUDA_HOST_NODE_PARAMS`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct HostNode {
+pub(super) struct HostNode {
     /// The function.
-    pub function: Option<unsafe extern "C" fn(*mut c_void)>,
+    pub(super) function: Option<unsafe extern "C" fn(*mut c_void)>,
     /// Its argument.
-    pub data: *mut c_void,
+    pub(super) data: *mut c_void,
 }
 
 const _: () =

@@ -15,41 +15,41 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Where memory is: `CUmemLocation`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Location {
+pub(super) struct Location {
     /// A device is 1.
-    pub kind: i32,
+    pub(super) kind: i32,
     /// The device.
-    pub id: i32,
+    pub(super) id: i32,
 }
 
 /// What a pool is: `CUmemPoolProps`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Properties {
+pub(super) struct Properties {
     /// Pinned memory is 1.
-    pub allocation: i32,
+    pub(super) allocation: i32,
     /// Which handles other processes get.
-    pub handles: i32,
+    pub(super) handles: i32,
     /// Where.
-    pub location: Location,
+    pub(super) location: Location,
     /// Not used on this system.
-    pub security: *mut c_void,
+    pub(super) security: *mut c_void,
     /// The most that it has; 0 for as much as there is.
-    pub most: usize,
+    pub(super) most: usize,
     /// What for.
-    pub usage: u16,
+    pub(super) usage: u16,
     /// Zeros.
-    pub reserved: [u8; 54],
+    pub(super) reserved: [u8; 54],
 }
 
 /// Who may access: `CUmemAccessDesc`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Access {
+pub(super) struct Access {
     /// From where.
-    pub location: Location,
+    pub(super) location: Location,
     /// Nothing, reads, or both: 0, 1, 3.
-    pub flags: i32,
+    pub(super) flags: i32,
 }
 
 const _: () = assert!(size_of::<Properties>() == 88 && size_of::<Access>() == 12);

@@ -99,7 +99,7 @@ fn word(
     op: impl FnOnce(crate::driver::memory::Target) -> Op,
 ) -> Outcome {
     let (context, stream) = call.stream(stream)?;
-    if address % u64::from(bytes) != 0 {
+    if !address.is_multiple_of(u64::from(bytes)) {
         return Err(Error::INVALID_VALUE);
     }
     let target = call.driver.memory.target(&call.driver.report, address, u64::from(bytes))?;

@@ -3,8 +3,6 @@
 //! The functions: the name that `cuGetProcAddress` knows, since which version it has this form, the name that is
 //! exported, and the arguments. A name in brackets is exported too.
 
-#![expect(non_snake_case, reason = "the names are CUDA's")]
-
 use super::{context, copy, device, event, graph, memory, module, pool, stream};
 use std::ffi::{c_char, c_void};
 
@@ -28,10 +26,14 @@ macro_rules! export {
         /// # Safety
         /// Pointers point to what CUDA's header says.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> i32 {
+        unsafe extern "C" fn $symbol($($arg: $type),*) -> i32 {
             // SAFETY: the caller's promise.
             super::guard($name, |call| unsafe { $body(call, $($arg),*) })
         }
+    };
+    (@entry $entry:ident $name:literal $since:literal) => { None };
+    (@entry $entry:ident $name:literal $since:literal $also:ident) => {
+        Some($entry($name, $since, stringify!($also), $also as *const c_void))
     };
     ($($name:literal $since:literal $symbol:ident $arguments:tt $([$also:ident])? => $body:path;)*) => {
         $(
@@ -42,13 +44,14 @@ macro_rules! export {
         /// All functions.
         #[must_use]
         pub fn entries() -> Vec<Entry> {
-            let mut all = Vec::new();
-            $(
-                all.push(($name, $since, stringify!($symbol), $symbol as *const c_void));
-                $(all.push(($name, $since, stringify!($also), $also as *const c_void));)?
-            )*
-            let entry = |(name, since, symbol, address)| Entry { name, since, symbol, address };
-            all.into_iter().map(entry).collect()
+            let entry = |name, since, symbol, address| Entry { name, since, symbol, address };
+            let all = [
+                $(
+                    Some(entry($name, $since, stringify!($symbol), $symbol as *const c_void)),
+                    export!(@entry entry $name $since $($also)?),
+                )*
+            ];
+            all.into_iter().flatten().collect()
         }
     };
 }

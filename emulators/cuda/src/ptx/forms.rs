@@ -57,6 +57,7 @@ forms! {
         "div.rn.f32" | "div.full.f32" | "div.approx.f32" => DivF,
         "min.f32" => MinF, "max.f32" => MaxF, "min.NaN.f32" => MinNanF, "max.NaN.f32" => MaxNanF,
         "copysign.f32" => CopysignF,
+        "add.rz.f32" => AddRzF, "sub.rz.f32" => SubRzF, "mul.rz.f32" => MulRzF,
         "add.f16" | "add.rn.f16" => AddH, "sub.f16" | "sub.rn.f16" => SubH, "mul.f16" | "mul.rn.f16" => MulH,
         "min.f16" => MinH, "max.f16" => MaxH, "min.NaN.f16" => MinNanH, "max.NaN.f16" => MaxNanH,
         "add.bf16" | "add.rn.bf16" => AddB, "sub.bf16" | "sub.rn.bf16" => SubB, "mul.bf16" | "mul.rn.bf16" => MulB,
@@ -80,7 +81,8 @@ forms! {
     T32 {
         "mad.lo.s32" | "mad.lo.u32" => Mad, "mad.hi.u32" => MadHiU, "mad.hi.s32" => MadHiS,
         "mad.lo.s16" | "mad.lo.u16" => Mad16, "mad.wide.u16" => MadWideU16, "mad.wide.s16" => MadWideS16,
-        "fma.rn.f32" => FmaF, "fma.rn.f16" => FmaH, "fma.rn.bf16" => FmaB, "fma.rn.f16x2" => FmaH2,
+        "fma.rn.f32" => FmaF, "fma.rz.f32" => FmaRzF, "fma.rn.f16" => FmaH, "fma.rn.bf16" => FmaB,
+        "fma.rn.f16x2" => FmaH2,
         "bfe.u32" => BfeU, "bfe.s32" => BfeS,
         "shf.l.wrap.b32" => ShlWrap, "shf.l.clamp.b32" => ShlClamp,
         "shf.r.wrap.b32" => ShrWrap, "shf.r.clamp.b32" => ShrClamp,

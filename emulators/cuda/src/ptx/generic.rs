@@ -64,7 +64,7 @@ impl Decoder {
             "shfl" => self.shuffle(rest, operands)?,
             "vote" => self.vote(rest, operands)?,
             "lop3" => self.lop3(rest, operands)?,
-            "bar" | "barrier" if rest.first() != Some(&"warp") => self.barrier(*first, rest, operands)?,
+            "bar" | "barrier" if rest.first() != Some(&"warp") => self.barrier(first, rest, operands)?,
             "bra" => {
                 if !matches!(rest, [] | ["uni"]) {
                     return Err(UNKNOWN.to_owned());

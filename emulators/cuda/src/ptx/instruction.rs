@@ -119,7 +119,7 @@ ops!(/// Two operands in `W`, result in `W`.
     B32: Add Sub Mul MulHiU MulHiS DivU DivS RemU RemS MinU MinS MaxU MaxS And Or Xor Shl ShrU ShrS
     Add16 Sub16 Mul16 MulHiU16 MulHiS16 DivU16 DivS16 RemU16 RemS16 MinU16 MinS16 MaxU16 MaxS16 Shl16 ShrU16 ShrS16
     MulWideU16 MulWideS16
-    AddF SubF MulF DivF MinF MaxF MinNanF MaxNanF CopysignF
+    AddF SubF MulF DivF MinF MaxF MinNanF MaxNanF CopysignF AddRzF SubRzF MulRzF
     AddH SubH MulH MinH MaxH MinNanH MaxNanH AddB SubB MulB MinB MaxB MinNanB MaxNanB
     AddH2 SubH2 MulH2 MinH2 MaxH2 MinNanH2 MaxNanH2);
 ops!(/// Two operands in `D`, result in `D`; of shifts, the second is in `W`.
@@ -128,7 +128,7 @@ ops!(/// Two operands in `D`, result in `D`; of shifts, the second is in `W`.
 ops!(/// Two operands in `W`, result in `D`.
     Wide: U S);
 ops!(/// Three operands in `W`, result in `W`.
-    T32: Mad MadHiU MadHiS Mad16 MadWideU16 MadWideS16 FmaF FmaH FmaB FmaH2 BfeU BfeS ShlWrap ShlClamp ShrWrap
+    T32: Mad MadHiU MadHiS Mad16 MadWideU16 MadWideS16 FmaF FmaRzF FmaH FmaB FmaH2 BfeU BfeS ShlWrap ShlClamp ShrWrap
     ShrClamp Prmt);
 ops!(/// Three operands in `D`, result in `D`.
     T64: Mad FmaF);

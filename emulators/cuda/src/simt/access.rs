@@ -6,10 +6,13 @@
 //! atomic one, so that a race is a wrong value, as on a device, and not undefined behaviour.
 
 use super::{Fault, LANES, LOCAL_WINDOW, SHARED_WINDOW};
-use crate::ptx::instruction::Space;
+use crate::ptx::Kernel;
+use crate::ptx::instruction::{Access, Space};
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicI8, AtomicI16, AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed,
+};
 
 /// Contiguous memory that threads may access.
 #[derive(Clone)]
@@ -73,17 +76,20 @@ pub(super) struct View<'m> {
     shared: Vec<u8>,
     /// The bytes of shared memory in use.
     shared_bytes: u64,
+    /// The bytes of local memory of each thread.
+    local_bytes: u32,
 }
 
 impl<'m> View<'m> {
-    pub(super) fn new(memory: &'m dyn Memory, instructions: usize, shared_bytes: u32) -> Self {
+    pub(super) fn new(memory: &'m dyn Memory, kernel: &Kernel, shared_bytes: u32) -> Self {
         let shared = vec![0; shared_bytes as usize];
         Self {
             memory,
             regions: Vec::new(),
-            hints: vec![0; instructions],
+            hints: vec![0; kernel.code.len()],
             shared,
             shared_bytes: u64::from(shared_bytes),
+            local_bytes: kernel.local_bytes,
         }
     }
 
@@ -98,12 +104,11 @@ impl<'m> View<'m> {
         &mut self,
         pc: usize,
         space: Space,
-        address: u64,
-        bytes: u64,
+        (address, bytes): (u64, u64),
         write: bool,
         lane: usize,
-        local_bytes: u32,
     ) -> Result<Place, Fault> {
+        let local_bytes = self.local_bytes;
         if address & (bytes - 1) != 0 {
             return Err(Fault::Misaligned { address, bytes });
         }
@@ -126,6 +131,32 @@ impl<'m> View<'m> {
             Space::Shared | Space::Local => Err(outside),
             _ => self.device(pc, address, bytes, write).map(Place::Device).ok_or(outside),
         }
+    }
+
+    /// Where all lanes' bytes are, if they are in the region that an instruction accessed last.
+    #[inline(always)]
+    pub(super) fn hosts(
+        &self,
+        pc: usize,
+        addresses: &[u64; LANES],
+        bytes: u64,
+        active: u32,
+        write: bool,
+    ) -> Option<Hosts> {
+        let hint = self.hints.get(pc).copied().unwrap_or(0);
+        let region = self.regions.get(hint as usize)?;
+        if region.size < bytes || (write && !region.writable) {
+            return None;
+        }
+        let (base, most) = (region.address, region.size - bytes);
+        let mut offsets = [0; LANES];
+        let mut outside = 0;
+        for (lane, (offset, address)) in offsets.iter_mut().zip(addresses).enumerate() {
+            *offset = address.wrapping_sub(base);
+            let is_outside = *offset > most || address & (bytes - 1) != 0;
+            outside |= u32::from(is_outside) << lane;
+        }
+        (outside & active == 0).then_some(Hosts { host: region.host, offsets })
     }
 
     #[inline(always)]
@@ -247,6 +278,65 @@ unsafe fn update(host: *mut u8, bytes: u8, change: impl Fn(u64) -> u64) -> u64 {
                 it.fetch_update(Relaxed, Relaxed, |old| Some(change(old))).unwrap_or_else(|old| old)
             }
         }
+    }
+}
+
+/// Where the bytes of each lane are on the host; of lanes that take no part, it may be anywhere.
+pub(super) struct Hosts {
+    host: *mut u8,
+    offsets: [u64; LANES],
+}
+
+impl Hosts {
+    /// Reads one part of each lane, extended as a register wants it.
+    ///
+    /// # Safety
+    /// `behind` and the part's bytes are within what was checked for the lanes of `active`.
+    #[inline(always)]
+    pub(super) unsafe fn read(&self, behind: usize, access: Access, active: u32) -> [u64; LANES] {
+        let mut values = [0; LANES];
+        macro_rules! each {
+            ($atomic:ty, $convert:expr) => {
+                for (lane, value) in values.iter_mut().enumerate() {
+                    if active >> lane & 1 == 1 {
+                        // SAFETY: the caller's promise; atomic, so that races are not undefined.
+                        let found = unsafe { <$atomic>::from_ptr(self.at(lane, behind).cast()) };
+                        *value = $convert(found.load(Relaxed));
+                    }
+                }
+            };
+        }
+        match (access.bytes, access.signed) {
+            (4, false) => each!(AtomicU32, u64::from),
+            (8, _) => each!(AtomicU64, |it| it),
+            (1, false) => each!(AtomicU8, u64::from),
+            (2, false) => each!(AtomicU16, u64::from),
+            (1, true) => each!(AtomicI8, |it| i64::from(it).cast_unsigned()),
+            (2, true) => each!(AtomicI16, |it| i64::from(it).cast_unsigned()),
+            _ => each!(AtomicI32, |it| i64::from(it).cast_unsigned()),
+        }
+        values
+    }
+
+    /// Writes one part of each lane, in the order of the lanes.
+    ///
+    /// # Safety
+    /// As for `read`; the check was for a write.
+    #[inline(always)]
+    pub(super) unsafe fn write(&self, behind: usize, access: Access, active: u32, values: &[u64; LANES]) {
+        for (lane, value) in values.iter().enumerate() {
+            if active >> lane & 1 == 1 {
+                // SAFETY: the caller's promise.
+                unsafe { write(self.at(lane, behind), access.bytes, *value) };
+            }
+        }
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the rig runs on hosts with 64 bits")]
+    #[expect(clippy::indexing_slicing, reason = "a lane is below 32")]
+    fn at(&self, lane: usize, behind: usize) -> *mut u8 {
+        self.host.wrapping_add(self.offsets[lane] as usize + behind)
     }
 }
 

@@ -201,7 +201,6 @@ pub(super) fn narrow(op: Narrow, a: &Doubles) -> Words {
 
 #[inline(always)]
 #[expect(clippy::too_many_lines, reason = "a table")]
-#[expect(clippy::cast_possible_truncation, reason = "parts of a product")]
 pub(super) fn binary32(op: B32, a: &Words, b: &Words) -> Words {
     let high_u = |a: u32, b: u32| ((u64::from(a) * u64::from(b)) >> 32) as u32;
     let high_s = |a: u32, b: u32| ((i64::from(a.cast_signed()) * i64::from(b.cast_signed())) >> 32) as u32;
@@ -245,7 +244,7 @@ pub(super) fn binary32(op: B32, a: &Words, b: &Words) -> Words {
         B32::Add16 => two(a, b, |a: u32, b| a.wrapping_add(b) & 0xffff),
         B32::Sub16 => two(a, b, |a: u32, b| a.wrapping_sub(b) & 0xffff),
         B32::Mul16 => two(a, b, |a: u32, b| a.wrapping_mul(b) & 0xffff),
-        B32::MulHiU16 => two(a, b, |a: u32, b: u32| (a & 0xffff) * (b & 0xffff) >> 16),
+        B32::MulHiU16 => two(a, b, |a: u32, b: u32| ((a & 0xffff) * (b & 0xffff)) >> 16),
         B32::MulHiS16 => two(a, b, |a, b| low((signed16(a) * signed16(b)) >> 16)),
         B32::DivU16 => two(a, b, |a: u32, b: u32| (a & 0xffff).checked_div(b & 0xffff).unwrap_or(0xffff)),
         B32::DivS16 => two(a, b, |a, b| low(signed16(a).checked_div(signed16(b)).unwrap_or(-1))),
@@ -270,6 +269,9 @@ pub(super) fn binary32(op: B32, a: &Words, b: &Words) -> Words {
         B32::MaxNanF => two(a, b, |a, b| nan_or(f(a), f(b), max).to_bits()),
         // The first operand's sign, on the second's value.
         B32::CopysignF => two(a, b, |a, b: u32| (a & 0x8000_0000) | (b & 0x7fff_ffff)),
+        B32::AddRzF => two(a, b, |a, b| sum_to_zero(f64::from(f(a)), f(b))),
+        B32::SubRzF => two(a, b, |a, b| sum_to_zero(f64::from(f(a)), -f(b))),
+        B32::MulRzF => two(a, b, |a, b| sum_to_zero(f64::from(f(a)) * f64::from(f(b)), 0.0)),
         B32::AddH => two(a, b, add_h),
         B32::SubH => two(a, b, sub_h),
         B32::MulH => two(a, b, mul_h),
@@ -294,6 +296,26 @@ pub(super) fn binary32(op: B32, a: &Words, b: &Words) -> Words {
     }
 }
 
+/// The exact sum, rounded to zero. A product of two floats is exact in twice their bits.
+#[inline(never)]
+#[expect(clippy::cast_possible_truncation, reason = "this rounds, and what follows corrects it")]
+fn sum_to_zero(a: f64, b: f32) -> u32 {
+    let b = f64::from(b);
+    let sum = a + b;
+    let near = sum as f32;
+    if !near.is_finite() {
+        let overflows = a.is_finite() && b.is_finite();
+        return if overflows { f32::MAX.copysign(near).to_bits() } else { near.to_bits() };
+    }
+    // What the sum lost: the sum of both is exact.
+    let other = sum - a;
+    let lost = (a - (sum - other)) + (b - other);
+    let wide = f64::from(near);
+    let is_beyond =
+        if wide == sum { lost != 0.0 && (lost < 0.0) != (sum < 0.0) } else { wide.abs() > sum.abs() };
+    near.to_bits() - u32::from(is_beyond && near != 0.0)
+}
+
 // Sums and products of two short floats in a float of twice their bits and two more round like the exact ones.
 #[inline(always)]
 fn add_h(a: u32, b: u32) -> u32 {
@@ -311,7 +333,6 @@ fn mul_h(a: u32, b: u32) -> u32 {
 }
 
 #[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "parts of a product")]
 pub(super) fn binary64(op: B64, a: &Doubles, b: &Doubles) -> Doubles {
     match op {
         B64::Add => two(a, b, u64::wrapping_add),
@@ -393,7 +414,7 @@ pub(super) fn ternary32(op: T32, a: &Words, b: &Words, c: &Words) -> Words {
     match op {
         T32::Mad => three(a, b, c, |a: u32, b, c: u32| a.wrapping_mul(b).wrapping_add(c)),
         T32::MadHiU => three(a, b, c, |a: u32, b: u32, c: u32| {
-            ((u64::from(a) * u64::from(b) >> 32) as u32).wrapping_add(c)
+            (((u64::from(a) * u64::from(b)) >> 32) as u32).wrapping_add(c)
         }),
         T32::MadHiS => three(a, b, c, |a, b, c: u32| high_s(a, b).wrapping_add(c)),
         T32::Mad16 => three(a, b, c, |a: u32, b, c: u32| a.wrapping_mul(b).wrapping_add(c) & 0xffff),
@@ -404,6 +425,7 @@ pub(super) fn ternary32(op: T32, a: &Words, b: &Words, c: &Words) -> Words {
             three(a, b, c, |a, b, c: u32| (signed16(a) * signed16(b)).cast_unsigned().wrapping_add(c))
         }
         T32::FmaF => three(a, b, c, |a, b, c| f(a).mul_add(f(b), f(c)).to_bits()),
+        T32::FmaRzF => three(a, b, c, |a, b, c| sum_to_zero(f64::from(f(a)) * f64::from(f(b)), f(c))),
         T32::FmaH => three(a, b, c, fma_h),
         T32::FmaB => three(a, b, c, |a, b, c| {
             to_bf(to_odd(f64::from(bf(a)).mul_add(f64::from(bf(b)), f64::from(bf(c)))))

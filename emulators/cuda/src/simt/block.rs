@@ -31,7 +31,7 @@ pub(super) fn run(launch: &Launch<'_>, memory: &dyn Memory) -> Result<u64, Trap>
     let mut context = Context {
         kernel,
         parameters: launch.parameters,
-        view: View::new(memory, kernel.code.len(), shared),
+        view: View::new(memory, kernel, shared),
         steps: 0,
         budget: launch.budget.unwrap_or(u64::MAX),
     };

@@ -95,6 +95,7 @@ fn to_whole(it: Convert, value: i128) -> u64 {
 /// How a float compares with a whole number that no float may be equal to.
 fn compare_whole(candidate: f64, value: i128) -> Option<std::cmp::Ordering> {
     // Candidates are whole numbers here, and small enough.
+    #[expect(clippy::cast_possible_truncation, reason = "so that it saturates")]
     Some((candidate as i128).cmp(&value))
 }
 

@@ -12,6 +12,7 @@ mod access;
 mod alu;
 mod block;
 mod convert;
+mod transfer;
 mod warp;
 
 use crate::ptx::Kernel;

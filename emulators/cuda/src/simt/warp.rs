@@ -5,15 +5,13 @@
 #![expect(clippy::indexing_slicing, reason = "the decoder made the numbers of registers and instructions")]
 #![expect(clippy::cast_possible_truncation, reason = "registers hold the lower bits")]
 
-use super::access::{Place, local_bytes};
+use super::access::local_bytes;
 use super::alu::{self, Doubles, Words};
 use super::block::{Context, block_registers, initial};
 use super::convert::convert;
 use super::{Fault, LANES, Launch};
 use crate::ptx::Kernel;
-use crate::ptx::instruction::{
-    Access, Atomic, Class, Combine, Convert, Inst, Op, Pred, Round, Shuffle, Type, Vote,
-};
+use crate::ptx::instruction::{Class, Combine, Convert, Inst, Op, Pred, Round, Shuffle, Type, Vote};
 use half::f16;
 
 /// Why a warp stopped.
@@ -42,24 +40,24 @@ struct Fragment {
 }
 
 /// A fault, the lane and the instruction.
-type Failed = (Fault, usize, usize);
+pub(super) type Failed = (Fault, usize, usize);
 
 /// A warp.
 pub(super) struct Warp {
-    w: Vec<Words>,
-    d: Vec<Doubles>,
+    pub(super) w: Vec<Words>,
+    pub(super) d: Vec<Doubles>,
     p: Vec<u32>,
-    local: Vec<u8>,
+    pub(super) local: Vec<u8>,
     /// The lanes that exist.
     all: u32,
     returned: u32,
     fragments: Vec<Fragment>,
     block_registers: Vec<(usize, usize)>,
-    wide: bool,
 }
 
 impl Warp {
     pub(super) fn new(kernel: &Kernel, launch: &Launch<'_>, threads: u32, number: usize) -> Self {
+        check_processor();
         let [w, d, p] = kernel.registers.map(|count| count as usize);
         let lanes = (threads as usize - number * LANES).min(LANES);
         let mut warp = Self {
@@ -71,7 +69,6 @@ impl Warp {
             returned: 0,
             fragments: Vec::new(),
             block_registers: block_registers(kernel),
-            wide: is_wide(),
         };
         for (slot, constant) in &kernel.constants {
             let index = slot.index as usize;
@@ -114,12 +111,15 @@ impl Warp {
     }
 
     /// Runs until every lane has returned or is at a barrier.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn run(&mut self, context: &mut Context<'_, '_>) -> Result<Pause, Failed> {
-        #[cfg(target_arch = "x86_64")]
-        if self.wide {
-            // SAFETY: the processor has these extensions: `is_wide`.
-            return unsafe { self.run_wide(context) };
-        }
+        // SAFETY: `new` checked that the processor has these extensions.
+        unsafe { self.run_wide(context) }
+    }
+
+    /// Runs until every lane has returned or is at a barrier.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) fn run(&mut self, context: &mut Context<'_, '_>) -> Result<Pause, Failed> {
         self.run_any(context)
     }
 
@@ -178,6 +178,7 @@ impl Warp {
 
     /// Runs a fragment until it divides, waits, meets another or returns.
     #[inline(always)]
+    #[expect(clippy::too_many_lines, reason = "one loop, and each jump out of it needs all of its state")]
     fn run_fragment(&mut self, context: &mut Context<'_, '_>, fragment: Fragment) -> Result<(), Failed> {
         let kernel = context.kernel;
         let Fragment { mut pc, mut lanes, .. } = fragment;
@@ -266,7 +267,7 @@ impl Warp {
     }
 
     #[inline(always)]
-    fn set32(&mut self, d: u32, value: &Words, active: u32) {
+    pub(super) fn set32(&mut self, d: u32, value: &Words, active: u32) {
         let to = &mut self.w[d as usize];
         for lane in 0..LANES {
             to[lane] = if active >> lane & 1 == 1 { value[lane] } else { to[lane] };
@@ -274,7 +275,7 @@ impl Warp {
     }
 
     #[inline(always)]
-    fn set64(&mut self, d: u32, value: &Doubles, active: u32) {
+    pub(super) fn set64(&mut self, d: u32, value: &Doubles, active: u32) {
         let to = &mut self.d[d as usize];
         for lane in 0..LANES {
             to[lane] = if active >> lane & 1 == 1 { value[lane] } else { to[lane] };
@@ -289,6 +290,7 @@ impl Warp {
 
     /// An instruction of each lane for itself.
     #[inline(always)]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn step(
         &mut self,
         context: &mut Context<'_, '_>,
@@ -462,129 +464,6 @@ impl Warp {
         }
     }
 
-    #[inline(never)]
-    fn parameter(&mut self, context: &Context<'_, '_>, access: Access, active: u32) {
-        for part in 0..usize::from(access.parts) {
-            let bytes = usize::from(access.bytes);
-            let at = access.offset as usize + part * bytes;
-            let mut value = [0; 8];
-            value[..bytes].copy_from_slice(&context.parameters[at..at + bytes]);
-            let value = extend(u64::from_le_bytes(value), access);
-            let slot = context.kernel.lists[access.list as usize + part];
-            if slot.class == Class::D {
-                self.set64(slot.index, &[value; LANES], active);
-            } else {
-                self.set32(slot.index, &[value as u32; LANES], active);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn load(
-        &mut self,
-        context: &mut Context<'_, '_>,
-        access: Access,
-        pc: usize,
-        a: u32,
-        active: u32,
-    ) -> Result<(), Failed> {
-        let parts = usize::from(access.parts);
-        let bytes = usize::from(access.bytes);
-        let slots = &context.kernel.lists[access.list as usize..access.list as usize + parts];
-        for lane in lanes(active) {
-            let address = self.d[a as usize][lane].wrapping_add_signed(access.offset);
-            let place = context.view.place(
-                pc,
-                access.space,
-                address,
-                (bytes * parts) as u64,
-                false,
-                lane,
-                context.kernel.local_bytes,
-            );
-            let place = place.map_err(|fault| (fault, lane, pc))?;
-            for (part, slot) in slots.iter().enumerate() {
-                let value = context.view.read(&place, part * bytes, access.bytes, &self.local);
-                let value = extend(value, access);
-                if slot.class == Class::D {
-                    self.d[slot.index as usize][lane] = value;
-                } else {
-                    self.w[slot.index as usize][lane] = value as u32;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn store(
-        &mut self,
-        context: &mut Context<'_, '_>,
-        access: Access,
-        pc: usize,
-        a: u32,
-        active: u32,
-    ) -> Result<(), Failed> {
-        let parts = usize::from(access.parts);
-        let bytes = usize::from(access.bytes);
-        let slots = &context.kernel.lists[access.list as usize..access.list as usize + parts];
-        for lane in lanes(active) {
-            let address = self.d[a as usize][lane].wrapping_add_signed(access.offset);
-            let place = context.view.place(
-                pc,
-                access.space,
-                address,
-                (bytes * parts) as u64,
-                true,
-                lane,
-                context.kernel.local_bytes,
-            );
-            let place = place.map_err(|fault| (fault, lane, pc))?;
-            for (part, slot) in slots.iter().enumerate() {
-                let value = if slot.class == Class::D {
-                    self.d[slot.index as usize][lane]
-                } else {
-                    u64::from(self.w[slot.index as usize][lane])
-                };
-                context.view.write(&place, part * bytes, access.bytes, value, &mut self.local);
-            }
-        }
-        Ok(())
-    }
-
-    #[inline(never)]
-    fn atomic(
-        &mut self,
-        context: &mut Context<'_, '_>,
-        (op, kind, access): (Atomic, Type, Access),
-        inst: Inst,
-        pc: usize,
-        active: u32,
-    ) -> Result<(), Failed> {
-        let is_double = kind.class() == Class::D;
-        for lane in lanes(active) {
-            let value = |warp: &Self, slot: u32| {
-                let slot = slot as usize;
-                if is_double { warp.d[slot][lane] } else { u64::from(warp.w[slot][lane]) }
-            };
-            let address = self.d[inst.a as usize][lane].wrapping_add_signed(access.offset);
-            let (b, c) = (value(self, inst.b), if op == Atomic::Cas { value(self, inst.c) } else { 0 });
-            let bytes = u64::from(access.bytes);
-            let local_bytes = context.kernel.local_bytes;
-            let place = context.view.place(pc, access.space, address, bytes, true, lane, local_bytes);
-            let place: Place = place.map_err(|fault| (fault, lane, pc))?;
-            let old = context
-                .view
-                .update(&place, access.bytes, &mut self.local, |old| changed(op, kind, old, b, c));
-            if is_double {
-                self.d[inst.d as usize][lane] = old;
-            } else {
-                self.w[inst.d as usize][lane] = old as u32;
-            }
-        }
-        Ok(())
-    }
-
     /// An instruction across lanes, once all of them are there.
     #[inline(never)]
     fn across(&mut self, kernel: &Kernel, inst: Inst, active: u32) {
@@ -632,70 +511,9 @@ fn other_lane(mode: Shuffle, lane: u32, b: u32, c: u32) -> (u32, bool) {
     if inside { (source & 31, true) } else { (lane, false) }
 }
 
-/// The value of an atomic operation.
-fn changed(op: Atomic, kind: Type, old: u64, b: u64, c: u64) -> u64 {
-    let signed = |value: u64| if kind == Type::S32 { i64::from(value as i32) } else { value.cast_signed() };
-    let pick = |first: bool| if first { old } else { b };
-    match op {
-        Atomic::Add => old.wrapping_add(b),
-        Atomic::AddF => match kind {
-            Type::F64 => (f64::from_bits(old) + f64::from_bits(b)).to_bits(),
-            Type::F32 => u64::from((f32::from_bits(old as u32) + f32::from_bits(b as u32)).to_bits()),
-            Type::F16 => {
-                let sum = f16::from_bits(old as u16).to_f32() + f16::from_bits(b as u16).to_f32();
-                u64::from(f16::from_f32(sum).to_bits())
-            }
-            _ => {
-                let float = |bits: u64| half::bf16::from_bits(bits as u16).to_f32();
-                u64::from(half::bf16::from_f32(float(old) + float(b)).to_bits())
-            }
-        },
-        Atomic::Min if kind.is_signed() => pick(signed(old) < signed(b)),
-        Atomic::Max if kind.is_signed() => pick(signed(old) > signed(b)),
-        Atomic::Min => old.min(b),
-        Atomic::Max => old.max(b),
-        Atomic::And => old & b,
-        Atomic::Or => old | b,
-        Atomic::Xor => old ^ b,
-        Atomic::Exch => b,
-        Atomic::Cas => {
-            if old == b {
-                c
-            } else {
-                old
-            }
-        }
-        Atomic::Inc => {
-            if old >= b {
-                0
-            } else {
-                old + 1
-            }
-        }
-        Atomic::Dec => {
-            if old == 0 || old > b {
-                b
-            } else {
-                old - 1
-            }
-        }
-    }
-}
-
-/// A value that was loaded, as its register holds it.
-#[inline(always)]
-fn extend(value: u64, access: Access) -> u64 {
-    match (access.signed, access.bytes) {
-        (true, 1) => i64::from(value as i8).cast_unsigned(),
-        (true, 2) => i64::from(value as i16).cast_unsigned(),
-        (true, 4) => i64::from(value as i32).cast_unsigned(),
-        _ => value,
-    }
-}
-
 /// The lanes of a mask.
 #[inline(always)]
-fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
+pub(super) fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let lane = mask.trailing_zeros() as usize;
         mask &= mask.wrapping_sub(1);
@@ -703,17 +521,17 @@ fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-#[cfg(target_arch = "x86_64")]
-fn is_wide() -> bool {
-    is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("bmi1")
-        && is_x86_feature_detected!("bmi2")
-        && is_x86_feature_detected!("lzcnt")
-        && is_x86_feature_detected!("popcnt")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn is_wide() -> bool {
-    false
+/// Lanes are computed by instructions of x86-64-v3: without them, kernels take ten times as long, so that one asks for
+/// another machine.
+fn check_processor() {
+    #[cfg(target_arch = "x86_64")]
+    assert!(
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("lzcnt")
+            && is_x86_feature_detected!("popcnt"),
+        "a processor with AVX2 and FMA is needed"
+    );
 }
