@@ -6,9 +6,7 @@
 //! told to, so that each line below has one cause.
 
 use hal_semaphore::testing::{Job, SoftBackend, device};
-use hal_semaphore::{
-    Action, Affinity, Code, Counts, Engine, Failure, Semaphore, SystemClock, VirtualClock, WaitMode,
-};
+use hal_semaphore::{Action, Affinity, Code, Counts, Engine, Failure, Semaphore, SystemClock, VirtualClock};
 use std::error::Error;
 use std::time::Duration;
 
@@ -74,8 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     println!("3. The device runs them and reports.");
     story.engine.backend().run_until_idle();
-    let limit = Some(Duration::from_secs(1));
-    story.engine.wait(WaitMode::All, &[(output.clone(), 1)], &SystemClock::new(), limit)?;
+    output.wait(1, &SystemClock::new(), Some(Duration::from_secs(1)))?;
     println!("    output is at {}", output.query()?);
 
     println!("4. An operation fails. What depends on it fails with its cause; what does not goes on.");

@@ -60,8 +60,7 @@ pub enum NativeWaits {
 pub enum Completion {
     /// The backend calls the [`Completer`] when it learns of them.
     Callback,
-    /// The engine calls [`Backend::poll`], from threads that wait on the host and from
-    /// [`Engine::poll`](crate::Engine::poll).
+    /// The engine calls [`Backend::poll`], from [`Engine::poll`](crate::Engine::poll) and while it is shut down.
     Poll,
     /// As `Poll`, when a file descriptor of the device becomes readable: the program's thread that waits for that
     /// calls [`Engine::poll`](crate::Engine::poll).

@@ -58,7 +58,7 @@ pub struct VirtualClock(Mutex<VirtualTime>);
 #[derive(Debug, Default)]
 struct VirtualTime {
     now: Time,
-    sleepers: Vec<(Time, Wakeup)>,
+    sleepers: Vec<(Option<Time>, Wakeup)>,
 }
 
 impl VirtualClock {
@@ -76,14 +76,15 @@ impl VirtualClock {
         let mut state = self.state();
         state.now += by;
         let now = state.now;
-        let due: Vec<_> = state.sleepers.extract_if(.., |(until, _)| *until <= now).collect();
+        let due: Vec<_> =
+            state.sleepers.extract_if(.., |(until, _)| until.is_some_and(|until| until <= now)).collect();
         drop(state);
         for (_, wakeup) in due {
             wakeup.nudge();
         }
     }
 
-    /// How many threads sleep with a deadline.
+    /// How many threads sleep.
     pub fn sleepers(&self) -> usize {
         self.state().sleepers.len()
     }
@@ -95,9 +96,7 @@ impl Clock for VirtualClock {
     }
 
     fn sleep(&self, wakeup: &Wakeup, until: Option<Time>) {
-        if let Some(until) = until {
-            self.state().sleepers.push((until, wakeup.clone()));
-        }
+        self.state().sleepers.push((until, wakeup.clone()));
         wakeup.sleep_unless(|| until.is_some_and(|until| until <= self.now()), None);
         self.state().sleepers.retain(|(_, sleeper)| !sleeper.same(wakeup));
     }
@@ -106,17 +105,15 @@ impl Clock for VirtualClock {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::notification::NotificationPool;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
     fn virtual_sleep_is_over_when_its_moment_has_come_or_its_thread_is_woken() {
-        let mut pool = NotificationPool::default();
-        let (wakeup, other) = (pool.acquire(), pool.acquire());
+        let (wakeup, other) = (Wakeup::new(), Wakeup::new());
         let clock = VirtualClock::new();
         clock.advance(SECOND);
-        clock.state().sleepers.push((2 * SECOND, other.clone()));
+        clock.state().sleepers.push((Some(2 * SECOND), other.clone()));
         let sleepers_are = |expected: &Wakeup| {
             let state = clock.state();
             state.sleepers.len() == 1 && state.sleepers.iter().all(|(_, sleeper)| sleeper.same(expected))
@@ -130,7 +127,7 @@ mod tests {
 
     #[test]
     fn thread_without_a_deadline_sleeps_until_it_is_woken() {
-        let wakeup = NotificationPool::default().acquire();
+        let wakeup = Wakeup::new();
         let pause = Duration::from_millis(20);
         let begin = Instant::now();
         std::thread::scope(|scope| {

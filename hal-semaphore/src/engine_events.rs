@@ -12,9 +12,6 @@ use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
 use std::sync::Arc;
 
-/// A callback that gets a value that its timeline has reached, or the failure.
-pub(crate) type Callback = Box<dyn FnOnce(Result<u64, Failure>) + Send>;
-
 /// A reference that keeps an engine alive on behalf of one queue.
 ///
 /// Completers have weak references to these, one for each queue. A reporting thread holds a strong one during
@@ -30,10 +27,8 @@ pub(crate) trait EngineEvents: Send + Sync {
     fn run(&self, deferred: &mut DeferredWork);
     /// A timeline has lost its registration.
     fn retire_timeline(&self, timeline_state: &Arc<TimelineState>);
-    /// A timeline has memory for [`Engine::trim`](crate::Engine::trim) to release.
-    fn remember_large(&self, timeline_state: &Arc<TimelineState>);
-    /// One callback more or less waits for its timeline.
-    fn count_callback(&self, more: bool);
+    /// Has callbacks of the program run, at the end of this thread's call or on another thread.
+    fn call_back(&self, callbacks: Vec<Box<dyn FnOnce() + Send>>, deferred: &mut DeferredWork);
     fn complete(&self, queue: QueueId, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError>;
     fn unblock(&self);
     fn lose(&self, failure: Failure);

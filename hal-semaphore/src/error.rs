@@ -58,17 +58,14 @@ pub enum SignalError {
 #[expect(missing_docs, reason = "each message says what its fields are")]
 pub enum WaitError {
     /// The time is up.
-    #[error("the deadline passed before the timelines reached their values")]
+    #[error("the deadline passed before the timeline reached the value")]
     DeadlineExceeded,
-    /// A timeline that the wait needs has failed.
-    #[error("timeline {index} of the wait failed: {failure}")]
-    Failed { index: usize, failure: Failure },
+    /// The timeline has failed.
+    #[error("the timeline failed: {failure}")]
+    Failed { failure: Failure },
     /// The value can never be reached.
     #[error("value {value} is past the largest a timeline can reach, {MAX_VALUE}")]
     ValueTooLarge { value: u64 },
-    /// Nothing was named, so nothing can happen.
-    #[error("a wait for any of no timelines can never end")]
-    Empty,
 }
 
 /// Why a report of a backend was refused: a defect of the backend.

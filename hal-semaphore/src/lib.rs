@@ -12,8 +12,8 @@
 //!
 //! # Overview
 //!
-//! - [`Engine`] and its `submit`, `wait`, `shut_down`: the user's side. `cargo run --example walkthrough`
-//!   prints the steps of some operations and the class of each wait.
+//! - [`Engine`] with its `submit` and `shut_down`, and [`Semaphore`] with its `signal` and `wait`: the user's side.
+//!   `cargo run --example walkthrough` prints what some operations did and the class of each wait.
 //! - [`backend`]: the device's side and its contract.
 //! - [`timeline`]: the state of a semaphore, and how one with its own layout, or a foreign one, takes part.
 //!   [`Semaphore`] is this crate's own.
@@ -27,7 +27,7 @@
 //!
 //! ```
 //! use hal_semaphore::backend::{Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
-//! use hal_semaphore::{Action, Affinity, Backend, Clock, Engine, QueueId, Semaphore, SystemClock, WaitMode};
+//! use hal_semaphore::{Action, Affinity, Backend, Clock, Engine, QueueId, Semaphore, SystemClock};
 //! use std::sync::{Arc, OnceLock, mpsc};
 //! use std::time::Duration;
 //!
@@ -91,26 +91,25 @@
 //!
 //! // Deadlines are moments of the clock that is passed along.
 //! let clock = SystemClock::new();
-//! engine.wait(WaitMode::All, &signals, &clock, Some(clock.now() + Duration::from_secs(5)))?;
+//! output.wait(1, &clock, Some(clock.now() + Duration::from_secs(5)))?;
 //! let (grace, limit) = (clock.now() + Duration::from_secs(1), clock.now() + Duration::from_secs(2));
 //! engine.shut_down(&clock, grace, limit)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Waiting threads and [`Engine::poll`] poll a device that does not report by itself
-//! ([`Completion::Poll`](backend::Completion)). For a device that reports by descriptor, the program's event loop does.
+//! A program calls [`Engine::poll`] for a device that does not report by itself: again and again, or when its file
+//! descriptor is readable ([`Completion`](backend::Completion)).
 //!
 //! # From the design to the code
 //!
 //! The design is that of IREE's CUDA driver rewrite. Its structures are these:
 //!
-//! - CPU notification, `iree_event_t`: [`Wakeup`], one use of a pooled notification over `event-listener`
-//!   (`notification.rs`).
-//! - Its pool, `iree_event_pool_t`: `NotificationPool` (`notification.rs`).
+//! - CPU notification, `iree_event_t`: [`Wakeup`], over `event-listener` (`notification.rs`). It needs no pool.
 //! - Native event, `cuda2_event_t`: [`Backend::Event`], reference-counted (`native_event.rs`).
 //! - Its pool, `cuda2_event_pool_t`: `EventPool`, one for each queue that records events (`native_event.rs`).
-//! - Timepoint, `cuda2_timepoint_t`, of a host wait or a device wait: `Target` in an ordered `WaitList`
-//!   (`engine/timeline_state.rs`, `wait_list.rs`).
+//! - Timepoint, `cuda2_timepoint_t`: of a device wait, a `Target` in an ordered `WaitList` of the timeline's state
+//!   (`engine/timeline_state.rs`, `wait_list.rs`); of a host wait, an entry in the semaphore's own list
+//!   (`semaphore.rs`).
 //! - Timepoint of a device signal: `Promise`, a signal that queued work will make (`engine/timeline_state.rs`).
 //! - Its pool, `cuda2_timepoint_pool_t`: none; timepoints are entries of lists whose memory stays
 //!   (`wait_list.rs`).
@@ -169,10 +168,10 @@ mod wait_list;
 pub use adaptive_spin::AdaptiveSpin;
 pub use backend::Backend;
 pub use clock::{Clock, SystemClock, VirtualClock};
-pub use engine::{Action, Counts, DeferredCallbacks, Engine, Refused, WaitMode, WithoutCallbacks};
+pub use engine::{Action, Counts, DeferredCallbacks, Engine, Refused, WithoutCallbacks};
 pub use error::{CompletionError, EngineError, SignalError, SubmitError, Unfinished, WaitError};
 pub use failure::{Code, Failure, Origin};
 pub use ids::{Affinity, MAX_VALUE, Point, QueueId};
 pub use notification::Wakeup;
-pub use semaphore::Semaphore;
+pub use semaphore::{Semaphore, Subscription};
 pub use timeline::Timeline;

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Host notifications: pooled objects on which a thread sleeps until timelines have reached values.
-//!
-//! Each use of a pooled notification has a new *generation*, which a wake-up names. So a late wake-up for an
-//! earlier user (a wait whose deadline passed) does not end a later wait.
+//! A host notification: a thread sleeps on it until another one has woken it.
 
 use crate::adaptive_spin::AdaptiveSpin;
 use crate::sync::{AtomicU64, Event, Ordering};
@@ -23,17 +20,19 @@ struct Notification {
     event: Event,
 }
 
-/// One use of a pooled notification, shared by the waiting thread and the thread that wakes it.
-#[derive(Clone, Debug)]
-pub struct Wakeup {
-    notification: Arc<Notification>,
-    generation: u64,
-}
+/// A notification for one thread, shared by that thread and the one that wakes it.
+#[derive(Clone, Debug, Default)]
+pub struct Wakeup(Arc<Notification>);
 
 impl Wakeup {
+    /// A notification that is not raised.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
     /// True if the awaited event has happened.
     pub fn is_raised(&self) -> bool {
-        self.notification.raised.load(Ordering::Acquire) >= self.generation
+        self.0.raised.load(Ordering::Acquire) != 0
     }
 
     /// Spins for about as long as it takes to be woken from sleep. Returns whether the awaited event has
@@ -45,45 +44,26 @@ impl Wakeup {
     }
 
     pub(crate) fn raise(&self) {
-        self.notification.raised.fetch_max(self.generation, Ordering::Release);
-        self.notification.event.notify_all();
+        self.0.raised.store(1, Ordering::Release);
+        self.0.event.notify_all();
     }
 
     pub(crate) fn same(&self, other: &Wakeup) -> bool {
-        Arc::ptr_eq(&self.notification, &other.notification) && self.generation == other.generation
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Wakes the thread so that it reads the clock again.
     pub fn nudge(&self) {
-        self.notification.event.notify_all();
+        self.0.event.notify_all();
     }
 
     /// Sleeps until raised, nudged or out of time, unless `skip` returns true. May return early: the caller
     /// checks again.
     pub fn sleep_unless(&self, skip: impl FnOnce() -> bool, timeout: Option<Duration>) {
-        let listener = self.notification.event.listen();
+        let listener = self.0.event.listen();
         if !self.is_raised() && !skip() {
             listener.wait(timeout);
         }
-    }
-}
-
-/// Unused notifications.
-#[derive(Debug, Default)]
-pub(crate) struct NotificationPool {
-    idle: Vec<Wakeup>,
-}
-
-impl NotificationPool {
-    pub(crate) fn acquire(&mut self) -> Wakeup {
-        match self.idle.pop() {
-            Some(Wakeup { notification, generation }) => Wakeup { notification, generation: generation + 1 },
-            None => Wakeup { notification: Arc::default(), generation: 1 },
-        }
-    }
-
-    pub(crate) fn release(&mut self, wakeup: Wakeup) {
-        self.idle.push(wakeup);
     }
 }
 
@@ -93,32 +73,8 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn late_wake_up_of_an_earlier_generation_does_not_end_a_later_one() {
-        let mut pool = NotificationPool::default();
-        let first = pool.acquire();
-        let late = first.clone();
-        pool.release(first);
-        let second = pool.acquire();
-        assert!(Arc::ptr_eq(&late.notification, &second.notification));
-        late.raise();
-        assert!(!second.is_raised());
-        second.raise();
-        assert!(second.is_raised());
-    }
-
-    #[test]
-    fn generations_of_one_notification_are_distinct() {
-        let mut pool = NotificationPool::default();
-        let (first, other) = (pool.acquire(), pool.acquire());
-        assert!(first.same(&first.clone()) && !first.same(&other));
-        let before = first.clone();
-        pool.release(first);
-        assert!(!pool.acquire().same(&before));
-    }
-
-    #[test]
     fn thread_sleeps_only_for_what_has_not_happened() {
-        let wakeup = NotificationPool::default().acquire();
+        let wakeup = Wakeup::new();
         let (short, long) = (Duration::from_millis(20), Duration::from_secs(10));
         let slept = |skip: bool, timeout| {
             let begin = Instant::now();

@@ -3,10 +3,10 @@
 //! The trait that makes a semaphore usable by the engine, and its registration with an engine.
 //!
 //! The engine keeps the state of a registered timeline (its value, its failure and the order in which they
-//! changed) behind its [`Registration`]; [`Semaphore`](crate::Semaphore) is nothing but that. A semaphore of a
-//! C ABI has a layout of its own, with the value, the failure and the host's waiters. It implements
-//! [`Timeline`], repeats there what the engine [shows](Timeline::show) it, and wakes its own waiters when the
-//! engine [notifies](Timeline::notify) it. A program that moves such a timeline from the host does so through
+//! changed) behind its [`Registration`]. The host's waiters are the timeline's own: it wakes them when the engine
+//! [notifies](Timeline::notify) it, as [`Semaphore`](crate::Semaphore) does. A semaphore of a C ABI has a layout of
+//! its own, with the value, the failure and the waiters. It implements [`Timeline`], and repeats there what the
+//! engine [shows](Timeline::show) it. A program that moves such a timeline from the host does so through
 //! its registration.
 //!
 //! **Own and foreign.** A timeline that is registered with an engine is that engine's own: its waits are in the
@@ -14,7 +14,7 @@
 //! driver's) is foreign: the engine assumes nothing but this trait, and waits for it through
 //! [`subscribe`](Timeline::subscribe), a callback (rule S9).
 
-use crate::engine::{CallbackRecord, EngineCall, Target, TimelineState};
+use crate::engine::{EngineCall, TimelineState};
 use crate::engine_events::EngineEvents;
 use crate::error::SignalError;
 use crate::failure::Failure;
@@ -231,36 +231,27 @@ impl Registration {
         self.timeline_state().promised()
     }
 
-    /// Calls `callback` once when the timeline reaches `value` or fails: before this returns if it has already,
-    /// or else on a thread that completes, signals or fails something, without a lock, and never inside a
-    /// submission (see [`Backend::defer`](crate::Backend::defer)). If the timeline has failed, the callback
-    /// gets the failure even if the value was reached. It may still be called after the subscription was
-    /// dropped, if it was due by then.
-    pub fn subscribe(
-        &self,
-        value: u64,
-        callback: impl FnOnce(Result<u64, Failure>) + Send + 'static,
-    ) -> Subscription {
-        let timeline_state = self.timeline_state();
-        let record = Arc::new(CallbackRecord::new(Box::new(callback)));
-        self.engine.count_callback(true);
-        match timeline_state.wait_for(value, Target::Callback(record.clone())) {
-            Ok((order, large)) => {
-                if large {
-                    self.engine.remember_large(timeline_state);
-                }
-                let registered =
-                    RegisteredCallback { timeline_state: timeline_state.clone(), value, order, record };
-                Subscription { engine: Arc::downgrade(&self.engine), registered: Some(registered) }
-            }
-            Err(state) => {
-                self.engine.count_callback(false);
-                if let Some(callback) = record.take() {
-                    callback(state);
-                }
-                Subscription { engine: Arc::downgrade(&self.engine), registered: None }
-            }
+    /// Runs callbacks of the program: now, or soon on another thread if this one must not. A shutdown of the engine
+    /// waits for them.
+    pub(crate) fn call_back(&self, callbacks: Vec<Box<dyn FnOnce() + Send>>) {
+        if !callbacks.is_empty() {
+            self.engine.call_back(callbacks, EngineCall::new(&*self.engine).deferred());
         }
+    }
+
+    /// Runs what calls around this one on this thread have left.
+    pub(crate) fn run_deferred(&self) {
+        EngineCall::submitting(&*self.engine).flush();
+    }
+
+    /// As [`query`](Registration::query), behind each step that another thread has begun.
+    pub(crate) fn settled(&self) -> Result<u64, Failure> {
+        self.timeline_state().settled()
+    }
+
+    /// The failure of waits that nothing can end any more.
+    pub(crate) fn abandoned(&self) -> Failure {
+        self.timeline_state().abandoned()
     }
 }
 
@@ -276,42 +267,6 @@ impl Drop for Registration {
 impl fmt::Debug for Registration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registration").field("state", &self.query()).finish_non_exhaustive()
-    }
-}
-
-/// A registered callback; dropping it unregisters the callback, unless it is due already.
-pub struct Subscription {
-    engine: Weak<dyn EngineEvents>,
-    registered: Option<RegisteredCallback>,
-}
-
-struct RegisteredCallback {
-    timeline_state: Arc<TimelineState>,
-    value: u64,
-    order: u32,
-    record: Arc<CallbackRecord>,
-}
-
-impl fmt::Debug for Subscription {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subscription").field("registered", &self.registered.is_some()).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        let Some(registered) = self.registered.take() else { return };
-        let callback = registered.record.take();
-        if callback.is_some() {
-            if let Some(engine) = self.engine.upgrade() {
-                engine.count_callback(false);
-            }
-            registered.timeline_state.remove_timepoint(
-                crate::engine::ListOwner::HOST,
-                registered.value,
-                registered.order,
-            );
-        }
     }
 }
 

@@ -103,9 +103,8 @@ fn signal_against_host_wait() {
         thread::spawn(move || x.signal(1).unwrap())
     };
     // Hangs, which loom reports, if the wake-up is lost.
-    engine.wait(WaitMode::All, &[(x.clone(), 1)], &VirtualClock::new(), None).unwrap();
+    x.wait(1, &VirtualClock::new(), None).unwrap();
     signaller.join().unwrap();
-    assert_eq!(engine.counts().host_waits, 0);
 }
 
 #[test]
@@ -136,7 +135,6 @@ fn signal_and_a_subscription_may_cross() {
         signaller.join().unwrap();
         assert_eq!(called.load(Ordering::SeqCst), 1);
         drop(subscription);
-        assert_eq!(engine.counts().callbacks, 0);
     });
 }
 
@@ -849,7 +847,7 @@ fn own_signal_against_foreign_signal() {
         let engine = engine.clone();
         thread::spawn(move || engine.backend().report(q0))
     };
-    engine.wait(WaitMode::All, &[(seen.clone(), 1)], &VirtualClock::new(), None).unwrap();
+    seen.wait(1, &VirtualClock::new(), None).unwrap();
     let failing = Job::failing(2, Failure::new(Code::DataLoss, "parity"));
     engine.submit(Affinity::queue(1), &[], &[(x.clone(), 2)], Action::Queue(failing)).unwrap();
     engine.backend().step(q1);

@@ -130,8 +130,7 @@ fn soak(random: u64) {
     };
     for &(semaphore, value) in graph.nodes.iter().flat_map(|node| &node.signals) {
         // Reached or failed: either way the wait ends.
-        let point = [(semaphores[semaphore].clone(), value)];
-        let _ = engine.wait(WaitMode::All, &point, &VirtualClock::new(), None);
+        let _ = semaphores[semaphore].wait(value, &VirtualClock::new(), None);
     }
     waited.store(true, Ordering::SeqCst);
     runner.join().unwrap();
@@ -144,8 +143,6 @@ fn soak(random: u64) {
     tags.sort_unstable();
     assert!(tags.windows(2).all(|pair| pair.first() != pair.last()), "work is reclaimed twice: {tags:?}");
     assert_eq!(called.load(Ordering::SeqCst), witnesses.len() as u64, "each callback is called once");
-    let counts = engine.counts();
-    assert_eq!((counts.host_waits, counts.callbacks), (0, 0));
     let succeeds =
         |number: usize| reclaimed.iter().any(|(tag, outcome)| *tag == number as u64 && outcome.is_ok());
     graph.check_order(&engine, "soak", succeeds);

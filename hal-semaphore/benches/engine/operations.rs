@@ -160,17 +160,17 @@ fn ping_pong(report: &mut Report, plan: &Plan) {
     let clock = SystemClock::new();
     let mut times = Vec::new();
     std::thread::scope(|scope| {
-        let (engine, ping_here, pong_here) = (&rig.engine, ping.clone(), pong.clone());
+        let (ping_here, pong_here) = (ping.clone(), pong.clone());
         scope.spawn(move || {
             for value in 1..=plan.pings {
-                engine.wait(WaitMode::All, &[(ping_here.clone(), value)], &clock, None).unwrap();
+                ping_here.wait(value, &clock, None).unwrap();
                 pong_here.signal(value).unwrap();
             }
         });
         for value in 1..=plan.pings {
             let begin = Instant::now();
             ping.signal(value).unwrap();
-            rig.engine.wait(WaitMode::All, &[(pong.clone(), value)], &clock, None).unwrap();
+            pong.wait(value, &clock, None).unwrap();
             times.push(begin.elapsed().as_secs_f64() * 1e9);
         }
     });

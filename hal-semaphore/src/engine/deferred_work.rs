@@ -16,9 +16,8 @@
 //! submits or waits runs no callback (rule S8): [`is_submitting`] is true on such a thread, and callbacks
 //! that become due there are [deferred](crate::Backend::defer).
 
-use super::host_wait::CallbackRecord;
 use super::timeline_state::{Promise, Target, TimelineState};
-use crate::engine_events::{Callback, EngineEvents};
+use crate::engine_events::EngineEvents;
 use crate::failure::Failure;
 use crate::native_event::EventIndex;
 use crate::sync::local;
@@ -41,8 +40,8 @@ pub(crate) struct Dependency {
 /// Why a timepoint is released.
 #[derive(Clone, Debug)]
 pub(crate) enum Release {
-    /// The timeline has reached this value.
-    Reached(u64),
+    /// The value is reached.
+    Reached,
     Failed(Failure),
     Ordered(Dependency),
 }
@@ -53,9 +52,6 @@ pub(crate) struct PromiseUpdate {
     pub(super) timeline_state: Arc<TimelineState>,
     pub(super) promise: Promise,
 }
-
-/// A callback that is due, and its argument.
-pub(super) type DueCallback = (Callback, Result<u64, Failure>);
 
 /// See the [module documentation](self).
 #[derive(Default)]
@@ -72,16 +68,8 @@ pub(crate) struct DeferredWork {
     pub(super) promises_due: VecDeque<PromiseUpdate>,
     /// Timelines that may release more.
     pub(super) drains: VecDeque<Arc<TimelineState>>,
-    /// Callbacks that are due.
-    pub(super) callbacks: VecDeque<(Arc<CallbackRecord>, Release)>,
     /// Why the device is lost, if that is news.
     pub(super) loss: Option<Failure>,
-    /// `released` has callbacks, or the rest of a timeline in `drains` may have some.
-    pub(super) may_call_back: bool,
-    /// Queues that are not idle before those callbacks have run.
-    pub(super) calling_queues: Vec<u32>,
-    /// Callbacks that this thread must not run.
-    pub(super) callbacks_elsewhere: Vec<DueCallback>,
     /// The thread is [inside a call](is_submitting) that must not call the program.
     pub(super) submits: bool,
 }
@@ -95,14 +83,8 @@ impl DeferredWork {
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        // One comparison is cheaper than seven.
-        let left = self.released.len()
-            | self.queues.len()
-            | self.promises_due.len()
-            | self.drains.len()
-            | self.callbacks.len()
-            | self.calling_queues.len()
-            | self.callbacks_elsewhere.len();
+        // One comparison is cheaper than four.
+        let left = self.released.len() | self.queues.len() | self.promises_due.len() | self.drains.len();
         left == 0 && self.yielding_queue.is_none() && self.loss.is_none() && !self.runs_late
     }
 
@@ -112,8 +94,7 @@ impl DeferredWork {
         let capacities = self.released.capacity()
             | self.queues.capacity()
             | self.promises_due.capacity()
-            | self.drains.capacity()
-            | self.callbacks.capacity();
+            | self.drains.capacity();
         capacities >= LARGE
     }
 }

@@ -50,7 +50,6 @@ mod deferred_work;
 mod device_loss;
 mod fast_path;
 mod flow_window;
-mod host_wait;
 mod outbox;
 mod queue;
 mod queue_choice;
@@ -68,17 +67,15 @@ pub use deferred_callbacks::DeferredCallbacks;
 use deferred_work::Dependency;
 pub use deferred_work::WithoutCallbacks;
 pub(crate) use deferred_work::{DeferredWork, EngineCall};
-pub(crate) use host_wait::CallbackRecord;
-pub(crate) use timeline_state::{Target, TimelineState};
-pub(crate) use wait_lists::ListOwner;
+pub(crate) use timeline_state::TimelineState;
 
 use crate::backend::{Backend, Completer, Completion, DeviceSpec, NativeWaits};
 use crate::clock::{Clock, Time};
 use crate::engine_events::{EngineEvents, KeepAlive};
-use crate::error::{EngineError, SubmitError, Unfinished, WaitError};
+use crate::error::{EngineError, SubmitError, Unfinished};
 use crate::failure::Failure;
 use crate::ids::{Affinity, MAX_VALUE, QueueId, TimelineKey};
-use crate::notification::{NotificationPool, Wakeup};
+use crate::notification::Wakeup;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeline::{Registration, TimelineValues};
 use outbox::Outbox;
@@ -90,8 +87,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The first interval between two polls of a waiting thread.
-const POLL_INTERVAL: Duration = Duration::from_micros(20);
+/// The interval between two polls of a shutdown.
+const POLL_INTERVAL: Duration = Duration::from_micros(640);
 
 /// How many timeline states are kept for the next timelines.
 const SPARE_TIMELINES: usize = 4096;
@@ -146,15 +143,6 @@ impl<W> fmt::Display for Refused<W> {
 
 impl<W> std::error::Error for Refused<W> {}
 
-/// The timelines that end a host wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitMode {
-    /// Every one.
-    All,
-    /// The first.
-    Any,
-}
-
 /// How many objects of an engine are in use, and what its waits have cost since it was made: for tests and people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -170,10 +158,6 @@ pub struct Counts {
     pub events: usize,
     /// Native events that no operation uses.
     pub idle_events: usize,
-    /// Host waits.
-    pub host_waits: usize,
-    /// Callbacks that wait for their timeline.
-    pub callbacks: usize,
     /// Waits that were reached when their operation was submitted.
     pub reached: u64,
     /// Waits that queue order satisfied. This and the next two are counted when their operation is handed to the
@@ -289,9 +273,10 @@ impl Device {
         let mut full = self.full.lock();
         self.any_full.store(0, Ordering::Release);
         for queue in full.drain(..) {
-            deferred
-                .released
-                .push_back((Target::FullQueue { queue, asked }, deferred_work::Release::Reached(0)));
+            deferred.released.push_back((
+                timeline_state::Target::FullQueue { queue, asked },
+                deferred_work::Release::Reached,
+            ));
         }
     }
 }
@@ -315,22 +300,17 @@ pub(crate) struct Shared<B: Backend> {
     device: Device,
     closing: AtomicU64,
     idle_waiters: Mutex<IdleWaiters>,
-    notifications: Mutex<NotificationPool>,
     spare_timelines: Mutex<Vec<Arc<TimelineState>>>,
     /// Timelines with memory to release.
     large: Mutex<Vec<Weak<TimelineState>>>,
     /// How many timeline keys were given out.
     timelines_made: AtomicU64,
     timelines: AtomicU64,
-    host_waits: AtomicU64,
-    callbacks: AtomicU64,
     panics: AtomicU64,
     /// Callbacks for a thread that may call the program. `callbacks_left` counts those that have not returned.
     late_callbacks: Mutex<VecDeque<LateCallback<B>>>,
     callbacks_left: AtomicU64,
     outbox: Outbox<B>,
-    /// Grows with each report of a polled device.
-    progress: AtomicU64,
 }
 
 /// A handle on an engine. Clones are handles on the same engine. Dropping the last one ends the operations
@@ -391,18 +371,14 @@ impl<B: Backend> Engine<B> {
             device: Device::new(spec),
             closing: AtomicU64::new(0),
             idle_waiters: Mutex::new(IdleWaiters::default()),
-            notifications: Mutex::new(NotificationPool::default()),
             spare_timelines: Mutex::new(Vec::new()),
             large: Mutex::new(Vec::new()),
             timelines_made: AtomicU64::new(0),
             timelines: AtomicU64::new(0),
-            host_waits: AtomicU64::new(0),
-            callbacks: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             late_callbacks: Mutex::new(VecDeque::new()),
             callbacks_left: AtomicU64::new(0),
             outbox: Outbox::default(),
-            progress: AtomicU64::new(0),
         });
         let keep_alives: Vec<Arc<dyn KeepAlive>> = shared
             .queues
@@ -458,21 +434,6 @@ impl<B: Backend> Engine<B> {
         self.shared().submit(affinity, waits, signals, action)
     }
 
-    /// Sleeps until all or any of `points` are reached, a needed one fails, or the time is `until`. Returns the
-    /// index of the point that decided.
-    pub fn wait<P>(
-        &self,
-        mode: WaitMode,
-        points: &P,
-        clock: &dyn Clock,
-        until: Option<Time>,
-    ) -> Result<usize, WaitError>
-    where
-        P: TimelineValues<B::Timeline> + ?Sized,
-    {
-        self.shared().wait(mode, points, clock, until)
-    }
-
     /// Polls the device, if it does not report by itself.
     pub fn poll(&self) {
         let shared = self.shared();
@@ -507,8 +468,6 @@ impl<B: Backend> Engine<B> {
             |counter: &AtomicU64| usize::try_from(counter.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
         let mut counts = Counts {
             timelines: count(&shared.timelines),
-            host_waits: count(&shared.host_waits),
-            callbacks: count(&shared.callbacks),
             panics: shared.panics.load(Ordering::Relaxed),
             ..Counts::default()
         };
@@ -546,6 +505,7 @@ impl<B: Backend> Engine<B> {
             timeline_state.upgrade().is_some_and(|timeline_state| timeline_state.trim())
         });
         shared.large.lock().append(&mut large);
+        shared.late_callbacks.lock().shrink_to_fit();
         let spare = std::mem::take(&mut *shared.spare_timelines.lock());
         drop(spare);
     }

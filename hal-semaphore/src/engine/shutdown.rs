@@ -12,6 +12,7 @@ use crate::engine_events::KeepAlive;
 use crate::error::Unfinished;
 use crate::failure::{Code, Failure, Origin};
 use crate::mutation::{Mutation, is_mutated};
+use crate::notification::Wakeup;
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 use smallvec::SmallVec;
@@ -149,20 +150,18 @@ impl<B: Backend> Shared<B> {
     /// Waits until the engine is idle, until `until` at most. Returns whether it is.
     fn wait_until_idle(&self, clock: &dyn Clock, until: Time) -> bool {
         loop {
-            self.poll_and_flush(&mut EngineCall::new(self));
-            let wakeup = self.notifications.lock().acquire();
+            self.poll_device();
+            // What calls around this one have deferred may be what the engine is busy with.
+            EngineCall::new(self).flush();
+            let wakeup = Wakeup::new();
             self.idle_waiters.lock().waiting.push(wakeup.clone());
             let is_idle = self.is_engine_idle();
             let now = clock.now();
             if !is_idle && now < until {
                 let polls = self.device.completion != Completion::Callback && self.outstanding() > 0;
-                clock.sleep(
-                    &wakeup,
-                    Some(if polls { until.min(now + super::POLL_INTERVAL * 32) } else { until }),
-                );
+                clock.sleep(&wakeup, Some(if polls { until.min(now + super::POLL_INTERVAL) } else { until }));
             }
             self.idle_waiters.lock().waiting.retain(|waiting| !waiting.same(&wakeup));
-            self.notifications.lock().release(wakeup);
             if is_idle || self.is_engine_idle() {
                 return true;
             }

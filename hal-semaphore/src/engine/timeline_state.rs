@@ -26,7 +26,6 @@
 //! other.
 
 use super::deferred_work::{DeferredWork, PromiseUpdate, Release};
-use super::host_wait::{CallbackRecord, HostWait};
 use super::wait_lists::{ListOwner, WaitLists};
 use crate::error::SignalError;
 use crate::failure::{Code, Failure, Origin};
@@ -53,7 +52,7 @@ pub(super) const SCAN: usize = 16;
 const LARGE: usize = 1024;
 
 /// The receiver of a released timepoint.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     /// One wait of a blocked operation. `has_others`: the operation has other waits. Once the wait is satisfied by
     /// order, only a failure matters to it.
@@ -66,10 +65,6 @@ pub(crate) enum Target {
     /// A queue whose device was full and may have capacity now: the device says so (`asked`), or something has
     /// ended.
     FullQueue { queue: u32, asked: bool },
-    /// One timeline of a host wait.
-    Wait(Arc<HostWait>, u32),
-    /// A callback.
-    Callback(Arc<CallbackRecord>),
 }
 
 /// A wait that a promise of the same queue satisfies by order.
@@ -348,15 +343,13 @@ impl TimelineState {
             && let Some((value, target)) = state.lists.pop(limit)
         {
             left -= 1;
-            deferred.may_call_back |= matches!(target, Target::Callback(_));
             let release = match &state.failure {
                 Some(failure) if value > reached => Release::Failed(failure.clone()),
-                _ => Release::Reached(reached),
+                _ => Release::Reached,
             };
             deferred.released.push_back((target, release));
         }
         if left == 0 && state.lists.releases(limit) {
-            deferred.may_call_back = true;
             deferred.drains.push_back(self.clone());
         }
         self.prune(state);
@@ -381,11 +374,8 @@ impl TimelineState {
     /// Removes a timepoint whose owner no longer waits. It may have been released already.
     pub(crate) fn remove_timepoint(&self, owner: ListOwner, value: u64, order: u32) {
         let mut state = self.state.lock();
-        let removed = state.lists.remove(owner, value, order);
+        state.lists.remove(owner, value, order);
         self.count_listeners(&state);
-        drop(state);
-        // The target may hold foreign values, which are dropped without the lock.
-        drop(removed);
     }
 
     /// Counts a waiter that is about to search for a dependency, so that queues that submit work from now on
@@ -470,36 +460,29 @@ impl TimelineState {
         }
     }
 
-    /// Registers a wait that only the value or a failure releases, or returns the result if the wait is over.
-    /// Also returns whether the timeline [has become large](TimelineInner::becomes_large).
-    pub(crate) fn wait_for(&self, value: u64, target: Target) -> Result<(u32, bool), Result<u64, Failure>> {
-        let mut state = self.state.lock();
-        let reached = self.value();
-        match &state.failure {
-            _ if is_mutated(Mutation::RegisterDoesNotCheck) => {}
-            Some(failure) => return Err(Err(failure.clone())),
-            None if reached >= value => return Err(Ok(reached)),
-            None => {}
-        }
-        let order = self.add_timepoint(&mut state, ListOwner::HOST, value, target);
-        Ok((order, state.becomes_large()))
-    }
-
     /// Fails the waits of a timeline that nothing can signal any more.
     pub(crate) fn abandon(self: &Arc<Self>, deferred: &mut DeferredWork) {
         // Without a handle no waiter can come, and a failed timeline has none.
         let waited_for = !self.state.lock().lists.are_empty();
         if waited_for {
-            let value = self.value();
-            let failure = Failure::with_origin(
-                Code::Aborted,
-                Origin::Abandoned,
-                format!(
-                    "the timeline was dropped at {value}: what was waited for can no longer be signalled"
-                ),
-            );
-            self.fail(&failure, |_| None, deferred);
+            self.fail(&self.abandoned(), |_| None, deferred);
         }
+    }
+
+    /// The value, or the failure, read under the lock.
+    pub(crate) fn settled(&self) -> Result<u64, Failure> {
+        let state = self.state.lock();
+        state.failure.clone().map_or_else(|| Ok(self.value()), Err)
+    }
+
+    /// The failure of waits that nothing can end any more.
+    pub(crate) fn abandoned(&self) -> Failure {
+        let value = self.value();
+        Failure::with_origin(
+            Code::Aborted,
+            Origin::Abandoned,
+            format!("the timeline was dropped at {value}: what was waited for can no longer be signalled"),
+        )
     }
 
     pub(crate) fn set_subscription(&self, subscription: Box<dyn Any + Send>) -> Option<Box<dyn Any + Send>> {

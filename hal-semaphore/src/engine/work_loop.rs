@@ -11,9 +11,7 @@
 //! queues.
 
 use super::deferred_callbacks::DeferredCallbacks;
-use super::deferred_work::{DeferredWork, DueCallback, EngineCall, PromiseUpdate, Release};
-use super::host_wait::CallbackRecord;
-use super::outbox::PendingDeliveries;
+use super::deferred_work::{DeferredWork, EngineCall, PromiseUpdate, Release};
 use super::queue::{Effects, Publication, QueueGuard};
 use super::timeline_state::{RELEASE_BATCH, Target, TimelineState};
 use super::{Dependency, Shared};
@@ -99,7 +97,6 @@ impl<B: Backend> QueueGuard<'_, B> {
                 // Failures have been applied by now.
                 self = self.submit_batch();
             }
-            self.stay_busy_for_callbacks();
             if !self.deferred.released.is_empty() {
                 // Other queues wait for the releases: they run first.
                 self.deferred.yielding_queue = Some(self.index);
@@ -109,15 +106,6 @@ impl<B: Backend> QueueGuard<'_, B> {
             if self.is_done(round) {
                 return self.leave_idle();
             }
-        }
-    }
-
-    /// The queue is not idle before the callbacks of its ended operations have run.
-    #[inline]
-    fn stay_busy_for_callbacks(&mut self) {
-        if self.deferred.may_call_back && !self.deferred.calling_queues.contains(&self.index) {
-            self.deferred.calling_queues.push(self.index);
-            self.state.performing += 1;
         }
     }
 
@@ -154,7 +142,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     #[inline]
     fn apply_own_releases(&mut self) {
         while let Some((target, _)) = self.deferred.released.front() {
-            if queue_of(target) != Some(self.index) {
+            if queue_of(*target) != self.index {
                 break;
             }
             let Some((target, release)) = take_first(&mut self.deferred.released) else {
@@ -166,7 +154,7 @@ impl<B: Backend> QueueGuard<'_, B> {
 
     fn apply_release(&mut self, target: Target, release: Release) {
         match (target, release) {
-            (Target::Op { key, wait, .. }, Release::Reached(_)) => self.reach(key, wait),
+            (Target::Op { key, wait, .. }, Release::Reached) => self.reach(key, wait),
             (Target::Op { key, wait, .. }, Release::Ordered(dependency)) => {
                 self.satisfy(key, wait, dependency, None)
             }
@@ -179,7 +167,7 @@ impl<B: Backend> QueueGuard<'_, B> {
                     self.device.add_full(self.index);
                 }
             }
-            (Target::OpFailure { .. } | Target::Wait(..) | Target::Callback(_), _) => {}
+            (Target::OpFailure { .. }, _) => {}
         }
     }
 
@@ -211,13 +199,12 @@ impl<B: Backend> QueueGuard<'_, B> {
 }
 
 /// The queue that a release is for.
-fn queue_of(target: &Target) -> Option<u32> {
-    match *target {
+fn queue_of(target: Target) -> u32 {
+    match target {
         Target::Op { queue, .. }
         | Target::OpFailure { queue, .. }
         | Target::Gate(queue)
-        | Target::FullQueue { queue, .. } => Some(queue),
-        Target::Wait(..) | Target::Callback(_) => None,
+        | Target::FullQueue { queue, .. } => queue,
     }
 }
 
@@ -235,28 +222,6 @@ impl<T: Timeline> Publication<T> {
 
     fn notify(&self) {
         self.timeline.notify(self.state.as_ref().copied());
-    }
-}
-
-/// Effects that may call the program. They run after the engine's own work, and not on a thread that submits.
-struct LateEffects<B: Backend> {
-    publications: Vec<Publication<B::Timeline>>,
-    /// Deliveries to these foreign timelines; the operations are reclaimed after them.
-    pending_deliveries: Option<(Arc<PendingDeliveries<B>>, Vec<usize>)>,
-    reclaims: Vec<Ended<B::Work>>,
-}
-
-impl<B: Backend> LateEffects<B> {
-    fn run(self, shared: &Shared<B>) {
-        for publication in self.publications {
-            shared.notify(publication);
-        }
-        if let Some((pending_deliveries, foreign_timelines)) = self.pending_deliveries {
-            // The last delivery reclaims: this thread may go on with deliveries of others.
-            shared.finish_delivery(&pending_deliveries);
-            shared.deliver_all(&foreign_timelines);
-        }
-        shared.reclaim_all(self.reclaims);
     }
 }
 
@@ -297,35 +262,10 @@ impl<B: Backend> Shared<B> {
 
     /// Applies the next release, with those behind it for the same queue.
     fn apply_next_release(&self, target: Target, release: Release, deferred: &mut DeferredWork) {
-        if let Some(index) = queue_of(&target) {
-            deferred.released.push_front((target, release));
-            QueueGuard::lock(self, index, deferred).apply_own_releases();
-            deferred.visit_queue(index);
-            return;
-        }
-        match (target, release) {
-            (Target::Wait(wait, number), Release::Failed(failure)) => wait.failed(number as usize, &failure),
-            (Target::Wait(wait, number), _) => wait.reached(number as usize),
-            (Target::Callback(record), release) => deferred.callbacks.push_back((record, release)),
-            _ => {}
-        }
-    }
-
-    /// Calls the program, or has another thread do so.
-    fn call_back(&self, record: &CallbackRecord, release: Release, deferred: &mut DeferredWork) {
-        let Some(callback) = record.take() else { return };
-        self.callbacks.fetch_sub(1, Ordering::Relaxed);
-        let state = match release {
-            Release::Failed(failure) => Err(failure),
-            Release::Reached(value) => Ok(value),
-            // Only queues have waits that order satisfies.
-            Release::Ordered(_) => return,
-        };
-        if deferred.submits {
-            deferred.callbacks_elsewhere.push((callback, state));
-        } else {
-            self.count_panic(self.foreign(|| callback(state)));
-        }
+        let index = queue_of(target);
+        deferred.released.push_front((target, release));
+        QueueGuard::lock(self, index, deferred).apply_own_releases();
+        deferred.visit_queue(index);
     }
 
     /// Performs effects without a lock. Effects that may call the program come last if this thread is `busy` or
@@ -344,14 +284,26 @@ impl<B: Backend> Shared<B> {
         let publications = self.publish(publications);
         let reclaims_late = self.take_late_reclaims(reclaims, busy);
         // Fast path: nothing calls the program.
-        if !publications.is_empty() || !reclaims_late.is_empty() || pending_deliveries.is_some() {
-            let pending_deliveries = pending_deliveries
-                .take()
-                .map(|pending_deliveries| (pending_deliveries, std::mem::take(foreign_timelines)));
-            self.defer_late(
-                LateEffects { publications, pending_deliveries, reclaims: reclaims_late },
-                deferred,
-            );
+        if let Some(pending_deliveries) = pending_deliveries.take() {
+            let foreign_timelines = std::mem::take(foreign_timelines);
+            let deliver = move |shared: &Shared<B>| {
+                // The last delivery reclaims: this thread may go on with deliveries of others.
+                shared.finish_delivery(&pending_deliveries);
+                shared.deliver_all(&foreign_timelines);
+            };
+            if publications.is_empty() {
+                self.defer_late(deliver, deferred);
+            } else {
+                // A waiter that is notified may wait for a delivery.
+                self.defer(deliver);
+            }
+        }
+        if !publications.is_empty() || !reclaims_late.is_empty() {
+            let late = move |shared: &Shared<B>| {
+                publications.into_iter().for_each(|publication| shared.notify(publication));
+                shared.reclaim_all(reclaims_late);
+            };
+            self.defer_late(late, deferred);
         }
         if !subscriptions.is_empty() {
             for (timeline, value, timeline_state) in subscriptions.drain(..) {
@@ -383,13 +335,14 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Pushes effects that may call the program; another thread performs them if this one submits.
+    /// Has something run that may call the program: after the engine's own work of this call, or on another thread if
+    /// this one submits.
     #[cold]
-    fn defer_late(&self, late: LateEffects<B>, deferred: &mut DeferredWork) {
+    fn defer_late(&self, run: impl FnOnce(&Shared<B>) + Send + 'static, deferred: &mut DeferredWork) {
         if deferred.submits {
-            self.defer(move |shared| late.run(shared));
+            self.defer(run);
         } else {
-            self.push_late_callback(move |shared| late.run(shared));
+            self.push_late_callback(run);
             deferred.runs_late = true;
         }
     }
@@ -547,14 +500,6 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    fn call_back_elsewhere(&self, callbacks: Vec<DueCallback>) {
-        self.defer(move |shared| {
-            for (callback, state) in callbacks {
-                shared.count_panic(shared.foreign(|| callback(state)));
-            }
-        });
-    }
-
     /// Wakes a shutdown that waits for something that has ended.
     fn wake_if_closing(&self) {
         // This thread sees that the engine is closing, or the closing thread sees what has ended.
@@ -601,13 +546,6 @@ impl<B: Backend> Shared<B> {
         result
     }
 
-    /// A polled device has reported something.
-    fn count_progress(&self) {
-        if self.device.completion == Completion::Poll {
-            self.progress.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     /// Polls the device, if it has work and does not report by itself.
     pub(super) fn poll_device(&self) {
         if self.device.completion != Completion::Callback
@@ -645,31 +583,16 @@ impl<B: Backend> EngineEvents for Shared<B> {
                 self.apply_promise(update, deferred);
             } else if let Some(timeline_state) = take_first(&mut deferred.drains) {
                 timeline_state.drain(deferred);
-            } else if deferred.runs_late && !deferred.callbacks.is_empty() {
-                // Neither waits for the other: a callback may wait for a delivery.
-                deferred.runs_late = false;
-                self.run_late_callbacks_elsewhere();
-            } else if let Some((callback, release)) = take_first(&mut deferred.callbacks) {
-                // Last, because it may take long, or wait for the work before it.
-                self.call_back(&callback, release, deferred);
             } else {
                 break;
             }
         }
-        if !deferred.callbacks_elsewhere.is_empty() {
-            self.call_back_elsewhere(std::mem::take(&mut deferred.callbacks_elsewhere));
-        }
+        // Last, because they may take long, or wait for the work before them.
         if std::mem::take(&mut deferred.runs_late) {
-            self.run_late_callbacks();
-        }
-        deferred.may_call_back = false;
-        while let Some(index) = deferred.calling_queues.pop() {
-            let mut state = self.queue(index).lock();
-            state.performing -= 1;
-            let wakes = state.closing && state.is_idle();
-            drop(state);
-            if wakes {
-                self.wake_idle_waiters();
+            if deferred.submits {
+                self.run_late_callbacks_elsewhere();
+            } else {
+                self.run_late_callbacks();
             }
         }
     }
@@ -685,15 +608,9 @@ impl<B: Backend> EngineEvents for Shared<B> {
         }
     }
 
-    fn remember_large(&self, timeline_state: &Arc<TimelineState>) {
-        Shared::remember_large(self, timeline_state);
-    }
-
-    fn count_callback(&self, more: bool) {
-        if more {
-            self.callbacks.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.callbacks.fetch_sub(1, Ordering::Relaxed);
+    fn call_back(&self, callbacks: Vec<Box<dyn FnOnce() + Send>>, deferred: &mut DeferredWork) {
+        for run in callbacks {
+            self.defer_late(move |_| run(), deferred);
         }
     }
 
@@ -704,7 +621,6 @@ impl<B: Backend> EngineEvents for Shared<B> {
         }
         let mut failure = failure;
         if let Some(reported) = self.record_inside_submit(queue, epoch, &mut failure) {
-            self.count_progress();
             return reported;
         }
         let mut call = EngineCall::new(self);
@@ -714,7 +630,6 @@ impl<B: Backend> EngineEvents for Shared<B> {
         guard.finish(nested);
         drop(call);
         super::deferred_callbacks::run_stranded();
-        self.count_progress();
         reported
     }
 
@@ -743,6 +658,7 @@ impl<B: Backend> EngineEvents for Shared<B> {
 mod tests {
     use super::*;
     use crate::engine::timeline_state::Promise;
+    use crate::engine::wait_lists::ListOwner;
     use crate::testing::{SoftBackend, device};
     use smallvec::SmallVec;
 
@@ -755,7 +671,7 @@ mod tests {
             let key = crate::slab::Slab::<()>::new().next_key();
             timeline_state.add_timepoint(
                 &mut timeline_state.lock(),
-                crate::engine::ListOwner::queue(1),
+                ListOwner::queue(1),
                 1,
                 Target::Op { queue: 1, key, wait, has_others: false },
             );

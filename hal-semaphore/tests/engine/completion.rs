@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[test]
-fn host_wait_drives_a_polled_device() {
+fn program_polls_a_device_that_does_not_report_by_itself() {
     let spec = DeviceSpec { completion: Completion::Poll, ..device(2) };
     let engine = Engine::new(SoftBackend::new(spec)).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
@@ -21,12 +21,9 @@ fn host_wait_drives_a_polled_device() {
         engine.submit(queue, &waits, &signals, Action::Queue(Job::new(value))).unwrap();
     }
     assert_eq!(x.query().unwrap(), 0);
-    // This thread alone is there to ask the device.
-    engine.wait(WaitMode::All, &[(x.clone(), 10)], &SystemClock::new(), None).unwrap();
-    assert_eq!(x.query().unwrap(), 10);
-    engine.submit(Affinity::ANY, &[], &[(x.clone(), 11)], Action::Queue(Job::new(11))).unwrap();
-    engine.poll();
-    assert_eq!(x.query().unwrap(), 11);
+    while x.query().unwrap() < 10 {
+        engine.poll();
+    }
 }
 
 #[test]
@@ -188,10 +185,7 @@ fn deadline_of_a_wait_is_read_from_its_clock() {
     let x = Semaphore::new(&engine, 0).unwrap();
     let clock = VirtualClock::new();
     std::thread::scope(|scope| {
-        let points = [(x.clone(), 1)];
-        let (engine, clock_of_waiter) = (&engine, &clock);
-        let until = Some(Duration::from_secs(3600));
-        let waiter = scope.spawn(move || engine.wait(WaitMode::All, &points, clock_of_waiter, until));
+        let waiter = scope.spawn(|| x.wait(1, &clock, Some(Duration::from_secs(3600))));
         while clock.sleepers() == 0 {
             std::thread::yield_now();
         }
@@ -200,19 +194,14 @@ fn deadline_of_a_wait_is_read_from_its_clock() {
         clock.advance(Duration::from_secs(1));
         assert!(matches!(waiter.join().unwrap(), Err(WaitError::DeadlineExceeded)));
     });
-    assert_eq!((clock.sleepers(), engine.counts().host_waits), (0, 0));
-    let none: [(Semaphore, u64); 0] = [];
-    assert!(matches!(engine.wait(WaitMode::Any, &none, &clock, None), Err(WaitError::Empty)));
-    engine.wait(WaitMode::All, &none, &clock, None).unwrap();
+    assert_eq!(clock.sleepers(), 0);
     let over = Some(clock.now());
-    let largest = engine.wait(WaitMode::All, &[(x.clone(), MAX_VALUE)], &clock, over);
-    assert!(matches!(largest, Err(WaitError::DeadlineExceeded)));
-    let failed = Semaphore::new(&engine, 0).unwrap();
-    assert!(failed.fail(Failure::new(Code::Aborted, "given up")));
-    let known = engine.wait(WaitMode::All, &[(x.clone(), 0), (failed, 1)], &clock, over);
-    assert!(matches!(known, Err(WaitError::Failed { index: 1, .. })), "{known:?}");
-    let past = [(x.clone(), MAX_VALUE + 1)];
-    assert!(matches!(engine.wait(WaitMode::All, &past, &clock, None), Err(WaitError::ValueTooLarge { .. })));
+    assert!(matches!(x.wait(MAX_VALUE, &clock, over), Err(WaitError::DeadlineExceeded)));
+    assert!(matches!(x.wait(MAX_VALUE + 1, &clock, None), Err(WaitError::ValueTooLarge { .. })));
+    x.wait(0, &clock, over).unwrap();
+    assert!(x.fail(Failure::new(Code::Aborted, "given up")));
+    let known = x.wait(1, &clock, over);
+    assert!(matches!(known, Err(WaitError::Failed { .. })), "{known:?}");
 }
 
 /// Timelines and values may come as two slices, as a C ABI has them. There are as many as the shorter one has.
@@ -223,8 +212,6 @@ fn pair_of_slices_names_what_both_of_them_have() {
     let (both, values) = ([x, y.clone()], [7, 1]);
     let pair: (&[Semaphore], &[u64]) = (&both, &values[..1]);
     assert_eq!((pair.len(), pair.get(0).map(|(_, value)| value), pair.get(1).is_none()), (1, Some(7), true));
-    let clock = SystemClock::new();
-    engine.wait(WaitMode::All, &pair, &clock, Some(clock.now())).unwrap();
     let signals: (&[Semaphore], &[u64]) = (&both[1..], &values[1..]);
     engine.submit(Affinity::ANY, &pair, &signals, Action::Barrier).unwrap();
     assert_eq!(y.query().unwrap(), 1);
@@ -253,7 +240,7 @@ fn thread_that_waits_sleeps_until_it_is_woken() {
         let x = Semaphore::new(&engine, 0).unwrap();
         let clock = Counted(SystemClock::new(), AtomicUsize::new(0));
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| engine.wait(WaitMode::All, &[(x.clone(), 1)], &clock, until));
+            let waiter = scope.spawn(|| x.wait(1, &clock, until));
             std::thread::sleep(Duration::from_millis(20));
             x.signal(1).unwrap();
             waiter.join().unwrap().unwrap();

@@ -219,7 +219,7 @@ fn many_threads_submit_and_report_the_same_graph() {
         let limit = Some(Duration::from_secs(60));
         for node in &graph.nodes {
             for &(semaphore, value) in &node.signals {
-                engine.wait(WaitMode::All, &[(semaphores[semaphore].clone(), value)], &clock, limit).unwrap();
+                semaphores[semaphore].wait(value, &clock, limit).unwrap();
             }
         }
         engine.backend().run_until_idle_with_host();

@@ -88,38 +88,27 @@ fn chain_of_many_on_a_small_stack() {
 }
 
 #[test]
-fn host_wait_all_any() {
+fn host_wait_ends_with_the_signal_or_with_time() {
     let engine = engine(1);
-    let (a, b) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
-    let clock = SystemClock::new();
-    std::thread::scope(|s| {
-        let points = [(a.clone(), 2), (b.clone(), 1)];
-        let e = engine.clone();
-        let t = s.spawn(move || e.wait(WaitMode::All, &points, &SystemClock::new(), None));
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        a.signal(3).unwrap();
-        b.signal(1).unwrap();
-        t.join().unwrap().unwrap();
-    });
-    let r = engine.wait(
-        WaitMode::Any,
-        &[(a.clone(), 9), (b.clone(), 9)],
-        &clock,
-        Some(clock.now() + std::time::Duration::from_millis(3)),
-    );
-    assert!(matches!(r, Err(WaitError::DeadlineExceeded)));
+    let a = Semaphore::new(&engine, 0).unwrap();
+    let clock = VirtualClock::new();
     std::thread::scope(|scope| {
-        let (points, engine) = ([(a.clone(), 9), (b.clone(), 9)], &engine);
-        let waiter = scope.spawn(move || engine.wait(WaitMode::Any, &points, &SystemClock::new(), None));
-        while engine.counts().host_waits == 0 {
+        let (clock, a) = (&clock, &a);
+        let waiters = [1, 2, 3].map(|value| scope.spawn(move || a.wait(value, clock, None)));
+        while clock.sleepers() < 3 {
             std::thread::yield_now();
         }
-        b.signal(9).unwrap();
-        assert_eq!(waiter.join().unwrap().unwrap(), 1, "the second one decided");
+        a.signal(2).unwrap();
+        let [first, second, third] = waiters;
+        assert!(first.join().unwrap().is_ok() && second.join().unwrap().is_ok());
+        assert!(!third.is_finished());
+        a.signal(5).unwrap();
+        assert!(third.join().unwrap().is_ok());
     });
-    assert_eq!(engine.counts().host_waits, 0);
-    let all = engine.wait(WaitMode::All, &[(a, 3), (b, 9)], &clock, None);
-    assert_eq!(all.unwrap(), 1, "both are reached: the last one decides");
+    let clock = SystemClock::new();
+    let waited = a.wait(9, &clock, Some(clock.now() + std::time::Duration::from_millis(3)));
+    assert!(matches!(waited, Err(WaitError::DeadlineExceeded)));
+    a.wait(5, &clock, None).unwrap();
 }
 
 #[test]
@@ -144,40 +133,4 @@ fn promised_value_is_the_largest_queued_signal() {
     x.fail(Failure::new(Code::Aborted, "stop"));
     engine.backend().run_until_idle();
     assert_eq!(x.promised(), None);
-}
-
-/// A thread waits for a semaphore of another engine: it is woken by a signal there, and by a failure.
-#[test]
-fn host_wait_for_a_semaphore_of_another_engine_ends_with_a_step_there() {
-    let (engine, other) = (engine(1), engine(1));
-    for mode in [WaitMode::All, WaitMode::Any] {
-        for fails in [false, true] {
-            let (own, x) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&other, 0).unwrap());
-            let points =
-                if mode == WaitMode::All { vec![(x.clone(), 1)] } else { vec![(own, 1), (x.clone(), 1)] };
-            let (result, number) = std::thread::scope(|scope| {
-                let (engine, number) = (&engine, points.len() - 1);
-                let clock = SystemClock::new();
-                let until = clock.now() + std::time::Duration::from_secs(5);
-                let waiter = scope.spawn(move || engine.wait(mode, &points, &clock, Some(until)));
-                while other.counts().callbacks == 0 && !waiter.is_finished() {
-                    std::thread::yield_now();
-                }
-                if fails {
-                    assert!(x.fail(Failure::new(Code::Aborted, "elsewhere")));
-                } else {
-                    x.signal(1).unwrap();
-                }
-                (waiter.join().unwrap(), number)
-            });
-            match result {
-                Ok(index) => assert!(!fails && index == number, "{mode:?}: {index}"),
-                Err(WaitError::Failed { index, .. }) => {
-                    assert!(fails && index == number, "{mode:?}: {index}")
-                }
-                Err(error) => panic!("{mode:?}, fails: {fails}: {error}"),
-            }
-            assert_eq!((engine.counts().host_waits, other.counts().callbacks), (0, 0));
-        }
-    }
 }

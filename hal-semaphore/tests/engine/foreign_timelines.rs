@@ -220,11 +220,10 @@ fn callbacks_deferred_to_the_backend_run_in_order() {
     let setup = Setup::that_keeps_deferred();
     let order = Arc::new(Mutex::new(Vec::new()));
     let timelines: Vec<_> = (0..3).map(|_| FakeTimeline::own(&setup.engine)).collect();
-    let subscribe = |(number, timeline): (usize, &FakeTimeline)| {
+    for (number, timeline) in timelines.iter().enumerate() {
         let order = order.clone();
-        timeline.registered().subscribe(1, move |_| order.lock().unwrap().push(number))
-    };
-    let _subscriptions: Vec<_> = timelines.iter().enumerate().map(subscribe).collect();
+        timeline.at(TimelineCall::Notify, move || order.lock().unwrap().push(number));
+    }
     for timeline in &timelines {
         setup.submit(&[], &[(timeline.clone(), 1)], Action::Barrier);
     }
@@ -276,12 +275,9 @@ fn callback_that_becomes_due_inside_submit_runs_on_the_backends_thread() {
     let setup = Setup::that_keeps_deferred();
     let (x, y) = (setup.mirrored(), FakeTimeline::foreign());
     let called = Arc::new(AtomicUsize::new(0));
-    let _subscription = x.registered().subscribe(1, {
+    x.at(TimelineCall::Notify, {
         let called = called.clone();
-        move |state| {
-            assert_eq!(state.unwrap(), 1);
-            called.fetch_add(1, Ordering::SeqCst);
-        }
+        move || _ = called.fetch_add(1, Ordering::SeqCst)
     });
     setup.submit(&[], &[(x.clone(), 1), (y.clone(), 1)], Action::Barrier);
     assert_eq!(x.value(), 1);
@@ -300,7 +296,7 @@ fn dropped_deferred_callbacks_still_run() {
     within(LIMIT, || {
         let setup = Setup::that_keeps_deferred();
         let x = setup.mirrored();
-        let _subscription = x.registered().subscribe(1, |_| {});
+        x.at(TimelineCall::Notify, || ());
         setup.submit(&[], &[(x.clone(), 1)], Action::Barrier);
         setup.engine.backend().deferred.lock().unwrap().clear();
         setup.submit(&[(x.clone(), 1)], &[(x.clone(), 2)], Action::Barrier);

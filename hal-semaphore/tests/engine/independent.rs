@@ -330,7 +330,7 @@ fn callback_may_wait_for_the_foreign_signal_of_the_same_operation() {
         let _subscription = x.subscribe(1, {
             let seen = seen.clone();
             move |_| {
-                let waited = other.0.wait(WaitMode::All, &[(far, 1)], &SystemClock::new(), Some(LIMIT));
+                let waited = far.wait(1, &SystemClock::new(), Some(LIMIT));
                 seen.store(waited.is_ok(), Ordering::SeqCst);
             }
         });
@@ -355,7 +355,7 @@ fn callback_on_a_foreign_signal_may_wait_for_the_next_one() {
             let (seen, far) = (seen.clone(), far.clone());
             move |_| {
                 sender.send(()).unwrap();
-                let waited = other.0.wait(WaitMode::All, &[(far, 2)], &SystemClock::new(), Some(LIMIT));
+                let waited = far.wait(2, &SystemClock::new(), Some(LIMIT));
                 seen.store(waited.is_ok(), Ordering::SeqCst);
             }
         });
@@ -380,7 +380,7 @@ fn callback_on_one_foreign_signal_may_wait_for_its_sibling() {
         let _subscription = near.subscribe(1, {
             let seen = seen.clone();
             move |_| {
-                let waited = other.0.wait(WaitMode::All, &[(far, 1)], &SystemClock::new(), Some(LIMIT));
+                let waited = far.wait(1, &SystemClock::new(), Some(LIMIT));
                 seen.store(waited.is_ok(), Ordering::SeqCst);
             }
         });
@@ -404,7 +404,7 @@ fn callback_on_an_early_foreign_signal_may_wait_for_one_far_behind() {
         let _subscription = far.subscribe(3, {
             let (seen, far) = (seen.clone(), far.clone());
             move |_| {
-                let waited = other.0.wait(WaitMode::All, &[(far, 40)], &SystemClock::new(), Some(LIMIT));
+                let waited = far.wait(40, &SystemClock::new(), Some(LIMIT));
                 seen.store(waited.is_ok(), Ordering::SeqCst);
             }
         });

@@ -54,4 +54,3 @@ mod slow_drivers;
 mod statistics;
 mod unsubmitted_ends;
 mod value_and_failure;
-mod waiting;

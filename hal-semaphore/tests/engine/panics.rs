@@ -465,12 +465,12 @@ fn callback_that_panics_when_dropped_delays_nothing() {
         }
     }
     within(LIMIT, || {
-        let setup = PanicSetup::new();
-        let [x, y] = std::array::from_fn(|_| setup.own());
+        let rig = rig::TestEngine::new(1, NativeWaits::None);
+        let [x, y] = rig.semaphores();
         let called = Arc::new(AtomicU64::new(0));
         let subscribe = |value| {
             let (bomb, called) = (Bomb, called.clone());
-            x.registered().subscribe(value, move |_| {
+            x.subscribe(value, move |_| {
                 called.fetch_add(1, Ordering::SeqCst);
                 drop(bomb);
             })
@@ -478,12 +478,12 @@ fn callback_that_panics_when_dropped_delays_nothing() {
         let (first, second) = (subscribe(1), subscribe(2));
         let given_up = catch_unwind(AssertUnwindSafe(|| drop(second)));
         assert!(given_up.is_err(), "it goes where the subscription goes");
-        setup.job(&[], &[(&x, 1)], 1);
-        setup.job(&[(&x, 1)], &[(&y, 1)], 2);
-        setup.report(2);
+        rig.job(0, &[], &[(&x, 1)], 1);
+        rig.job(0, &[(&x, 1)], &[(&y, 1)], 2);
+        rig.run_until_idle();
         drop(first);
-        assert_eq!((x.value(), y.value(), called.load(Ordering::SeqCst)), (1, 1, 1));
-        assert_eq!(setup.0.counts().callbacks, 0);
-        setup.finish("callbacks");
+        assert_eq!((x.query().unwrap(), y.query().unwrap(), called.load(Ordering::SeqCst)), (1, 1, 1));
+        assert_eq!(rig.engine.counts().panics, 1);
+        rig.assert_idle();
     });
 }

@@ -6,7 +6,6 @@
 use crate::fake::Fake;
 use crate::rig::{self, Devices, Job, LIMIT, Moment, TestEngine, broken, device, eventually, gone, within};
 use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
-use hal_semaphore::timeline::Subscription;
 use hal_semaphore::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};

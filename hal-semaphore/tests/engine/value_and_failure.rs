@@ -95,32 +95,24 @@ impl<F: FnOnce()> Clock for Meanwhile<F> {
     }
 }
 
-/// A thread waits on the host, and before it wakes more steps follow. The first one decides its wait (S1, S3).
+/// A thread waits on the host, and before it wakes more steps follow. The first one that decides its wait does so (S1,
+/// S3).
 #[test]
 fn host_wait_is_decided_by_the_first_step() {
     let rig = TestEngine::new(1, NativeWaits::None);
-    let wait = |mode, meanwhile: &dyn Fn(&Semaphore, &Semaphore)| {
-        let [x, y] = rig.semaphores();
-        let clock = Meanwhile(Cell::new(Some(|| meanwhile(&x, &y))));
-        rig.engine.wait(mode, &[(x.clone(), 1), (y.clone(), 1)], &clock, None)
+    let wait = |meanwhile: &dyn Fn(&Semaphore)| {
+        let x = rig.semaphore();
+        let clock = Meanwhile(Cell::new(Some(|| meanwhile(&x))));
+        x.wait(1, &clock, None)
     };
-    let signal = |semaphore: &Semaphore| semaphore.signal(1).unwrap();
     let (first, second) = (broken("the first"), broken("the second"));
-    let any = wait(WaitMode::Any, &|x, y| {
-        signal(y);
-        signal(x);
+    let reached = wait(&|x| {
+        x.signal(1).unwrap();
+        assert!(x.fail(first.clone()));
     });
-    assert_eq!(any.unwrap(), 1);
-    let all = wait(WaitMode::All, &|x, y| {
-        signal(y);
-        signal(x);
-        assert!(y.fail(first.clone()));
-    });
-    assert_eq!(all.unwrap(), 0);
-    let failed = wait(WaitMode::All, &|x, y| {
-        assert!(y.fail(first.clone()) && x.fail(second.clone()));
-    });
-    assert!(matches!(failed, Err(WaitError::Failed { index: 1, failure }) if failure.same_root(&first)));
+    assert!(reached.is_ok(), "{reached:?}");
+    let failed = wait(&|x| assert!(x.fail(first.clone()) && !x.fail(second.clone())));
+    assert!(matches!(failed, Err(WaitError::Failed { failure }) if failure.same_root(&first)));
 }
 
 /// The same for waits of the device or by queue order: the class of a wait makes no difference to its outcome
@@ -162,8 +154,8 @@ fn wait_after_the_failure_fails_though_its_value_was_reached() {
         rig.run_until_idle_with_host();
         assert!(y.query().is_err_and(|failure| failure.same_root(&cause)), "{kind} action");
     }
-    let wait = rig.engine.wait(WaitMode::All, &[(x.clone(), 1)], &SystemClock::new(), None);
-    assert!(matches!(wait, Err(WaitError::Failed { index: 0, .. })), "{wait:?}");
+    let wait = x.wait(1, &SystemClock::new(), None);
+    assert!(matches!(wait, Err(WaitError::Failed { .. })), "{wait:?}");
     let (sender, receiver) = mpsc::channel();
     let _subscription = x.subscribe(1, move |state| sender.send(state).unwrap());
     assert!(receiver.recv_timeout(rig::LIMIT).unwrap().is_err(), "a callback");
@@ -223,14 +215,11 @@ fn wait_for_a_reached_value_returns_while_another_callback_runs() {
         // An error means that the test is over, which is as good.
         let _ = released.recv();
     });
+    let clock = VirtualClock::new();
     std::thread::scope(|scope| {
         let release = release;
-        let (engine, awaited) = (&rig.engine, x.clone());
-        let waiter = scope.spawn(move || {
-            let until = Some(Duration::from_secs(1));
-            engine.wait(WaitMode::All, &[(awaited, 1)], &SystemClock::new(), until)
-        });
-        while rig.engine.counts().host_waits == 0 {
+        let waiter = scope.spawn(|| x.wait(1, &clock, None));
+        while clock.sleepers() == 0 {
             std::thread::yield_now();
         }
         scope.spawn(|| slow.signal(1).unwrap());
@@ -240,16 +229,4 @@ fn wait_for_a_reached_value_returns_while_another_callback_runs() {
         drop(release);
         assert!(waited.is_ok(), "x is {:?}, the wait says {waited:?}", x.query());
     });
-}
-
-/// A wait for any of two timelines succeeds if one has its value, though the other has failed (S1).
-#[test]
-fn wait_for_any_prefers_a_reached_timeline_to_a_failed_one() {
-    let rig = TestEngine::new(1, NativeWaits::None);
-    let [x, y] = rig.semaphores();
-    y.signal(1).unwrap();
-    x.fail(broken("given up"));
-    let points = [(x, 1), (y, 1)];
-    let waited = rig.engine.wait(WaitMode::Any, &points, &SystemClock::new(), None);
-    assert!(matches!(waited, Ok(1)), "{waited:?}");
 }

@@ -248,16 +248,14 @@ fn is_idle(world: &World) -> bool {
     // A callback that was taken back may be on its way, one that was not is called.
     let called =
         book.callbacks.iter().all(|called| called.calls > 0 || called.withdrawn || book.is_held(called));
-    let any_abandoned = abandoned.iter().any(|&count| count > 0);
     drop(book);
     ended
         && called
         && world.engines.iter().zip(abandoned).all(|(engine, abandoned)| {
             let now = engine.counts();
             now.operations == abandoned
-                && now.in_flight + now.running + now.host_waits == 0
+                && now.in_flight + now.running == 0
                 && (abandoned > 0 || now.events == now.idle_events)
-                && (any_abandoned || now.callbacks == 0)
         })
 }
 
@@ -314,13 +312,15 @@ fn shut_down(world: &Arc<World>, clock: &dyn Clock, limit: Duration, idle: bool)
         }
         world.ledger.note(|| format!("engine {number} shuts down"));
         let (grace, limit) = (clock.now() + limit / 2, clock.now() + limit);
+        // A shutdown starts the cleanups of operations whose waits were abandoned.
+        let has_nothing = idle && engine.counts().operations == 0;
         let start = Instant::now();
         let answer = engine.shut_down(clock, grace, limit);
         world.ledger.note(|| format!("engine {number} is shut down: {answer:?}"));
         if start.elapsed() > limit + BOUND {
             world.ledger.alarm("shutdown-slow", || format!("shut_down took {:?}", start.elapsed()));
         }
-        if idle && answer.is_err() {
+        if has_nothing && answer.is_err() {
             world.ledger.alarm("shutdown-idle", || format!("engine {number} had nothing to do: {answer:?}"));
         }
         let mut rest = pending(world, number);

@@ -7,7 +7,7 @@ use crate::dice::{below, one_in, value_below, weighted};
 use crate::ledger::{CallbackFacts, Mark, OperationFacts, OperationKind, Signaller};
 use crate::world::{CallSite, MEDDLING, SUBMITTING, Within, World, lock};
 use hal_semaphore::{
-    Action, Affinity, Clock, Code, Failure, Origin, Semaphore, SignalError, SubmitError, WaitError, WaitMode,
+    Action, Affinity, Clock, Code, Failure, Origin, Semaphore, SignalError, SubmitError, WaitError,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -362,65 +362,41 @@ impl World {
         drop(taken.1);
     }
 
-    /// Waits for some timelines, for at most so long.
+    /// Waits for a timeline, for at most so long.
     pub(crate) fn wait(&self, clock: &dyn Clock, limit: Duration) {
-        let mode = if one_in(2) { WaitMode::All } else { WaitMode::Any };
-        let drawn: Vec<(Mark, Semaphore)> = self.draw_waits();
-        if drawn.is_empty() {
-            return;
-        }
-        let before: Vec<_> = drawn.iter().map(|&((semaphore, _), _)| self.observe(semaphore)).collect();
-        let (marks, points): (Vec<Mark>, Vec<(Semaphore, u64)>) = drawn
-            .into_iter()
-            .map(|((semaphore, value), handle)| ((semaphore, value), (handle, value)))
-            .unzip();
+        let Some(((semaphore, value), handle)) = self.draw_waits().pop() else { return };
+        let before = self.observe(semaphore);
         let until = clock.now() + if one_in(4) { Duration::ZERO } else { limit };
-        self.ledger.note(|| format!("waits for {mode:?} of {marks:?}"));
-        let engine = &self.engines[below(self.engines.len())];
-        let answer = engine.wait(mode, &points, clock, Some(until));
-        self.ledger.note(|| format!("waited for {mode:?} of {marks:?}: {answer:?}"));
-        let failed_before = |at: usize| before[at].as_ref().is_some_and(Result::is_err);
+        self.ledger.note(|| format!("waits for semaphore {semaphore} {value}"));
+        let answer = handle.wait(value, clock, Some(until));
+        self.ledger.note(|| format!("waited for semaphore {semaphore} {value}: {answer:?}"));
         let complain = |rule, words: &str| {
-            self.ledger
-                .alarm(rule, || format!("wait for {mode:?} of {marks:?} ended with {answer:?}: {words}"));
+            self.ledger.alarm(rule, || {
+                format!("the wait for semaphore {semaphore} {value} ended with {answer:?}: {words}")
+            });
         };
-        match (&answer, mode) {
-            (Ok(index), _) => {
-                let decisive = |at: usize| mode == WaitMode::All || at == *index;
-                for at in (0..marks.len()).filter(|&at| decisive(at)) {
-                    let (semaphore, value) = marks[at];
-                    if failed_before(at) {
-                        complain("wait-after-failure", "the timeline had failed before");
-                    }
-                    if points[at].0.query().is_ok_and(|now| now < value) {
-                        complain("wait-early", &format!("semaphore {semaphore} is not there"));
-                    }
+        match &answer {
+            Ok(()) => {
+                if before.is_some_and(|state| state.is_err()) {
+                    complain("wait-after-failure", "the timeline had failed before");
+                }
+                if handle.query().is_ok_and(|now| now < value) {
+                    complain("wait-early", "it is not there");
                 }
             }
-            (Err(WaitError::Failed { index, failure }), _) => match points.get(*index) {
-                Some((handle, _)) => match handle.query() {
-                    Err(seen) if seen.same_root(failure) => {}
-                    seen => complain("failure-not-visible", &format!("the timeline shows {seen:?}")),
-                },
-                None => complain("wait-answer", "there is no such timeline"),
+            Err(WaitError::Failed { failure }) => match handle.query() {
+                Err(seen) if seen.same_root(failure) => {}
+                seen => complain("failure-not-visible", &format!("the timeline shows {seen:?}")),
             },
-            (Err(WaitError::DeadlineExceeded), _) => {
+            Err(WaitError::DeadlineExceeded) => {
                 if clock.now() < until {
                     complain("wait-deadline", "there was time left");
                 }
-                let there = |at: usize| {
-                    before[at]
-                        .as_ref()
-                        .is_some_and(|state| state.as_ref().is_ok_and(|&now| now >= marks[at].1))
-                        && points[at].0.query().is_ok()
-                };
-                let mut all = 0..marks.len();
-                let over = if mode == WaitMode::All { all.all(there) } else { all.any(there) };
-                if over {
+                if before.is_some_and(|state| state.is_ok_and(|now| now >= value)) && handle.query().is_ok() {
                     complain("wait-deadline", "it was reached when the wait began");
                 }
             }
-            (Err(_), _) => complain("wait-answer", "nothing was wrong with it"),
+            Err(_) => complain("wait-answer", "nothing was wrong with it"),
         }
     }
 }

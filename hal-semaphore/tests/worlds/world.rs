@@ -6,7 +6,7 @@ use crate::dice::{below, one_in};
 use crate::gpu::Gpu;
 use crate::ledger::{Book, Ledger, Mark, Signaller, place};
 use crate::plan::Plan;
-use hal_semaphore::timeline::Subscription;
+use hal_semaphore::Subscription;
 use hal_semaphore::{Engine, Failure, Point, Semaphore};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
