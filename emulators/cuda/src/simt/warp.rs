@@ -190,8 +190,11 @@ impl Warp {
                 Op::Branch => {
                     let target = inst.d as usize;
                     if active == lanes {
-                        if target <= pc && context.steps > context.budget {
-                            return Err((Fault::Endless, lanes.trailing_zeros() as usize, pc));
+                        if target <= pc
+                            && context.steps >= context.look_at
+                            && let Some(fault) = context.give_up()
+                        {
+                            return Err((fault, lanes.trailing_zeros() as usize, pc));
                         }
                         pc = target;
                         limit = if self.fragments.is_empty() { usize::MAX } else { self.limit(pc) };

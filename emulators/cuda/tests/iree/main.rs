@@ -129,7 +129,7 @@ fn functions(source: &str) -> Vec<(String, Vec<String>)> {
 
 /// Which rules IREE's driver breaks: it records the last signal's event twice, and frees results while the event of
 /// their end is pending.
-const KNOWN: [&str; 2] = ["event-recorded-again", "destroyed-in-use"];
+const KNOWN: [&str; 2] = ["event-recorded-again", "free-blocks"];
 
 /// The counts that the library prints at the end of the process.
 fn counts(output: &Output) -> BTreeMap<String, u64> {
