@@ -72,6 +72,8 @@ pub struct Objects {
     pub contexts: HashMap<u64, Arc<Context>>,
     /// Streams.
     pub streams: HashMap<u64, Arc<Stream>>,
+    /// Streams that were destroyed, and may still work.
+    pub leaving: Vec<Arc<Stream>>,
     /// Events.
     pub events: HashMap<u64, Arc<Event>>,
     /// Modules.
@@ -95,6 +97,11 @@ pub struct Objects {
 }
 
 impl Objects {
+    /// The streams of a context, with those that were destroyed and still work.
+    fn streams_of(&self, context: u64) -> impl Iterator<Item = &Arc<Stream>> {
+        self.streams.values().chain(&self.leaving).filter(move |it| it.context == context)
+    }
+
     /// A handle that nothing else has; no address.
     pub fn handle(&mut self) -> u64 {
         self.next += 16;
@@ -238,8 +245,10 @@ impl Driver {
     pub fn destroy_context(&self, handle: u64) -> Outcome {
         let mut objects = self.objects();
         let context = objects.contexts.remove(&handle).ok_or(Error::INVALID_CONTEXT)?;
-        let streams: Vec<_> = objects.streams.values().filter(|it| it.context == handle).cloned().collect();
+        let streams: Vec<_> = objects.streams_of(handle).cloned().collect();
+        let left = objects.streams.values().filter(|it| it.context == handle).count();
         objects.streams.retain(|_, it| it.context != handle);
+        objects.leaving.retain(|it| it.context != handle);
         let events = objects.events.values().filter(|it| it.context == handle).count();
         objects.events.retain(|_, it| it.context != handle);
         let modules = objects.modules.values().filter(|it| it.context == handle).count();
@@ -257,9 +266,9 @@ impl Driver {
         }
         let memory = self.memory.of_context(handle);
         let owned = memory.iter().filter(|it| it.kind != Kind::Global).count();
-        if context.sticky.check().is_ok() && (owned > 0 || !streams.is_empty() || events > 0 || modules > 0) {
+        if context.sticky.check().is_ok() && (owned > 0 || left > 0 || events > 0 || modules > 0) {
             self.report.broken(Rule::Leak, || {
-                format!("{owned} allocations, {} streams, {events} events, {modules} modules", streams.len())
+                format!("{owned} allocations, {left} streams, {events} events, {modules} modules")
             });
         }
         for allocation in memory {
@@ -326,7 +335,7 @@ impl Driver {
     pub fn synchronize(&self, context: &Context) -> Outcome {
         let streams: Vec<_> = {
             let objects = self.objects();
-            objects.streams.values().filter(|it| it.context == context.handle).cloned().collect()
+            objects.streams_of(context.handle).cloned().collect()
         };
         for stream in streams.iter().chain([&context.default]) {
             let _ = stream.synchronize();
@@ -337,8 +346,7 @@ impl Driver {
     /// Whether a stream of a context has work that has not ended.
     pub fn is_busy(&self, context: &Context) -> bool {
         let objects = self.objects();
-        let mut streams = objects.streams.values().filter(|it| it.context == context.handle);
-        streams.any(|it| !it.is_idle()) || !context.default.is_idle()
+        objects.streams_of(context.handle).any(|it| !it.is_idle()) || !context.default.is_idle()
     }
 
     /// Allocates memory for a context.

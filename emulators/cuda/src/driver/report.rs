@@ -48,7 +48,9 @@ rules! {
     Overlap = "registered-twice",
     /// A value is written without the fence that makes what was before it visible.
     MissingFence = "missing-fence",
-    /// Something is destroyed while work that uses it is pending: undefined, or it blocks the caller.
+    /// A free, or the end of a registration, while work is pending: it blocks the caller until all of it has ended.
+    FreeBlocks = "free-blocks",
+    /// A context, module or pool is destroyed while work that may use it is pending: undefined.
     DestroyedInUse = "destroyed-in-use",
     /// A handle that is none, or of something destroyed. Refused.
     BadHandle = "bad-handle",

@@ -46,6 +46,14 @@ impl Done {
         }
     }
 
+    /// Waits for the end, or until it is no longer wanted.
+    fn wait_unless(&self, stop: &AtomicBool) {
+        let mut state = self.state.lock();
+        while state.is_none() && !stop.load(Relaxed) {
+            self.changed.wait_for(&mut state, Duration::from_millis(20));
+        }
+    }
+
     /// Whether it has ended.
     pub fn is_set(&self) -> bool {
         self.state.lock().is_some()
@@ -258,7 +266,7 @@ impl Stream {
                 self.changed.wait(&mut queue);
             };
             drop(queue);
-            item.after.iter().for_each(|other| other.wait());
+            item.after.iter().for_each(|other| other.wait_unless(&self.stop));
             if seed != 0 && random.below(2) == 0 {
                 let longest = u64::try_from(driver.report.options().delay.as_micros()).unwrap_or(0);
                 std::thread::sleep(Duration::from_micros(random.below(longest + 1)));
@@ -292,7 +300,7 @@ impl Stream {
                 // SAFETY: as above.
                 unsafe { set(to, *value, *bytes, *rows) };
             }
-            Op::Wait(done) => done.wait(),
+            Op::Wait(done) => done.wait_unless(&self.stop),
             Op::Host(HostFunction { function, data }) => {
                 IN_HOST_FUNCTION.set(true);
                 // SAFETY: the program asked for it.

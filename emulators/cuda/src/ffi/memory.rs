@@ -77,7 +77,7 @@ fn begins(call: Call, address: u64) -> Outcome<Arc<Allocation>> {
 /// Frees memory once nothing uses it any more.
 fn free_now(call: Call, context: &Context, allocation: &Allocation) -> Outcome {
     if call.driver.is_busy(context) {
-        call.driver.report.broken(Rule::DestroyedInUse, || {
+        call.driver.report.broken(Rule::FreeBlocks, || {
             format!("{}: work is pending, and the call waits for all of it", call.name)
         });
     }

@@ -29,9 +29,15 @@ pub(super) unsafe fn create_with_priority(
 }
 
 pub(super) unsafe fn destroy(call: Call, stream: u64) -> Outcome {
-    let found = call.driver.objects().streams.remove(&stream);
-    let found = found.ok_or_else(|| call.driver.bad_handle("stream", stream))?;
+    let mut objects = call.driver.objects();
+    objects.leaving.retain(|it| !it.is_idle());
+    let Some(found) = objects.streams.remove(&stream) else {
+        drop(objects);
+        return Err(call.driver.bad_handle("stream", stream));
+    };
+    // What it has to do, it still does.
     found.close();
+    objects.leaving.push(found);
     Ok(())
 }
 

@@ -141,7 +141,7 @@ fn flush(a: u32) -> u32 {
     if a & 0x7f80_0000 == 0 { a & 0x8000_0000 } else { a }
 }
 
-#[inline(always)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
 pub(super) fn unary32(op: U32, a: &Words) -> Words {
     match op {
         U32::Mov => *a,
@@ -175,7 +175,7 @@ pub(super) fn unary32(op: U32, a: &Words) -> Words {
     }
 }
 
-#[inline(always)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
 pub(super) fn unary64(op: U64, a: &Doubles) -> Doubles {
     match op {
         U64::Mov => *a,
@@ -191,7 +191,7 @@ pub(super) fn unary64(op: U64, a: &Doubles) -> Doubles {
     }
 }
 
-#[inline(always)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
 pub(super) fn narrow(op: Narrow, a: &Doubles) -> Words {
     match op {
         Narrow::Popc => one(a, u64::count_ones),
@@ -199,7 +199,7 @@ pub(super) fn narrow(op: Narrow, a: &Doubles) -> Words {
     }
 }
 
-#[inline(always)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
 #[expect(clippy::too_many_lines, reason = "a table")]
 pub(super) fn binary32(op: B32, a: &Words, b: &Words) -> Words {
     let high_u = |a: u32, b: u32| ((u64::from(a) * u64::from(b)) >> 32) as u32;
@@ -332,7 +332,7 @@ fn mul_h(a: u32, b: u32) -> u32 {
     to_h(h(a) * h(b))
 }
 
-#[inline(always)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
 pub(super) fn binary64(op: B64, a: &Doubles, b: &Doubles) -> Doubles {
     match op {
         B64::Add => two(a, b, u64::wrapping_add),
@@ -380,7 +380,7 @@ pub(super) fn binary64(op: B64, a: &Doubles, b: &Doubles) -> Doubles {
     }
 }
 
-#[inline(always)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
 pub(super) fn shift64(op: B64, a: &Doubles, b: &Words) -> Doubles {
     match op {
         B64::Shl => two(a, b, |a: u64, b| if b < 64 { a << b } else { 0 }),
@@ -397,17 +397,17 @@ fn product(op: Wide, a: u32, b: u32) -> u64 {
     }
 }
 
-#[inline(always)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
 pub(super) fn mul_wide(op: Wide, a: &Words, b: &Words) -> Doubles {
     two(a, b, |a, b| product(op, a, b))
 }
 
-#[inline(always)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
 pub(super) fn mad_wide(op: Wide, a: &Words, b: &Words, c: &Doubles) -> Doubles {
     three(a, b, c, |a, b, c: u64| product(op, a, b).wrapping_add(c))
 }
 
-#[inline(always)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
 #[expect(clippy::cast_possible_truncation, reason = "parts of a product")]
 pub(super) fn ternary32(op: T32, a: &Words, b: &Words, c: &Words) -> Words {
     let high_s = |a: u32, b: u32| ((i64::from(a.cast_signed()) * i64::from(b.cast_signed())) >> 32) as u32;
@@ -481,7 +481,7 @@ fn fma_h(a: u32, b: u32, c: u32) -> u32 {
     to_h(to_odd(f64::from(h(a)).mul_add(f64::from(h(b)), f64::from(h(c)))))
 }
 
-#[inline(always)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
 pub(super) fn ternary64(op: T64, a: &Doubles, b: &Doubles, c: &Doubles) -> Doubles {
     match op {
         T64::Mad => three(a, b, c, |a: u64, b, c: u64| a.wrapping_mul(b).wrapping_add(c)),
@@ -489,7 +489,7 @@ pub(super) fn ternary64(op: T64, a: &Doubles, b: &Doubles, c: &Doubles) -> Doubl
     }
 }
 
-#[inline(always)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
 pub(super) fn bit_insert(a: &Words, b: &Words, c: &Words, d: &Words) -> Words {
     let mut out = *b;
     for ((out, a), (at, bits)) in out.iter_mut().zip(a).zip(c.iter().zip(d)) {
@@ -501,7 +501,7 @@ pub(super) fn bit_insert(a: &Words, b: &Words, c: &Words, d: &Words) -> Words {
     out
 }
 
-#[inline(always)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
 pub(super) fn lop3(table: u8, a: &Words, b: &Words, c: &Words) -> Words {
     three(a, b, c, |a: u32, b: u32, c: u32| {
         (0..8_u32).filter(|row| table >> row & 1 == 1).fold(0, |sum, row| {
@@ -521,6 +521,7 @@ fn bits<T: Copy>(a: &[T; LANES], b: &[T; LANES], test: impl Fn(T, T) -> bool) ->
     out
 }
 
+/// The comparison, of each lane: less, equal, greater, or neither for what is no number.
 #[inline(always)]
 fn ordered<T: Copy, V: PartialOrd>(
     cmp: Cmp,
@@ -528,32 +529,28 @@ fn ordered<T: Copy, V: PartialOrd>(
     b: &[T; LANES],
     value: impl Fn(T) -> V + Copy,
 ) -> u32 {
-    // What does not equal itself is no number.
-    let is_nan = |it: T| {
-        let once = value(it);
-        let again = value(it);
-        once.partial_cmp(&again).is_none()
-    };
-    let nan = || bits(a, b, |a, b| is_nan(a) || is_nan(b));
+    let less = bits(a, b, |a, b| value(a) < value(b));
+    let equal = bits(a, b, |a, b| value(a) == value(b));
+    let greater = bits(a, b, |a, b| value(a) > value(b));
     match cmp {
-        Cmp::Eq => bits(a, b, |a, b| value(a) == value(b)),
-        Cmp::Ne => bits(a, b, |a, b| value(a) < value(b) || value(a) > value(b)),
-        Cmp::Lt => bits(a, b, |a, b| value(a) < value(b)),
-        Cmp::Le => bits(a, b, |a, b| value(a) <= value(b)),
-        Cmp::Gt => bits(a, b, |a, b| value(a) > value(b)),
-        Cmp::Ge => bits(a, b, |a, b| value(a) >= value(b)),
-        Cmp::Equ => bits(a, b, |a, b| value(a) == value(b)) | nan(),
-        Cmp::Neu => bits(a, b, |a, b| value(a) != value(b)),
-        Cmp::Ltu => bits(a, b, |a, b| value(a) < value(b)) | nan(),
-        Cmp::Leu => bits(a, b, |a, b| value(a) <= value(b)) | nan(),
-        Cmp::Gtu => bits(a, b, |a, b| value(a) > value(b)) | nan(),
-        Cmp::Geu => bits(a, b, |a, b| value(a) >= value(b)) | nan(),
-        Cmp::Num => !nan(),
-        Cmp::Nan => nan(),
+        Cmp::Eq => equal,
+        Cmp::Ne => less | greater,
+        Cmp::Lt => less,
+        Cmp::Le => less | equal,
+        Cmp::Gt => greater,
+        Cmp::Ge => greater | equal,
+        Cmp::Equ => !(less | greater),
+        Cmp::Neu => !equal,
+        Cmp::Ltu => !(equal | greater),
+        Cmp::Leu => !greater,
+        Cmp::Gtu => !(equal | less),
+        Cmp::Geu => !less,
+        Cmp::Num => less | equal | greater,
+        Cmp::Nan => !(less | equal | greater),
     }
 }
 
-#[inline(always)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
 #[expect(clippy::cast_possible_truncation, reason = "the register's lower half")]
 pub(super) fn compare32(cmp: Cmp, kind: Type, a: &Words, b: &Words) -> u32 {
     match kind {
@@ -567,7 +564,7 @@ pub(super) fn compare32(cmp: Cmp, kind: Type, a: &Words, b: &Words) -> u32 {
     }
 }
 
-#[inline(always)]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
 pub(super) fn compare64(cmp: Cmp, kind: Type, a: &Doubles, b: &Doubles) -> u32 {
     match kind {
         Type::S64 => ordered(cmp, a, b, u64::cast_signed),

@@ -7,7 +7,7 @@ use super::warp::{Pause, Warp};
 use super::{Fault, LANES, Launch, Trap};
 use crate::ptx::Kernel;
 use crate::ptx::instruction::{Class, Constant, Special};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A barrier at which some threads wait for others that have returned.
 const LEFT: &str = "a barrier that some threads of the block returned without";
@@ -22,7 +22,25 @@ pub(super) struct Context<'a, 'm> {
     /// Instructions of warps so far.
     pub(super) steps: u64,
     pub(super) budget: u64,
+    pub(super) stop: &'a AtomicBool,
+    /// At how many instructions the two are looked at next.
+    pub(super) look_at: u64,
 }
+
+impl Context<'_, '_> {
+    /// Whether the launch is to be given up; a loop asks this.
+    #[cold]
+    pub(super) fn give_up(&mut self) -> Option<Fault> {
+        self.look_at = self.steps + LOOK;
+        if self.stop.load(Relaxed) {
+            return Some(Fault::Stopped);
+        }
+        (self.steps > self.budget).then_some(Fault::Endless)
+    }
+}
+
+/// Instructions between two looks.
+const LOOK: u64 = 1 << 12;
 
 pub(super) fn run(launch: &Launch<'_>, memory: &dyn Memory) -> Result<u64, Trap> {
     let kernel = launch.kernel;
@@ -34,6 +52,8 @@ pub(super) fn run(launch: &Launch<'_>, memory: &dyn Memory) -> Result<u64, Trap>
         view: View::new(memory, kernel, shared),
         steps: 0,
         budget: launch.budget.unwrap_or(u64::MAX),
+        stop: launch.stop,
+        look_at: 0,
     };
     let threads: u32 = launch.block.iter().product();
     let count = (threads as usize).div_ceil(LANES);

@@ -51,7 +51,7 @@ impl Warp {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
     pub(super) fn load(
         &mut self,
         context: &mut Context<'_, '_>,
@@ -93,7 +93,7 @@ impl Warp {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
     pub(super) fn store(
         &mut self,
         context: &mut Context<'_, '_>,

@@ -111,26 +111,16 @@ impl Warp {
     }
 
     /// Runs until every lane has returned or is at a barrier.
-    #[cfg(target_arch = "x86_64")]
     pub(super) fn run(&mut self, context: &mut Context<'_, '_>) -> Result<Pause, Failed> {
-        // SAFETY: `new` checked that the processor has these extensions.
-        unsafe { self.run_wide(context) }
+        // SAFETY: `new` checked that the processor has the extensions that this is compiled for.
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_unsafe, reason = "only there are there any"))]
+        unsafe {
+            self.run_wide(context)
+        }
     }
 
-    /// Runs until every lane has returned or is at a barrier.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub(super) fn run(&mut self, context: &mut Context<'_, '_>) -> Result<Pause, Failed> {
-        self.run_any(context)
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
     fn run_wide(&mut self, context: &mut Context<'_, '_>) -> Result<Pause, Failed> {
-        self.run_any(context)
-    }
-
-    #[inline(always)]
-    fn run_any(&mut self, context: &mut Context<'_, '_>) -> Result<Pause, Failed> {
         loop {
             let runs = self.fragments.iter().enumerate().filter(|(_, it)| it.state == State::Runs);
             let Some((at, _)) = runs.min_by_key(|(_, it)| it.pc) else { break };
@@ -177,7 +167,7 @@ impl Warp {
     }
 
     /// Runs a fragment until it divides, waits, meets another or returns.
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
     #[expect(clippy::too_many_lines, reason = "one loop, and each jump out of it needs all of its state")]
     fn run_fragment(&mut self, context: &mut Context<'_, '_>, fragment: Fragment) -> Result<(), Failed> {
         let kernel = context.kernel;
@@ -200,8 +190,11 @@ impl Warp {
                 Op::Branch => {
                     let target = inst.d as usize;
                     if active == lanes {
-                        if target <= pc && context.steps > context.budget {
-                            return Err((Fault::Endless, lanes.trailing_zeros() as usize, pc));
+                        if target <= pc
+                            && context.steps >= context.look_at
+                            && let Some(fault) = context.give_up()
+                        {
+                            return Err((fault, lanes.trailing_zeros() as usize, pc));
                         }
                         pc = target;
                         limit = if self.fragments.is_empty() { usize::MAX } else { self.limit(pc) };
@@ -289,7 +282,7 @@ impl Warp {
     }
 
     /// An instruction of each lane for itself.
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
     #[expect(clippy::too_many_lines, reason = "a table")]
     fn step(
         &mut self,
@@ -389,7 +382,7 @@ impl Warp {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
     fn convert(&mut self, it: Convert, d: u32, a: usize, active: u32) {
         use Type::{F16, F32, S32, S64, U32, U64};
         match (it.to, it.from, it.round, it.saturate) {
