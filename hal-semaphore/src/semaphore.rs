@@ -14,6 +14,7 @@
 use crate::backend::Backend;
 use crate::clock::{Clock, Time};
 use crate::engine::Engine;
+use crate::engine_events::Callbacks;
 use crate::error::{SignalError, WaitError};
 use crate::failure::Failure;
 use crate::ids::{MAX_VALUE, Point};
@@ -81,9 +82,7 @@ impl Semaphore {
 
     /// Raises the timeline to `value`, which must be above the present one, and releases its waits.
     pub fn signal(&self, value: u64) -> Result<(), SignalError> {
-        self.0.registration.signal(value)?;
-        self.0.has_stepped();
-        Ok(())
+        self.0.registration.signal_then(value, || self.0.has_stepped())
     }
 
     /// Fails the timeline for good. Only the first failure counts; returns whether this was it.
@@ -195,32 +194,27 @@ impl Inner {
     }
 
     fn fail(&self, failure: &Failure) -> bool {
-        let is_first = self.registration.fail(failure);
-        self.has_stepped();
-        is_first
+        self.registration.fail_then(failure, || self.has_stepped())
     }
 
-    /// The timeline has made a step: wakes threads, and has callbacks run that are due.
-    fn has_stepped(&self) {
-        if self.wake_threads() {
-            self.call_back();
-        }
+    /// The timeline has made a step: wakes threads. Returns the callbacks that are due.
+    fn has_stepped(&self) -> Callbacks {
+        if self.wake_threads() { self.take_due() } else { Callbacks::new() }
     }
 
-    /// Has the callbacks run that are due, each with what it is called with. A value that came before the failure
+    /// Takes the callbacks that are due, each with what it is called with. A value that came before the failure
     /// counts.
-    fn call_back(&self) {
+    fn take_due(&self) -> Callbacks {
         let mut waiters = self.waiters.lock();
         let (limit, reached) = (self.limit(), self.registration.value());
-        let mut due: Vec<Box<dyn FnOnce() + Send>> = Vec::new();
+        let mut due = Callbacks::new();
         while let Some((value, callback)) = waiters.callbacks.pop(limit) {
             self.count_down(1);
             let state = if value <= reached { Ok(reached) } else { self.registration.query() };
             due.push(Box::new(move || callback(state)));
         }
         waiters.trim();
-        drop(waiters);
-        self.registration.call_back(due);
+        due
     }
 
     /// The largest value whose waiters are due.
@@ -247,7 +241,7 @@ impl Drop for Inner {
     /// No handle is left to signal the timeline.
     fn drop(&mut self) {
         let mut waiters = self.waiters.lock();
-        let mut due: Vec<Box<dyn FnOnce() + Send>> = Vec::new();
+        let mut due = Callbacks::new();
         while let Some((_, callback)) = waiters.callbacks.pop(u64::MAX) {
             let failure = self.registration.abandoned();
             due.push(Box::new(move || callback(Err(failure))));
@@ -281,7 +275,7 @@ impl Timeline for Semaphore {
     }
 
     fn notify(&self, _state: Result<u64, &Failure>) {
-        self.0.call_back();
+        self.0.registration.call_back(self.0.take_due());
     }
 
     fn deliver(&self, state: Result<u64, &Failure>) {

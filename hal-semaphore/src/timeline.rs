@@ -15,7 +15,7 @@
 //! [`subscribe`](Timeline::subscribe), a callback (rule S9).
 
 use crate::engine::{EngineCall, TimelineState};
-use crate::engine_events::EngineEvents;
+use crate::engine_events::{Callbacks, EngineEvents};
 use crate::error::SignalError;
 use crate::failure::Failure;
 use crate::ids::{MAX_VALUE, Point, TimelineKey};
@@ -231,9 +231,30 @@ impl Registration {
         self.timeline_state().promised()
     }
 
+    /// As [`signal`](Registration::signal). `stepped` runs after the step, without a lock, and before anything that
+    /// follows from the step; the same goes for the callbacks that it returns, as far as the program is called.
+    pub(crate) fn signal_then(
+        &self,
+        value: u64,
+        stepped: impl FnOnce() -> Callbacks,
+    ) -> Result<(), SignalError> {
+        let mut call = EngineCall::new(&*self.engine);
+        self.timeline_state().signal(value, || {}, call.deferred())?;
+        self.engine.call_back(stepped(), call.deferred());
+        Ok(())
+    }
+
+    /// As [`fail`](Registration::fail), and as [`signal_then`](Registration::signal_then).
+    pub(crate) fn fail_then(&self, failure: &Failure, stepped: impl FnOnce() -> Callbacks) -> bool {
+        let mut call = EngineCall::new(&*self.engine);
+        let is_first = self.timeline_state().fail(failure, |_| None, call.deferred());
+        self.engine.call_back(stepped(), call.deferred());
+        is_first
+    }
+
     /// Runs callbacks of the program: now, or soon on another thread if this one must not. A shutdown of the engine
     /// waits for them.
-    pub(crate) fn call_back(&self, callbacks: Vec<Box<dyn FnOnce() + Send>>) {
+    pub(crate) fn call_back(&self, callbacks: Callbacks) {
         if !callbacks.is_empty() {
             self.engine.call_back(callbacks, EngineCall::new(&*self.engine).deferred());
         }

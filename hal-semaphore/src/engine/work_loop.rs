@@ -16,7 +16,7 @@ use super::queue::{Effects, Publication, QueueGuard};
 use super::timeline_state::{RELEASE_BATCH, Target, TimelineState};
 use super::{Dependency, Shared};
 use crate::backend::{Backend, Completion, Ended, HostTask};
-use crate::engine_events::EngineEvents;
+use crate::engine_events::{Callbacks, EngineEvents};
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
@@ -608,7 +608,7 @@ impl<B: Backend> EngineEvents for Shared<B> {
         }
     }
 
-    fn call_back(&self, callbacks: Vec<Box<dyn FnOnce() + Send>>, deferred: &mut DeferredWork) {
+    fn call_back(&self, callbacks: Callbacks, deferred: &mut DeferredWork) {
         for run in callbacks {
             self.defer_late(move |_| run(), deferred);
         }

@@ -205,6 +205,35 @@ fn callback_that_waits_for_the_host_ends() {
     });
 }
 
+/// A signal releases a barrier whose signal has a callback. The callback waits for a thread that waits for the first
+/// signal, and for a callback of the first signal: both have their turn before it (S8).
+#[test]
+fn callback_that_waits_for_the_waiters_of_the_signal_that_led_to_it_ends() {
+    within(4 * LIMIT, || {
+        let rig = TestEngine::new(1, NativeWaits::None);
+        let ([x, y], clock) = (rig.semaphores(), VirtualClock::new());
+        let ((woken, is_woken), (sender, receiver)) = (mpsc::channel(), mpsc::channel());
+        rig.barrier(0, &[(&x, 1)], &[(&y, 1)]);
+        let called = woken.clone();
+        let _of_x = x.subscribe(1, move |_| called.send("called").unwrap());
+        let _of_y = y.subscribe(1, move |_| {
+            let both = [(); 2].map(|()| is_woken.recv_timeout(LIMIT).ok());
+            sender.send(both.iter().all(Option::is_some)).unwrap();
+        });
+        std::thread::scope(|scope| {
+            let (x, clock) = (&x, &clock);
+            scope.spawn(move || {
+                x.wait(1, clock, None).unwrap();
+                // The other end is gone if the callback has given up.
+                let _ = woken.send("woken");
+            });
+            eventually("the thread waits", || clock.sleepers() == 1);
+            x.signal(1).unwrap();
+        });
+        assert!(receiver.recv().unwrap());
+    });
+}
+
 /// A callback that panics ends itself and nothing else: what became due with it still comes (S3, S8).
 #[test]
 fn callback_that_panics_affects_nothing_else() {
