@@ -232,6 +232,11 @@ impl Folding {
         Self { element, reduction }
     }
 
+    /// The bytes of an element.
+    pub fn size(self) -> u64 {
+        self.element.size()
+    }
+
     /// The bytes of the partial result for one element.
     pub fn width(self) -> u64 {
         by_element!(self.element, self.reduction, width())

@@ -20,6 +20,7 @@ pub(crate) fn part(scenario: &str) -> Option<fn()> {
     match scenario {
         "program" => Some(program),
         "tags" => Some(tags),
+        "beside" => Some(beside),
         _ => None,
     }
 }
@@ -63,7 +64,46 @@ fn program() {
     assert_eq!(begun, 0);
     let group = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).unwrap();
     kinds(&*group);
+    let (rank, ranks) = group.place().unwrap();
+    let part = group.split(Some(rank % 2), 0).unwrap().unwrap();
+    let members = part.place().unwrap().1;
+    assert_eq!(run(&*part, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [members]);
+    drop((part, group));
+    hal_collectives_mpi::wait_until_idle();
+    // And once more, before it ends.
+    let group = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).unwrap();
+    assert_eq!(run(&*group, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [ranks]);
     drop(group);
+    hal_collectives_mpi::wait_until_idle();
+    end();
+    let refused = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).err().unwrap();
+    assert!(refused.message().contains("finalised MPI"), "{refused}");
+}
+
+/// The program's own collectives on `MPI_COMM_WORLD`, on a thread of its own, while groups get their communicators.
+fn beside() {
+    let mut given = 0;
+    // SAFETY: `int MPI_Init_thread(int*, char***, int, int*)`; an alarm ends this process where it hangs.
+    let begun = unsafe {
+        libc::alarm(90);
+        let begin: InitThread = function(c"MPI_Init_thread");
+        begin(std::ptr::null_mut(), std::ptr::null_mut(), THREAD_MULTIPLE, &raw mut given)
+    };
+    assert_eq!((begun, given), (0, THREAD_MULTIPLE));
+    // SAFETY: `int MPI_Barrier(MPI_Comm)`.
+    let barrier: extern "C" fn(Handle) -> c_int = unsafe { function(c"MPI_Barrier") };
+    let world = if is_open_mpi() { address(c"ompi_mpi_comm_world") as Handle } else { 0x4400_0000 };
+    let own = std::thread::spawn(move || (0..3_000).for_each(|_| assert_eq!(barrier(world), 0)));
+    for number in 0..30_u32 {
+        let id = number.to_le_bytes();
+        let group = hal_collectives_mpi::join(&id, "beside", Duration::from_secs(30)).unwrap();
+        let (rank, ranks) = group.place().unwrap();
+        let sum = run(&*group, Kind::AllReduce(SUM), 1, &[rank + number], 1).unwrap();
+        assert_eq!(sum, [ranks * number + ranks * (ranks - 1) / 2]);
+        let part = group.split(Some(0), 0).unwrap().unwrap();
+        assert_eq!(run(&*part, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [ranks]);
+    }
+    own.join().unwrap();
     hal_collectives_mpi::wait_until_idle();
     end();
 }
