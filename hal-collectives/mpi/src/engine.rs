@@ -26,10 +26,11 @@
 //! back and finds its place taken stands by, or goes if another one does: at most one stands by, one serves,
 //! and the others are in callbacks.
 
+use crate::creations::Creation;
 use crate::group::Group;
 use crate::launcher::{processors_on_this_machine, ranks_on_this_machine};
 use crate::library::{Handle, Library, at_exit, in_forks};
-use crate::progress::{Creation, Progress};
+use crate::progress::Progress;
 use crate::started::{DueCallback, Ended, Started};
 use crate::table::Groups;
 use hal_collectives::Result;
@@ -104,9 +105,9 @@ pub(crate) struct Engine {
 }
 
 pub(crate) enum Command {
-    /// This process has a channel.
-    Listen,
-    /// It is in a group, which needs a communicator.
+    /// This process has a channel, of a group with this timeout.
+    Listen(Duration),
+    /// It is in a part, which gets a communicator.
     Join(Arc<Group>),
     Start(Box<Started>),
     /// Everything of a group that has failed ends, and the other ranks are told.
@@ -256,33 +257,43 @@ impl Engine {
         }
     }
 
-    /// Waits until MPI is left alone, as the function [`wait_until_idle`].
-    pub(crate) fn wait_until_idle(&self) {
-        if self.owned {
-            return;
+    /// Leaves MPI alone if that can be done now, as this process is in no group any more and nothing is under way.
+    /// False if something is.
+    pub(crate) fn rest(&self) -> bool {
+        if self.owned || self.is_forked.load(Ordering::Relaxed) {
+            return true;
         }
         if LOOKING.get() {
             // Soon: this thread is at it.
             self.commands.lock().push(Command::Rest);
-        } else {
-            self.with(PATIENCE, |progress| {
-                self.take_commands(progress);
-                progress.rest();
-            });
+            return true;
+        }
+        let rested = self.with(PATIENCE, |progress| {
+            self.take_commands(progress);
+            progress.rest()
+        });
+        rested.unwrap_or(false)
+    }
+
+    /// Waits until MPI is left alone, as the function [`wait_until_idle`]. Others may need this process for what it has
+    /// started, for as long as that has time. The engine's thread does it.
+    pub(crate) fn wait_until_idle(&self) {
+        while !self.rest() {
+            self.news.notify_one();
+            std::thread::sleep(NAP);
         }
     }
 
     /// Ends MPI, when what this process has left to do is done: others may wait for what a thread has left
     /// behind that ends the process now.
     fn quit(&self) {
-        // Others wait for communicators that are made with this process.
-        let end = Instant::now() + PATIENCE;
-        let creates = |progress: &mut Progress| {
+        let begin = Instant::now();
+        let waits = |progress: &mut Progress| {
             self.take_commands(progress);
             progress.step();
-            progress.creates()
+            progress.holds_up_end(begin.elapsed() < PATIENCE)
         };
-        while self.with(PATIENCE, creates) == Some(true) && Instant::now() < end {
+        while self.with(PATIENCE, waits) == Some(true) {
             std::thread::sleep(NAP);
         }
         self.with(PATIENCE, |progress| {
@@ -342,13 +353,15 @@ impl Engine {
             }
             let Some(engine) = self.this.upgrade() else { return };
             let thread = std::thread::Builder::new().name("hal-mpi-create".into());
+            let made = creation.clone();
             let spawned = thread.spawn(move || {
                 let outcome = engine.library.create(parent, &members);
-                engine.send(Command::Created(creation, outcome));
+                engine.send(Command::Created(made, outcome));
             });
             if let Err(error) = spawned {
                 let message = format!("there is no thread for a communicator: {error}");
-                progress.no_creation(&Failure::new(Code::ResourceExhausted, message));
+                let failure = Failure::new(Code::ResourceExhausted, message);
+                progress.take([Command::Created(creation, Err(failure))]);
             }
         }
     }

@@ -34,6 +34,8 @@ pub(crate) struct Group {
     pub(crate) members: Vec<u32>,
     pub(crate) rank: u32,
     pub(crate) terms: Terms,
+    /// It came out of a split: all of its ranks know it.
+    pub(crate) is_part: bool,
     /// Its communicator, once it is made.
     pub(crate) communicator: OnceLock<Handle>,
     /// The order in which operations begin. Only the thread that holds the engine locks it.
@@ -135,11 +137,12 @@ impl Group {
         name: String,
         (members, rank): (Vec<u32>, u32),
         terms: Terms,
+        is_part: bool,
     ) -> Self {
         let (communicator, order, state) = (OnceLock::new(), Mutex::default(), Mutex::default());
         let (parts, speaker) = (Mutex::default(), Mutex::default());
         let terms = terms.bounded();
-        Self { engine, id, name, members, rank, terms, communicator, order, parts, state, speaker }
+        Self { engine, id, name, members, rank, terms, is_part, communicator, order, parts, state, speaker }
     }
 
     /// The rank in the job of a rank of the group.
@@ -149,6 +152,15 @@ impl Group {
     )]
     pub(crate) fn member(&self, rank: u32) -> u32 {
         self.members[rank as usize]
+    }
+
+    /// The first of its ranks in the job, and the next one there behind one of them.
+    pub(crate) fn first_in_job(&self) -> u32 {
+        self.members.iter().copied().min().unwrap_or_default()
+    }
+
+    pub(crate) fn next_in_job(&self, behind: u32) -> Option<u32> {
+        self.members.iter().copied().filter(|&rank| rank > behind).min()
     }
 
     /// The ranks of the job that are told when it fails, and tell others: those that are a power of two away.
@@ -273,7 +285,7 @@ impl Member {
         *speaker = Speaker { owner, members: speaker.members + 1 };
         drop(speaker);
         if group.engine.groups.joined() {
-            group.engine.send(Command::Listen);
+            group.engine.send(Command::Listen(group.terms.timeout));
         }
         Ok(Self(group))
     }
@@ -283,7 +295,7 @@ impl Drop for Member {
     fn drop(&mut self) {
         self.0.speaker.lock().members -= 1;
         self.0.engine.groups.left();
-        self.0.engine.wait_until_idle();
+        self.0.engine.rest();
     }
 }
 

@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 
 mod calls;
+mod creations;
 mod engine;
 mod group;
 mod launcher;
@@ -75,7 +76,8 @@ pub fn poll_until(until: Option<Instant>, is_over: impl FnMut() -> bool) -> bool
 }
 
 /// Waits until this crate makes no calls to MPI, if this process is in no group any more and the program has started
-/// MPI: the program may end it then.
+/// MPI: the program may end it then. That is when all that other processes need from this one is over, or has had its
+/// time.
 pub fn wait_until_idle() {
     engine::wait_until_idle();
 }

@@ -34,9 +34,11 @@ pub(crate) struct Place {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Notice {
-    /// To rank 0 of the job: a rank of it waits for the group's communicator, which has so many ranks.
+    /// To rank 0 of the job: a rank of it waits for the communicator of the group, which has so many ranks.
     Want { from: u32, count: u32, terms: Terms },
-    /// From rank 0: all ranks of the group want it. It is made before those that are named later.
+    /// All ranks of the group before this one are reserved for its communicator.
+    Turn,
+    /// All are: it is made now.
     Make,
     /// The group has failed.
     Failed(Failure),
@@ -166,6 +168,7 @@ impl Notice {
                 writer.place(*place);
                 writer.small(u32::from(*has_come));
             }
+            Self::Turn => writer.small(9),
             Self::StoodStill { from, is_answer } => {
                 writer.small(8);
                 writer.small(*from);
@@ -202,6 +205,7 @@ impl Notice {
             6 => Self::HasCome { by: reader.small()?, place: reader.place()? },
             7 => Self::Came { rank: reader.small()?, place: reader.place()?, has_come: reader.small()? != 0 },
             8 => Self::StoodStill { from: reader.small()?, is_answer: reader.small()? != 0 },
+            9 => Self::Turn,
             _ => return None,
         };
         Some((of, notice))
@@ -222,6 +226,7 @@ mod tests {
             let terms = Terms { timeout: Duration::from_millis(1500), piece: 1 << 30, check: Check::On };
             for notice in [
                 Notice::Want { from: 3, count: 7, terms },
+                Notice::Turn,
                 Notice::Make,
                 Notice::Failed(Failure::new(Code::DataLoss, "gone")),
                 Notice::Asks { rank: 1, place, round: 2, operation },
@@ -235,7 +240,7 @@ mod tests {
                 assert_eq!((group, format!("{read:?}")), (of, format!("{notice:?}")));
             }
         }
-        assert!([0, 9].iter().all(|&byte| Notice::from_bytes(&[byte; LENGTH]).is_none()));
+        assert!([0, 10].iter().all(|&byte| Notice::from_bytes(&[byte; LENGTH]).is_none()));
     }
 
     #[test]

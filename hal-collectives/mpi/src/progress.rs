@@ -6,11 +6,8 @@
 //! One thread at a time does that, under the lock of the [engine](crate::engine). No callback is called and no memory
 //! of an operation is released there: both are foreign code.
 //!
-//! # Communicators
-//!
-//! A process asks rank 0 of the job for each group's communicator. When all ranks of the group have asked, rank 0
-//! tells them, and each makes what it was told of one after the other, on a thread that may block. Rank 0 decides the
-//! order, so no two processes wait for each other. Below `MPI_THREAD_MULTIPLE` no other call is made meanwhile.
+//! Communicators are made in [an order of their own](crate::creations), on a thread that may block. Below
+//! `MPI_THREAD_MULTIPLE` no other call is made meanwhile.
 //!
 //! # Failure
 //!
@@ -24,6 +21,7 @@
 //! their notices, before it believes that anything has ended well. It waits for [`CATCH_UP`] at most: one that does not
 //! answer may have ended.
 
+use crate::creations::{Creation, Creations, Letters};
 use crate::engine::Command;
 use crate::group::{Group, Slot};
 use crate::library::{Call, Handle, Library, Number, Request, What};
@@ -31,7 +29,7 @@ use crate::notice::{Generation, LENGTH, Notice, Place, TAG};
 use crate::started::{DueCallback, Ended, Half, Started};
 use crate::table::Groups;
 use hal_backend::HostRange;
-use hal_collectives::{Participants, Result, Terms};
+use hal_collectives::{Participants, Result};
 use hal_semaphore::{Code, Failure};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -48,7 +46,7 @@ const CATCH_UP: Duration = Duration::from_secs(1);
 /// How long the ranks of a group have to answer whether they have come to an operation.
 const ROLL_CALL: Duration = Duration::from_millis(150);
 
-/// How long communicators that were asked for, and notices that were sent, get when MPI is to end.
+/// How long notices that were sent get when MPI is to end.
 const PATIENCE: Duration = Duration::from_millis(2500);
 
 /// The length of a notice, as MPI counts it.
@@ -69,18 +67,6 @@ struct Ending {
     until: Instant,
 }
 
-/// A communicator that is made.
-pub(crate) enum Creation {
-    Base,
-    Group(Arc<Group>),
-}
-
-/// Who has asked for a group's communicator, as rank 0 knows it.
-struct Wanted {
-    count: u32,
-    by: BTreeMap<u32, Terms>,
-}
-
 /// The ranks of a group are asked who has not come to an operation.
 struct RollCall {
     group: Arc<Group>,
@@ -96,12 +82,7 @@ pub(crate) struct Progress {
     library: Arc<Library>,
     groups: Arc<Groups>,
     base: Option<Handle>,
-    /// Communicators to be made, the one that is being made, and groups that wait for rank 0 to say so.
-    creations: VecDeque<Creation>,
-    is_creating: bool,
-    wanting: BTreeMap<Generation, Arc<Group>>,
-    /// Rank 0's.
-    wanted: BTreeMap<Generation, Wanted>,
+    creations: Creations,
     /// The receive of notices, with its memory; those for this process from itself; those that wait for the base; and
     /// those on their way.
     inbox: Option<(Request, HostRange)>,
@@ -128,21 +109,19 @@ pub(crate) struct Progress {
     listens: bool,
     has_quit: bool,
     #[cfg(test)]
-    counts: (usize, usize),
+    sent: usize,
     /// A group has failed because a rank did not come in time, or because MPI failed: that may be so at the end too.
     is_any_missing: bool,
 }
 
 impl Progress {
     pub(crate) fn new(library: Arc<Library>, groups: Arc<Groups>) -> Self {
+        let rank = library.rank;
         Self {
             library,
             groups,
             base: None,
-            creations: VecDeque::from([Creation::Base]),
-            is_creating: false,
-            wanting: BTreeMap::new(),
-            wanted: BTreeMap::new(),
+            creations: Creations::new(rank),
             inbox: None,
             own: VecDeque::new(),
             outbox: Vec::new(),
@@ -162,7 +141,7 @@ impl Progress {
             listens: false,
             has_quit: false,
             #[cfg(test)]
-            counts: (0, 0),
+            sent: 0,
             is_any_missing: false,
         }
     }
@@ -176,27 +155,30 @@ impl Progress {
     /// The notices that were sent, and the communicators that were made.
     #[cfg(test)]
     pub(crate) fn notices(&self) -> usize {
-        self.counts.0
+        self.sent
     }
 
     #[cfg(test)]
     pub(crate) fn made(&self) -> usize {
-        self.counts.1
+        self.creations.count
     }
 
-    /// True if anything is under way.
+    /// True if anything is under way, which needs this process in MPI.
     pub(crate) fn waits(&self) -> bool {
-        !self.active.is_empty() || !self.endings.is_empty() || !self.ended.is_empty()
+        !self.active.is_empty()
+            || !self.endings.is_empty()
+            || !self.ended.is_empty()
+            || self.creations.are_pending()
     }
 
     /// True if MPI may need this process for something that no operation here waits for.
     pub(crate) fn sends(&self) -> bool {
-        !self.sending.is_empty() || !self.kept.is_empty() || !self.wanting.is_empty()
+        !self.sending.is_empty() || !self.kept.is_empty()
     }
 
     /// True if no call may be made: another thread makes one that blocks, and the library allows one at a time.
     fn is_blocked(&self) -> bool {
-        self.is_creating && !self.library.is_multiple
+        self.creations.is_making() && !self.library.is_multiple
     }
 
     /// Takes what has ended since this was asked for, if there is nothing.
@@ -212,22 +194,15 @@ impl Progress {
 
     /// The next communicator that a thread is to make, with its parent and its ranks there.
     pub(crate) fn next_creation(&mut self) -> Option<(Creation, Handle, Vec<u32>)> {
-        if self.is_creating || self.has_quit || !self.listens {
+        if self.has_quit || !self.listens {
             return None;
         }
-        let (parent, members) = match self.creations.front()? {
-            Creation::Base => (self.library.world(), (0..self.library.size).collect()),
-            Creation::Group(group) => (self.base?, group.members.clone()),
+        let creation = self.creations.next(self.base.is_some())?;
+        let (parent, members) = match (&creation, self.base) {
+            (Creation::Group(group), Some(base)) => (base, group.members.clone()),
+            _ => (self.library.world(), (0..self.library.size).collect()),
         };
-        self.is_creating = true;
-        Some((self.creations.pop_front()?, parent, members))
-    }
-
-    /// There is no thread for the communicator that was to be made.
-    pub(crate) fn no_creation(&mut self, failure: &Failure) {
-        self.is_creating = false;
-        let groups: Vec<_> = self.active.values().map(|started| started.group.clone()).collect();
-        groups.iter().for_each(|group| self.fail(group, failure));
+        Some((creation, parent, members))
     }
 
     pub(crate) fn take(&mut self, commands: impl IntoIterator<Item = Command>) {
@@ -236,37 +211,37 @@ impl Progress {
         }
         for command in commands {
             match command {
-                Command::Listen => self.listens = true,
-                Command::Join(group) => self.want(group),
+                Command::Listen(timeout) => {
+                    self.listens = true;
+                    self.creations.want_base(Instant::now() + timeout);
+                }
+                Command::Join(part) => self.want(&part),
                 Command::Start(started) => self.start(started),
                 Command::Failed(group) => self.group_failed(&group),
                 Command::Created(creation, outcome) => self.created(creation, outcome),
-                Command::Rest => self.rest(),
+                Command::Rest => {
+                    self.rest();
+                }
             }
         }
         self.read_own();
     }
 
-    /// Asks rank 0 for the communicator of a group.
-    fn want(&mut self, group: Arc<Group>) {
-        let (from, count, terms) = (self.library.rank, group.count(), group.terms);
-        self.wanting.insert(group.id, group.clone());
-        self.send(0, group.id, Notice::Want { from, count, terms });
+    /// Waits for the communicator of a group, for a little longer than its operations do, which say who has not come.
+    fn want(&mut self, group: &Arc<Group>) {
+        let letters = self.creations.want(group, Instant::now() + group.terms.timeout + 4 * GRACE);
+        self.send_all(letters);
     }
 
     /// A communicator was made, or not.
     fn created(&mut self, creation: Creation, outcome: Result<Handle>) {
-        self.is_creating = false;
-        #[cfg(test)]
-        {
-            self.counts.1 += 1;
-        }
+        let letters = self.creations.made(&creation);
+        self.send_all(letters);
         match (creation, outcome) {
             (Creation::Base, Ok(base)) => {
                 self.base = Some(base);
-                for (to, of, notice) in std::mem::take(&mut self.outbox) {
-                    self.send(to, of, notice);
-                }
+                let letters = std::mem::take(&mut self.outbox);
+                self.send_all(letters);
             }
             (Creation::Group(group), Ok(communicator)) => {
                 let _ = group.communicator.set(communicator);
@@ -281,12 +256,14 @@ impl Progress {
                 }
             }
             (Creation::Base, Err(failure)) => {
-                for group in std::mem::take(&mut self.wanting).into_values() {
-                    self.fail(&group, &failure);
-                }
+                self.creations.all().iter().for_each(|group| self.fail(group, &failure));
             }
             (Creation::Group(group), Err(failure)) => self.fail(&group, &failure),
         }
+    }
+
+    fn send_all(&mut self, letters: Letters) {
+        letters.into_iter().for_each(|(to, of, notice)| self.send(to, of, notice));
     }
 
     /// Sends a notice to a rank of the job.
@@ -310,7 +287,7 @@ impl Progress {
         };
         #[cfg(test)]
         {
-            self.counts.0 += 1;
+            self.sent += 1;
         }
         if let Ok(request) = self.library.begin(base, call) {
             self.sending.push(request);
@@ -319,6 +296,7 @@ impl Progress {
 
     fn start(&mut self, mut started: Box<Started>) {
         let failure = started.failure.clone().or_else(|| started.group.failure());
+        self.want(&started.group);
         if let Some(failure) = failure {
             let group = started.group.clone();
             return self.end(&group, [started], &failure);
@@ -384,6 +362,7 @@ impl Progress {
     /// Ends everything of a group that has failed, and tells other ranks.
     fn group_failed(&mut self, group: &Arc<Group>) {
         let Some(failure) = group.failure() else { return };
+        self.creations.failed(group.id, Instant::now() + GRACE);
         self.is_any_missing |= matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable);
         let neighbours: BTreeSet<u32> =
             group.neighbours().filter(|&rank| rank != self.library.rank).collect();
@@ -516,12 +495,15 @@ impl Progress {
 
     fn read(&mut self, of: Generation, notice: Notice) {
         match notice {
-            Notice::Want { from, count, terms } => self.wanted(of, count, from, terms),
-            Notice::Make => {
-                if let Some(group) = self.wanting.remove(&of) {
-                    self.creations.push_back(Creation::Group(group));
-                }
+            Notice::Want { from, count, terms } => {
+                let letters = self.creations.ask(of, count, from, terms);
+                self.send_all(letters);
             }
+            Notice::Turn => {
+                let letters = self.creations.turn(of);
+                self.send_all(letters);
+            }
+            Notice::Make => self.creations.make(of),
             Notice::Failed(failure) => {
                 if let Some(group) = self.groups.remember_failure(of, &failure) {
                     self.fail(&group, &failure);
@@ -557,40 +539,6 @@ impl Progress {
                 if has_come {
                     call.came.insert(rank);
                 }
-            }
-        }
-    }
-
-    /// Rank 0: a rank wants the communicator of a group.
-    fn wanted(&mut self, of: Generation, count: u32, from: u32, terms: Terms) {
-        let wanted = self.wanted.entry(of).or_insert_with(|| Wanted { count, by: BTreeMap::new() });
-        wanted.by.insert(from, terms);
-        if wanted.by.len() < wanted.count as usize {
-            return;
-        }
-        let Some(Wanted { by, .. }) = self.wanted.remove(&of) else { return };
-        let first = by.iter().next().map(|(&rank, &terms)| (rank, terms));
-        let unlike = first.and_then(|(first, own)| {
-            let unlike = by.iter().find(|(_, terms)| (terms.piece, terms.check) != (own.piece, own.check));
-            unlike.map(|(&rank, terms)| {
-                let (what, values) = if terms.piece == own.piece {
-                    ("collective_check", [format!("{:?}", own.check), format!("{:?}", terms.check)])
-                } else {
-                    ("collective_piece", [own.piece.to_string(), terms.piece.to_string()])
-                };
-                let message = format!(
-                    "the ranks of a group do not have the same terms: rank {first} of the job has {what}={}, rank \
-                     {rank} has {what}={}; give every rank the same {what}",
-                    values[0].to_lowercase(),
-                    values[1].to_lowercase()
-                );
-                Failure::new(Code::InvalidArgument, message)
-            })
-        });
-        for rank in by.into_keys() {
-            self.send(rank, of, Notice::Make);
-            if let Some(failure) = &unlike {
-                self.send(rank, of, Notice::Failed(failure.clone()));
             }
         }
     }
@@ -682,6 +630,10 @@ impl Progress {
             self.deadlines.pop_first();
             self.overdue(id, now);
         }
+        for group in self.creations.give_up(now) {
+            let failure = not_made(&group);
+            self.fail(&group, &failure);
+        }
         if self.roll_calls.is_empty() {
             return;
         }
@@ -733,23 +685,20 @@ impl Progress {
         }
         started.deadline = Some(now + GRACE);
         self.deadlines.insert((now + GRACE, id));
-        let asked = if group.communicator.get().is_some() { group.member(0) } else { 0 };
-        self.send(asked, group.id, Notice::Waits { rank: group.rank, place });
+        self.send(group.member(0), group.id, Notice::Waits { rank: group.rank, place });
         self.read_own();
     }
 
     /// A rank of a group waits for too long: asks the others who has not come.
     fn call_roll(&mut self, of: Generation, waits: u32, place: Place) {
-        if let Some(Wanted { count, by }) = self.wanted.get(&of) {
-            let present: Vec<u32> = by.keys().copied().collect();
-            let is_job = *count == self.library.size;
-            let missing = (0..*count).filter(|rank| is_job && !by.contains_key(rank)).take(8);
+        if let Some((present, count)) = self.creations.asked(of) {
+            let missing = (0..count).filter(|rank| !present.contains(rank)).take(8);
             let names: Vec<String> = missing.map(|rank| rank.to_string()).collect();
             let message = format!(
                 "{place}: rank {waits} waits in it; of {count} ranks {} have joined the group, and rank {} has not \
                  come in time (collective_timeout)",
                 present.len(),
-                if is_job { names.join(", ") } else { "another one".to_owned() }
+                names.join(", ")
             );
             let failure = Failure::new(Code::DeadlineExceeded, message);
             for rank in present {
@@ -769,11 +718,17 @@ impl Progress {
         self.roll_calls.push(RollCall { group, place, waits, came, answered, until });
     }
 
-    /// Leaves MPI alone if this process has no channel and nothing under way. That is asked here, under the lock.
-    pub(crate) fn rest(&mut self) {
-        if !self.groups.any() && !self.waits() {
+    /// Leaves MPI alone if this process has no channel and nothing under way. That is asked here, under the lock. False
+    /// if something is.
+    pub(crate) fn rest(&mut self) -> bool {
+        if self.groups.any() {
+            return true;
+        }
+        let is_over = !self.waits();
+        if is_over {
             self.leave_alone(GRACE);
         }
+        is_over
     }
 
     /// Sees to what others wait for, and stops listening to them.
@@ -803,15 +758,19 @@ impl Progress {
         self.sending.drain(..).chain(self.kept.drain(..)).for_each(drop);
     }
 
-    /// True if communicators are to be made that other processes wait for.
-    pub(crate) fn creates(&self) -> bool {
-        self.is_creating || !self.creations.is_empty() || (!self.wanting.is_empty() && !self.is_any_missing)
+    /// True if MPI is not to end yet, as other processes need this one. Those of a program that has not released its
+    /// channels need it for communicators only.
+    pub(crate) fn holds_up_end(&self, has_patience: bool) -> bool {
+        if self.groups.any() {
+            return has_patience && self.creations.are_pending();
+        }
+        self.waits() && (has_patience || !self.is_any_missing)
     }
 
     /// Ends MPI. Ranks that go on without it are waited for, as the launcher would end them with a rank that ends
     /// before MPI does; so long only as `patience` if one has not come before.
     pub(crate) fn quit(&mut self, patience: Duration) {
-        if self.is_creating {
+        if self.creations.is_making() {
             // A thread is in a call that others do not come to, and MPI cannot be ended beside it.
             self.has_quit = true;
             return;
@@ -820,6 +779,16 @@ impl Progress {
         self.has_quit = true;
         self.library.end(self.is_any_missing.then_some(patience));
     }
+}
+
+/// The failure of a group whose communicator was not made in its time.
+fn not_made(group: &Group) -> Failure {
+    let message = format!(
+        "the group {:?} was not made within {:?} (collective_timeout): rank {} waits for it, and a process of another \
+         rank is gone or does not go on",
+        group.name, group.terms.timeout, group.rank
+    );
+    Failure::new(Code::DeadlineExceeded, message)
 }
 
 /// The failure of an operation of a group that has no communicator.

@@ -51,7 +51,7 @@ impl Groups {
         let failed = known_one.failed.clone();
         let generation = if is_part { 0 } else { failed.as_ref().map_or(0, |(last, _)| last + 1) };
         let id = Generation { number, generation };
-        let group = Arc::new(Group::new(engine.clone(), id, name, members, terms));
+        let group = Arc::new(Group::new(engine.clone(), id, name, members, terms, is_part));
         match failed.filter(|_| is_part) {
             Some((_, failure)) => {
                 drop(known);
@@ -60,7 +60,9 @@ impl Groups {
             None => {
                 known_one.group = Some(group.clone());
                 drop(known);
-                engine.send(Command::Join(group.clone()));
+                if is_part {
+                    engine.send(Command::Join(group.clone()));
+                }
             }
         }
         group

@@ -21,6 +21,7 @@ pub(crate) fn part(scenario: &str) -> Option<fn()> {
         "program" => Some(program),
         "tags" => Some(tags),
         "beside" => Some(beside),
+        "apart" => Some(apart),
         _ => None,
     }
 }
@@ -78,6 +79,29 @@ fn program() {
     end();
     let refused = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).err().unwrap();
     assert!(refused.message().contains("finalised MPI"), "{refused}");
+}
+
+/// One rank is in no part of a group, and ends MPI as soon as it has said so; the others have parts.
+fn apart() {
+    // SAFETY: `int MPI_Init(int*, char***)`; an alarm ends this process where it hangs.
+    let begun = unsafe {
+        libc::alarm(60);
+        function::<Init>(c"MPI_Init")(std::ptr::null_mut(), std::ptr::null_mut())
+    };
+    assert_eq!(begun, 0);
+    let who: u32 = std::env::args().nth(2).unwrap().parse().unwrap();
+    let group = hal_collectives_mpi::join(b"apart", "apart", Duration::from_secs(30)).unwrap();
+    let (rank, ranks) = group.place().unwrap();
+    let color = (rank != who).then_some(u32::from(rank == (who + 1) % ranks));
+    if let Some(part) = group.split(color, 0).unwrap() {
+        let members = part.place().unwrap().1;
+        assert_eq!(run(&*part, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [members]);
+        let parts = part.split(Some(0), 0).unwrap().unwrap();
+        assert_eq!(run(&*parts, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [members]);
+    }
+    drop(group);
+    hal_collectives_mpi::wait_until_idle();
+    end();
 }
 
 /// The program's own collectives on `MPI_COMM_WORLD`, on a thread of its own, while groups get their communicators.

@@ -15,6 +15,7 @@ use hal_backend::HostRange;
 use hal_collectives::{Buffers, Check, Communicator, Done, Element, Kind, Operation, Reduction, Terms};
 use std::sync::mpsc::{Receiver, channel};
 
+mod creations;
 mod failures;
 mod order;
 mod parts;
@@ -106,8 +107,15 @@ fn pair() -> ([Rank; 2], [Box<dyn Communicator>; 2]) {
     let ranks: [Rank; 2] = job(2).try_into().ok().unwrap();
     let terms = Terms { check: Check::Off, ..Terms::from(TERMS) };
     let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", terms));
-    poll_all(&ranks);
+    meet(&ranks, &groups);
     (ranks, groups)
+}
+
+/// Has all ranks of a group do one operation, for which its communicator is made.
+fn meet(ranks: &[Rank], groups: &[Box<dyn Communicator>]) {
+    let sums: Vec<_> = groups.iter().map(|group| sum(&**group, 1).1).collect();
+    poll_all(ranks);
+    assert!(sums.iter().all(|told| told.try_recv() == Ok(Ok(()))));
 }
 
 /// Waits until something is so.

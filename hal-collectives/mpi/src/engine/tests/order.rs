@@ -52,6 +52,7 @@ fn operations_begin_in_the_order_in_which_they_were_entered() {
 fn operation_waits_for_one_that_was_entered_before_and_says_so_when_its_time_is_over() {
     let ranks = job(2);
     let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", Duration::from_millis(20)));
+    meet(&ranks, &groups);
     let _first = groups[0].enter(operation(SUM, 1)).unwrap();
     let (tell, told) = channel();
     let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
@@ -172,7 +173,7 @@ fn ranks_compare_what_they_are_to_compare_and_no_more() {
     for (check, first, later) in [(Check::Off, 0, 0), (Check::First, 1, 0), (Check::On, 1, 1)] {
         for (count, rounds) in [(1, 0), (2, 1), (3, 2), (5, 3)] {
             let (ranks, groups) = job_with(count, check);
-            poll_all(&ranks);
+            meet(&ranks, &groups);
             for told in [first, later] {
                 let before = ranks[0].0.with(LONG, |progress| progress.notices()).unwrap();
                 let begun: Vec<Begun> =
@@ -198,7 +199,12 @@ fn terms_that_are_not_the_same_fail_the_group_for_all() {
             .zip(&ranks)
             .map(|(number, rank)| rank.join(b"group", if number == 1 { terms } else { TERMS.into() }))
             .collect();
+        let begun: Vec<_> =
+            groups.iter().map(|group| start(group.enter(operation(SUM, 1)).unwrap(), 1, 1)).collect();
         poll_all(&ranks);
+        for (_, told) in begun {
+            assert_eq!(told.try_recv(), Ok(Err(Code::InvalidArgument)));
+        }
         for group in &groups {
             let refused = group.enter(operation(SUM, 1)).err().unwrap();
             assert_eq!(refused.code(), Code::InvalidArgument);

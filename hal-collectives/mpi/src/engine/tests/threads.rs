@@ -198,7 +198,7 @@ fn held() -> ([Rank; 2], [Box<dyn Communicator>; 2]) {
     let ranks: [Rank; 2] = job(2).try_into().ok().unwrap();
     let terms = Terms { check: Check::Off, ..Terms::from(TERMS) };
     let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"held", terms));
-    poll_all(&ranks);
+    meet(&ranks, &groups);
     (ranks, groups)
 }
 

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Which communicator a process makes when.
+//!
+//! `MPI_Comm_create_group` blocks until all ranks of the group have called it, and a process makes one communicator at
+//! a time. Therefore
+//!
+//! - a communicator is made when all of its ranks wait for it: rank 0 of the job counts those of a group of the whole
+//!   job; all ranks of a part come out of one split;
+//! - its ranks are reserved for it one after the other, in ascending order in the job, so that no two processes wait
+//!   for each other. A *turn* goes from each to the next. The last one tells all to make it.
+//!
+//! A process that is reserved remains so until the communicator is made, and does not leave MPI before. That depends
+//! on nothing but on the other processes' being alive. When the time of a group is over, its ranks wait for it no
+//! longer, and may leave.
+
+use crate::group::Group;
+use crate::notice::{Generation, Notice};
+use hal_collectives::Terms;
+use hal_semaphore::{Code, Failure};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A communicator that is made.
+#[derive(Clone)]
+pub(crate) enum Creation {
+    Base,
+    Group(Arc<Group>),
+}
+
+/// A group whose communicator this process waits for until some time.
+struct Wanted {
+    group: Arc<Group>,
+    until: Instant,
+    is_given_up: bool,
+}
+
+/// Who has asked for the communicator of a group of the whole job, as rank 0 knows it.
+struct Asked {
+    count: u32,
+    by: BTreeMap<u32, Terms>,
+}
+
+/// Notices for ranks of the job.
+pub(crate) type Letters = Vec<(u32, Generation, Notice)>;
+
+/// See the [module documentation](self).
+pub(crate) struct Creations {
+    rank: u32,
+    wanted: BTreeMap<Generation, Wanted>,
+    /// Rank 0's.
+    asked: BTreeMap<Generation, Asked>,
+    /// The turns of this process that have come, and the group that it is reserved for.
+    turns: VecDeque<Generation>,
+    reserved: Option<Generation>,
+    /// Communicators to be made, and until when the base, or any, is waited for.
+    ready: VecDeque<Creation>,
+    is_making: bool,
+    until: Option<Instant>,
+    #[cfg(test)]
+    pub(crate) count: usize,
+}
+
+impl Creations {
+    pub(crate) fn new(rank: u32) -> Self {
+        Self {
+            rank,
+            wanted: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            turns: VecDeque::new(),
+            reserved: None,
+            ready: VecDeque::from([Creation::Base]),
+            is_making: false,
+            until: None,
+            #[cfg(test)]
+            count: 0,
+        }
+    }
+
+    /// True if a thread makes a communicator.
+    pub(crate) fn is_making(&self) -> bool {
+        self.is_making
+    }
+
+    /// True if this process waits for a communicator that may still be made, or others do with it.
+    pub(crate) fn are_pending(&self) -> bool {
+        self.until.is_some() || self.wanted.values().any(|wanted| !wanted.is_given_up)
+    }
+
+    /// The base is waited for, if it is not made yet.
+    pub(crate) fn want_base(&mut self, until: Instant) {
+        if self.is_making || !self.ready.is_empty() {
+            self.until = self.until.max(Some(until));
+        }
+    }
+
+    /// This process waits for the communicator of a group.
+    pub(crate) fn want(&mut self, group: &Arc<Group>, until: Instant) -> Letters {
+        if group.communicator.get().is_some() || self.wanted.contains_key(&group.id) {
+            return Letters::new();
+        }
+        let wanted = Wanted { group: group.clone(), until, is_given_up: false };
+        self.wanted.insert(group.id, wanted);
+        if !group.is_part {
+            let (from, count, terms) = (self.rank, group.count(), group.terms);
+            return vec![(0, group.id, Notice::Want { from, count, terms })];
+        }
+        if group.first_in_job() == self.rank {
+            self.turns.push_back(group.id);
+        }
+        self.reserve()
+    }
+
+    /// Rank 0: a rank waits for the communicator of a group.
+    pub(crate) fn ask(&mut self, of: Generation, count: u32, from: u32, terms: Terms) -> Letters {
+        let asked = self.asked.entry(of).or_insert_with(|| Asked { count, by: BTreeMap::new() });
+        asked.by.insert(from, terms);
+        if asked.by.len() < asked.count as usize {
+            return Letters::new();
+        }
+        let Some(Asked { by, .. }) = self.asked.remove(&of) else { return Letters::new() };
+        if let Some(failure) = unlike(&by) {
+            return by.into_keys().map(|rank| (rank, of, Notice::Failed(failure.clone()))).collect();
+        }
+        self.turn(of)
+    }
+
+    /// Rank 0: those that have asked for the communicator of a group, which some have not, and their number.
+    pub(crate) fn asked(&self, of: Generation) -> Option<(Vec<u32>, u32)> {
+        self.asked.get(&of).map(|asked| (asked.by.keys().copied().collect(), asked.count))
+    }
+
+    /// It is this process's turn to reserve itself for a group.
+    pub(crate) fn turn(&mut self, of: Generation) -> Letters {
+        self.turns.push_back(of);
+        self.reserve()
+    }
+
+    /// Takes the first turn that has come, if this process is free and has come to that group.
+    fn reserve(&mut self) -> Letters {
+        if self.reserved.is_some() {
+            return Letters::new();
+        }
+        let Some(at) = self.turns.iter().position(|of| self.wanted.contains_key(of)) else {
+            return Letters::new();
+        };
+        let Some(of) = self.turns.remove(at) else { return Letters::new() };
+        self.reserved = Some(of);
+        let Some(Wanted { group, .. }) = self.wanted.get(&of) else { return Letters::new() };
+        match group.next_in_job(self.rank) {
+            Some(next) => vec![(next, of, Notice::Turn)],
+            None => group.members.iter().map(|&rank| (rank, of, Notice::Make)).collect(),
+        }
+    }
+
+    /// All ranks of a group are reserved for it.
+    pub(crate) fn make(&mut self, of: Generation) {
+        if let Some(Wanted { group, .. }) = self.wanted.get(&of) {
+            self.ready.push_back(Creation::Group(group.clone()));
+        }
+    }
+
+    /// The next communicator for a thread to make. Only the base is made without one.
+    pub(crate) fn next(&mut self, has_base: bool) -> Option<Creation> {
+        let is_next = |next: &Creation| has_base || matches!(next, Creation::Base);
+        if self.is_making || !self.ready.front().is_some_and(is_next) {
+            return None;
+        }
+        self.is_making = true;
+        self.ready.pop_front()
+    }
+
+    /// A communicator was made, or not.
+    pub(crate) fn made(&mut self, creation: &Creation) -> Letters {
+        self.is_making = false;
+        #[cfg(test)]
+        {
+            self.count += 1;
+        }
+        match creation {
+            Creation::Base => self.until = None,
+            Creation::Group(group) => {
+                self.wanted.remove(&group.id);
+                self.reserved = None;
+            }
+        }
+        self.reserve()
+    }
+
+    /// All groups that this process waits for.
+    pub(crate) fn all(&self) -> Vec<Arc<Group>> {
+        self.wanted.values().map(|wanted| wanted.group.clone()).collect()
+    }
+
+    /// A group has failed: unless its ranks are being reserved, it is waited for until some time only.
+    pub(crate) fn failed(&mut self, of: Generation, until: Instant) {
+        if self.reserved != Some(of)
+            && let Some(wanted) = self.wanted.get_mut(&of)
+        {
+            wanted.until = wanted.until.min(until);
+        }
+        self.asked.remove(&of);
+    }
+
+    /// The groups whose time is over by now.
+    pub(crate) fn give_up(&mut self, now: Instant) -> Vec<Arc<Group>> {
+        self.until.take_if(|until| now >= *until);
+        let late = |wanted: &&mut Wanted| now >= wanted.until && !wanted.is_given_up;
+        let give_up = |wanted: &mut Wanted| {
+            wanted.is_given_up = true;
+            wanted.group.clone()
+        };
+        self.wanted.values_mut().filter(late).map(give_up).collect()
+    }
+}
+
+/// The failure of a group whose ranks have different terms.
+fn unlike(by: &BTreeMap<u32, Terms>) -> Option<Failure> {
+    let (first, own) = by.first_key_value()?;
+    let (rank, terms) = by.iter().find(|(_, terms)| (terms.piece, terms.check) != (own.piece, own.check))?;
+    let (what, values) = if terms.piece == own.piece {
+        ("collective_check", [format!("{:?}", own.check), format!("{:?}", terms.check)])
+    } else {
+        ("collective_piece", [own.piece.to_string(), terms.piece.to_string()])
+    };
+    let [theirs, other] = values.map(|value| value.to_lowercase());
+    let message = format!(
+        "the ranks of a group do not have the same terms: rank {first} of the job has {what}={theirs}, rank {rank} has \
+         {what}={other}; give every rank the same {what}"
+    );
+    Some(Failure::new(Code::InvalidArgument, message))
+}
