@@ -473,6 +473,19 @@ fn killed(group: &dyn Communicator, step: &str) {
             let failure = part.place().unwrap_err();
             return assert_eq!(failure.code(), Code::DeadlineExceeded, "{failure}");
         }
+        // While the communicator of a part is made.
+        "making" => {
+            let part = group.split(Some(0), 0).unwrap().unwrap();
+            if is_last {
+                std::thread::sleep(delay());
+                die();
+            }
+            let sum = || run(&*part, Kind::AllReduce(SUM), 1, &[1], 1);
+            // It may have done its part of an operation.
+            let failure = (0..1000).find_map(|_| sum().err()).unwrap();
+            assert!(matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable), "{failure}");
+            return;
+        }
         "again" => {
             if is_last {
                 die();
@@ -491,6 +504,34 @@ fn killed(group: &dyn Communicator, step: &str) {
     eprintln!("{failure}");
     assert!(matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable), "{failure}");
     assert!(says.iter().all(|says| failure.message().contains(says)), "{failure}");
+}
+
+/// The time that an argument says, in microseconds.
+fn delay() -> Duration {
+    Duration::from_micros(std::env::args().find_map(|argument| argument.parse().ok()).unwrap())
+}
+
+/// The last rank stands still while the communicator of a part is made: for longer than the others have time, or not.
+fn paused(group: &dyn Communicator, is_too_long: bool) {
+    let (rank, ranks) = group.place().unwrap();
+    assert_eq!(run(group, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [ranks]);
+    let part = group.split(Some(0), 0).unwrap().unwrap();
+    let is_last = rank == ranks - 1;
+    if is_last {
+        std::thread::sleep(delay());
+        let own = std::process::id();
+        let goes_on = format!("sleep 4; kill -CONT {own}");
+        let mut other = Command::new("sh").args(["-c", &goes_on]).spawn().unwrap();
+        assert!(Command::new("kill").args(["-STOP", &own.to_string()]).status().unwrap().success());
+        other.wait().unwrap();
+    }
+    let outcome = run(&*part, Kind::AllReduce(SUM), 1, &[1], 1);
+    if is_too_long {
+        // The part may be made in time, and the operation not come.
+        assert_eq!(outcome.unwrap_err().code(), Code::DeadlineExceeded);
+    } else {
+        assert_eq!(outcome.unwrap(), [ranks]);
+    }
 }
 
 fn fails(outcome: Result<Vec<u32>>, code: Code, says: &[&str]) {
@@ -517,11 +558,16 @@ fn has_mpi(scenario: &str, group: Result<Box<dyn Communicator>>) -> Option<Box<d
 
 fn main() {
     let scenario = std::env::args().nth(1).unwrap_or_default();
-    let timeout = if scenario == "late" || scenario == "killed" { 1500 } else { 30_000 };
+    let timeout = if ["late", "killed", "overdue"].contains(&&*scenario) { 1500 } else { 30_000 };
     if let Some(part) = program::part(&scenario) {
         part();
         println!("a rank: {scenario} ok");
         return;
+    }
+    // The program begins MPI, without threads, and ends it.
+    let is_lent = std::env::args().any(|argument| argument == "lent");
+    if is_lent {
+        program::begin();
     }
     let group = hal_collectives_mpi::join(b"test", "job", Duration::from_millis(timeout));
     let Some(group) = has_mpi(&scenario, group) else { return };
@@ -564,6 +610,8 @@ fn main() {
         }
         "killed" => killed(&*group, &std::env::args().nth(2).unwrap()),
         "writes" => writes(&*group, rank),
+        "paused" => paused(&*group, false),
+        "overdue" => paused(&*group, true),
         // The last rank cannot take part.
         "gives-up" if rank == ranks - 1 => {
             let operation = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: 4 };
@@ -574,5 +622,10 @@ fn main() {
         other => panic!("there is no scenario {other:?}"),
     }
     assert!(begin.elapsed() < Duration::from_secs(120));
+    if is_lent {
+        drop(group);
+        hal_collectives_mpi::wait_until_idle();
+        program::end();
+    }
     println!("rank {rank} of {ranks}: {scenario} ok");
 }

@@ -54,9 +54,11 @@ pub(crate) struct Creations {
     /// The turns of this process that have come, and the group that it is reserved for.
     turns: VecDeque<Generation>,
     reserved: Option<Generation>,
-    /// Communicators to be made, and until when the base, or any, is waited for.
+    /// Communicators to be made.
     ready: VecDeque<Creation>,
     is_making: bool,
+    /// Whether the base was made, or cannot be, and until when it is waited for.
+    has_base: bool,
     until: Option<Instant>,
     #[cfg(test)]
     pub(crate) count: usize,
@@ -72,6 +74,7 @@ impl Creations {
             reserved: None,
             ready: VecDeque::from([Creation::Base]),
             is_making: false,
+            has_base: false,
             until: None,
             #[cfg(test)]
             count: 0,
@@ -90,7 +93,7 @@ impl Creations {
 
     /// The base is waited for, if it is not made yet.
     pub(crate) fn want_base(&mut self, until: Instant) {
-        if self.is_making || !self.ready.is_empty() {
+        if !self.has_base {
             self.until = self.until.max(Some(until));
         }
     }
@@ -161,14 +164,11 @@ impl Creations {
         }
     }
 
-    /// The next communicator for a thread to make. Only the base is made without one.
-    pub(crate) fn next(&mut self, has_base: bool) -> Option<Creation> {
-        let is_next = |next: &Creation| has_base || matches!(next, Creation::Base);
-        if self.is_making || !self.ready.front().is_some_and(is_next) {
-            return None;
-        }
-        self.is_making = true;
-        self.ready.pop_front()
+    /// The next communicator for a thread to make.
+    pub(crate) fn next(&mut self) -> Option<Creation> {
+        let next = if self.is_making { None } else { self.ready.pop_front() };
+        self.is_making |= next.is_some();
+        next
     }
 
     /// A communicator was made, or not.
@@ -179,7 +179,7 @@ impl Creations {
             self.count += 1;
         }
         match creation {
-            Creation::Base => self.until = None,
+            Creation::Base => (self.has_base, self.until) = (true, None),
             Creation::Group(group) => {
                 self.wanted.remove(&group.id);
                 self.reserved = None;

@@ -276,9 +276,15 @@ impl Engine {
     }
 
     /// Waits until MPI is left alone, as the function [`wait_until_idle`]. Others may need this process for what it has
-    /// started, for as long as that has time. The engine's thread does it.
+    /// started, for as long as that has time. The engine's thread does it. A thread that makes a communicator may come
+    /// back late.
     pub(crate) fn wait_until_idle(&self) {
-        while !self.rest() {
+        let begin = Instant::now();
+        let is_making = || {
+            let makes = !self.owned && begin.elapsed() < PATIENCE;
+            makes && self.with(PATIENCE, |progress| progress.is_making()) == Some(true)
+        };
+        while !self.rest() || is_making() {
             self.news.notify_one();
             std::thread::sleep(NAP);
         }

@@ -181,6 +181,11 @@ impl Progress {
         self.creations.is_making() && !self.library.is_multiple
     }
 
+    /// True if a thread makes a communicator, for a group that is waited for or not any more.
+    pub(crate) fn is_making(&self) -> bool {
+        self.creations.is_making()
+    }
+
     /// Takes what has ended since this was asked for, if there is nothing.
     pub(crate) fn take_ended(&mut self, ended: &mut Ended) {
         if !self.ended.is_empty() {
@@ -197,7 +202,7 @@ impl Progress {
         if self.has_quit || !self.listens {
             return None;
         }
-        let creation = self.creations.next(self.base.is_some())?;
+        let creation = self.creations.next()?;
         let (parent, members) = match (&creation, self.base) {
             (Creation::Group(group), Some(base)) => (base, group.members.clone()),
             _ => (self.library.world(), (0..self.library.size).collect()),
@@ -505,6 +510,7 @@ impl Progress {
             }
             Notice::Make => self.creations.make(of),
             Notice::Failed(failure) => {
+                self.creations.failed(of, Instant::now() + GRACE);
                 if let Some(group) = self.groups.remember_failure(of, &failure) {
                     self.fail(&group, &failure);
                 }
@@ -759,12 +765,12 @@ impl Progress {
     }
 
     /// True if MPI is not to end yet, as other processes need this one. Those of a program that has not released its
-    /// channels need it for communicators only.
+    /// channels need it for communicators only. A thread that makes one may come back late.
     pub(crate) fn holds_up_end(&self, has_patience: bool) -> bool {
         if self.groups.any() {
-            return has_patience && self.creations.are_pending();
+            return has_patience && (self.creations.is_making() || self.creations.are_pending());
         }
-        self.waits() && (has_patience || !self.is_any_missing)
+        has_patience && self.creations.is_making() || self.waits() && (has_patience || !self.is_any_missing)
     }
 
     /// Ends MPI. Ranks that go on without it are waited for, as the launcher would end them with a rank that ends

@@ -166,6 +166,22 @@ fn each_rank_that_gives_up_at_each_step_ends_the_group_for_all() {
     ends_well(3, "faults");
 }
 
+/// Below `MPI_THREAD_MULTIPLE` nothing else is done while a communicator is made.
+#[test]
+fn program_that_has_begun_mpi_without_threads_splits_and_fails_as_any_other() {
+    for (ranks, scenario) in [
+        (4, "split lent"),
+        (3, "groups lent"),
+        (3, "faults lent"),
+        (3, "gives-up lent"),
+        (3, "late lent"),
+        (8, "split lent"),
+    ] {
+        ends_well(ranks, scenario);
+        ends_well_by(MPICH, ranks, scenario, &[]);
+    }
+}
+
 #[test]
 fn mpi_that_the_program_has_begun_is_used_and_left_to_it() {
     ends_well(2, "program");
@@ -261,10 +277,24 @@ fn rank_that_is_in_no_part_ends_mpi_while_the_others_make_theirs() {
     }
 }
 
+#[test]
+fn rank_that_stands_still_while_a_communicator_is_made_holds_others_up_for_their_time() {
+    for delay in [0, 100, 1000] {
+        for launcher in [MPI, MPICH] {
+            for begun_by in ["", " lent"] {
+                ends_well_by(launcher, 3, &format!("paused {delay}{begun_by}"), &[]);
+                ends_well_by(launcher, 3, &format!("overdue {delay}{begun_by}"), &[]);
+            }
+        }
+    }
+}
+
 /// A launcher ends a job whose process died; it can be told not to, and then those that are left see it themselves.
 #[test]
 fn rank_that_is_killed_leaves_no_other_hanging() {
-    for step in ["joined", "entered", "started", "compared", "split", "again"] {
+    let making = [0, 100, 300, 1000, 3000].map(|delay| format!("making {delay}"));
+    let steps = ["joined", "entered", "started", "compared", "split", "again"].map(str::to_owned);
+    for step in steps.iter().chain(&making) {
         for (launcher, options) in [(MPI, &[][..]), (MPI, &["--enable-recovery"]), (MPICH, &[])] {
             let begin = Instant::now();
             let output = launch(launcher, 3, &format!("killed {step}"), options);

@@ -52,7 +52,17 @@ unsafe fn function<F: Copy>(name: &CStr) -> F {
     unsafe { std::mem::transmute_copy(&address(name)) }
 }
 
-fn end() {
+/// As a program begins MPI that has no threads.
+pub(crate) fn begin() {
+    // SAFETY: `int MPI_Init(int*, char***)`, which takes nothing for both; an alarm ends this process where it hangs.
+    let begun = unsafe {
+        libc::alarm(60);
+        function::<Init>(c"MPI_Init")(std::ptr::null_mut(), std::ptr::null_mut())
+    };
+    assert_eq!(begun, 0);
+}
+
+pub(crate) fn end() {
     // SAFETY: `int MPI_Finalize(void)`.
     let ended = unsafe { function::<extern "C" fn() -> c_int>(c"MPI_Finalize")() };
     assert_eq!(ended, 0);
@@ -60,9 +70,7 @@ fn end() {
 
 /// The program begins MPI as one does that has no threads, and ends it when it has let go of its groups.
 fn program() {
-    // SAFETY: `int MPI_Init(int*, char***)`, which takes nothing for both.
-    let begun = unsafe { function::<Init>(c"MPI_Init")(std::ptr::null_mut(), std::ptr::null_mut()) };
-    assert_eq!(begun, 0);
+    begin();
     let group = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).unwrap();
     kinds(&*group);
     let (rank, ranks) = group.place().unwrap();
@@ -83,12 +91,7 @@ fn program() {
 
 /// One rank is in no part of a group, and ends MPI as soon as it has said so; the others have parts.
 fn apart() {
-    // SAFETY: `int MPI_Init(int*, char***)`; an alarm ends this process where it hangs.
-    let begun = unsafe {
-        libc::alarm(60);
-        function::<Init>(c"MPI_Init")(std::ptr::null_mut(), std::ptr::null_mut())
-    };
-    assert_eq!(begun, 0);
+    begin();
     let who: u32 = std::env::args().nth(2).unwrap().parse().unwrap();
     let group = hal_collectives_mpi::join(b"apart", "apart", Duration::from_secs(30)).unwrap();
     let (rank, ranks) = group.place().unwrap();

@@ -52,7 +52,7 @@ impl World {
     /// Begins and ends calls of MPI.
     fn make(&mut self) {
         for (process, making) in self.processes.iter_mut().zip(&mut self.making) {
-            if let Some(Creation::Group(group)) = process.next(true) {
+            if let Some(Creation::Group(group)) = process.next() {
                 assert!(making.replace(group).is_none(), "one at a time");
             }
         }
@@ -95,7 +95,7 @@ fn processes_that_make_communicators_never_wait_for_each_other_for_ever() {
             processes: (0..count)
                 .map(|rank| {
                     let mut process = Creations::new(u32::try_from(rank).unwrap());
-                    let base = process.next(false).unwrap();
+                    let base = process.next().unwrap();
                     assert!(process.made(&base).is_empty());
                     process
                 })
@@ -115,6 +115,8 @@ fn processes_that_make_communicators_never_wait_for_each_other_for_ever() {
             if random.below(4) == 0 && !left[one].is_empty() {
                 let at = random.below(left[one].len());
                 let group = left[one].swap_remove(at);
+                // With a channel more.
+                world.processes[one].want_base(end);
                 let letters = world.processes[one].want(&group, end);
                 world.send(one, letters);
             }
