@@ -473,19 +473,7 @@ fn killed(group: &dyn Communicator, step: &str) {
             let failure = part.place().unwrap_err();
             return assert_eq!(failure.code(), Code::DeadlineExceeded, "{failure}");
         }
-        // While the communicator of a part is made.
-        "making" => {
-            let part = group.split(Some(0), 0).unwrap().unwrap();
-            if is_last {
-                std::thread::sleep(delay());
-                die();
-            }
-            let sum = || run(&*part, Kind::AllReduce(SUM), 1, &[1], 1);
-            // It may have done its part of an operation.
-            let failure = (0..1000).find_map(|_| sum().err()).unwrap();
-            assert!(matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable), "{failure}");
-            return;
-        }
+        "making" => return killed_while_making(group, is_last),
         "again" => {
             if is_last {
                 die();
@@ -504,6 +492,17 @@ fn killed(group: &dyn Communicator, step: &str) {
     eprintln!("{failure}");
     assert!(matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable), "{failure}");
     assert!(says.iter().all(|says| failure.message().contains(says)), "{failure}");
+}
+
+/// The same while the communicator of a part is made.
+fn killed_while_making(group: &dyn Communicator, is_last: bool) {
+    let part = group.split(Some(0), 0).unwrap().unwrap();
+    if is_last {
+        std::thread::sleep(delay());
+        std::process::abort();
+    }
+    let failure = run(&*part, Kind::AllReduce(SUM), 1, &[1], 1).unwrap_err();
+    assert!(matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable), "{failure}");
 }
 
 /// The time that an argument says, in microseconds.
@@ -556,6 +555,24 @@ fn has_mpi(scenario: &str, group: Result<Box<dyn Communicator>>) -> Option<Box<d
     None
 }
 
+/// Does a scenario that is the same for all ranks, if it is one.
+fn is_alike(scenario: &str, group: &dyn Communicator) -> bool {
+    match scenario {
+        "kinds" => kinds(group),
+        "orders" => orders(group),
+        "groups" => groups(group),
+        "pieces" => pieces(),
+        "again" => again(),
+        "faults" => faults(group),
+        "mismatches" => mismatches(group),
+        "split" => split(group),
+        "forks" => forks(group),
+        "random" => random::random(),
+        _ => return false,
+    }
+    true
+}
+
 fn main() {
     let scenario = std::env::args().nth(1).unwrap_or_default();
     let timeout = if ["late", "killed", "overdue"].contains(&&*scenario) { 1500 } else { 30_000 };
@@ -564,7 +581,6 @@ fn main() {
         println!("a rank: {scenario} ok");
         return;
     }
-    // The program begins MPI, without threads, and ends it.
     let is_lent = std::env::args().any(|argument| argument == "lent");
     if is_lent {
         program::begin();
@@ -576,16 +592,7 @@ fn main() {
     let begin = Instant::now();
     let sum = || run(&*group, Kind::AllReduce(SUM), 4, &[1; 4], 4);
     match scenario.as_str() {
-        "kinds" => kinds(&*group),
-        "orders" => orders(&*group),
-        "groups" => groups(&*group),
-        "pieces" => pieces(),
-        "again" => again(),
-        "faults" => faults(&*group),
-        "mismatches" => mismatches(&*group),
-        "split" => split(&*group),
-        "forks" => forks(&*group),
-        "random" => random::random(),
+        _ if is_alike(&scenario, &*group) => {}
         "leaves" => leaves(&*group, rank),
         "stopped" => stopped(&*group, rank, 1 << 20, 0),
         "flooded" => stopped(&*group, rank, 512 << 10, 5_000),
@@ -622,9 +629,8 @@ fn main() {
         other => panic!("there is no scenario {other:?}"),
     }
     assert!(begin.elapsed() < Duration::from_secs(120));
+    drop(group);
     if is_lent {
-        drop(group);
-        hal_collectives_mpi::wait_until_idle();
         program::end();
     }
     println!("rank {rank} of {ranks}: {scenario} ok");

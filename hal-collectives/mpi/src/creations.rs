@@ -8,11 +8,12 @@
 //! - a communicator is made when all of its ranks wait for it: rank 0 of the job counts those of a group of the whole
 //!   job; all ranks of a part come out of one split;
 //! - its ranks are reserved for it one after the other, in ascending order in the job, so that no two processes wait
-//!   for each other. A *turn* goes from each to the next. The last one tells all to make it.
+//!   for each other. A *turn* goes from each to the next. The last one tells all to make it, or not to, if the group
+//!   has failed by then.
 //!
-//! A process that is reserved remains so until the communicator is made, and does not leave MPI before. That depends
-//! on nothing but on the other processes' being alive. When the time of a group is over, its ranks wait for it no
-//! longer, and may leave.
+//! A process that is reserved remains so until it is told that, and the communicator is made, and does not leave MPI
+//! before. That depends on nothing but on the other processes' being alive. When the time of a group is over, its ranks
+//! wait for it no longer, and may leave a little later.
 
 use crate::group::Group;
 use crate::notice::{Generation, Notice};
@@ -54,6 +55,8 @@ pub(crate) struct Creations {
     /// The turns of this process that have come, and the group that it is reserved for.
     turns: VecDeque<Generation>,
     reserved: Option<Generation>,
+    /// The last rank of it is this one, which has yet to tell the others.
+    is_last: bool,
     /// Communicators to be made.
     ready: VecDeque<Creation>,
     is_making: bool,
@@ -72,6 +75,7 @@ impl Creations {
             asked: BTreeMap::new(),
             turns: VecDeque::new(),
             reserved: None,
+            is_last: false,
             ready: VecDeque::from([Creation::Base]),
             is_making: false,
             has_base: false,
@@ -79,6 +83,11 @@ impl Creations {
             #[cfg(test)]
             count: 0,
         }
+    }
+
+    /// True if this process is reserved for a group, or a thread makes a communicator.
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.is_making || self.reserved.is_some()
     }
 
     /// True if a thread makes a communicator.
@@ -151,17 +160,34 @@ impl Creations {
         let Some(of) = self.turns.remove(at) else { return Letters::new() };
         self.reserved = Some(of);
         let Some(Wanted { group, .. }) = self.wanted.get(&of) else { return Letters::new() };
-        match group.next_in_job(self.rank) {
-            Some(next) => vec![(next, of, Notice::Turn)],
-            None => group.members.iter().map(|&rank| (rank, of, Notice::Make)).collect(),
-        }
+        let next = group.next_in_job(self.rank);
+        self.is_last = next.is_none();
+        next.map(|next| (next, of, Notice::Turn)).into_iter().collect()
     }
 
-    /// All ranks of a group are reserved for it.
-    pub(crate) fn make(&mut self, of: Generation) {
-        if let Some(Wanted { group, .. }) = self.wanted.get(&of) {
-            self.ready.push_back(Creation::Group(group.clone()));
+    /// Tells the ranks of a group to make its communicator, or not to, if all are reserved. For when all notices are
+    /// read that have come.
+    pub(crate) fn decide(&mut self, now: Instant) -> Letters {
+        if !std::mem::take(&mut self.is_last) {
+            return Letters::new();
         }
+        let wanted = self.reserved.and_then(|of| self.wanted.get(&of));
+        let Some(Wanted { group, until, .. }) = wanted else { return Letters::new() };
+        let is_made = now < *until && group.failure().is_none();
+        group.members.iter().map(|&rank| (rank, group.id, Notice::Make { is_made })).collect()
+    }
+
+    /// All ranks of a group are reserved for it: it is made, or not.
+    pub(crate) fn make(&mut self, of: Generation, is_made: bool) -> Letters {
+        if is_made {
+            if let Some(Wanted { group, .. }) = self.wanted.get(&of) {
+                self.ready.push_back(Creation::Group(group.clone()));
+            }
+            return Letters::new();
+        }
+        self.wanted.remove(&of);
+        self.reserved.take_if(|reserved| *reserved == of);
+        self.reserve()
     }
 
     /// The next communicator for a thread to make.

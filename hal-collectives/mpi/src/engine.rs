@@ -259,7 +259,7 @@ impl Engine {
 
     /// Leaves MPI alone if that can be done now, as this process is in no group any more and nothing is under way.
     /// False if something is.
-    pub(crate) fn rest(&self) -> bool {
+    pub(crate) fn rest(&self, has_patience: bool) -> bool {
         if self.owned || self.is_forked.load(Ordering::Relaxed) {
             return true;
         }
@@ -270,21 +270,16 @@ impl Engine {
         }
         let rested = self.with(PATIENCE, |progress| {
             self.take_commands(progress);
-            progress.rest()
+            progress.rest(has_patience)
         });
         rested.unwrap_or(false)
     }
 
     /// Waits until MPI is left alone, as the function [`wait_until_idle`]. Others may need this process for what it has
-    /// started, for as long as that has time. The engine's thread does it. A thread that makes a communicator may come
-    /// back late.
+    /// started, for as long as that has time. The engine's thread does it.
     pub(crate) fn wait_until_idle(&self) {
         let begin = Instant::now();
-        let is_making = || {
-            let makes = !self.owned && begin.elapsed() < PATIENCE;
-            makes && self.with(PATIENCE, |progress| progress.is_making()) == Some(true)
-        };
-        while !self.rest() || is_making() {
+        while !self.rest(begin.elapsed() < PATIENCE) {
             self.news.notify_one();
             std::thread::sleep(NAP);
         }

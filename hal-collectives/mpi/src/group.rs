@@ -295,7 +295,7 @@ impl Drop for Member {
     fn drop(&mut self) {
         self.0.speaker.lock().members -= 1;
         self.0.engine.groups.left();
-        self.0.engine.rest();
+        self.0.engine.rest(true);
     }
 }
 

@@ -38,8 +38,8 @@ pub(crate) enum Notice {
     Want { from: u32, count: u32, terms: Terms },
     /// All ranks of the group before this one are reserved for its communicator.
     Turn,
-    /// All are: it is made now.
-    Make,
+    /// All are: it is made now, or not, as the group has failed.
+    Make { is_made: bool },
     /// The group has failed.
     Failed(Failure),
     /// The sender, a rank of the group, asks for an operation. This is a round of the comparison.
@@ -132,7 +132,10 @@ impl Notice {
                 writer.large(terms.piece);
                 writer.small(terms.check as u32);
             }
-            Self::Make => writer.small(2),
+            Self::Make { is_made } => {
+                writer.small(2);
+                writer.small(u32::from(*is_made));
+            }
             Self::Failed(failure) => {
                 let message = failure.message();
                 let mut end = message.len().min(TEXT);
@@ -189,7 +192,7 @@ impl Notice {
                 let check = *CHECKS.get(usize::try_from(reader.small()?).ok()?)?;
                 Self::Want { from, count, terms: Terms { timeout, piece, check } }
             }
-            2 => Self::Make,
+            2 => Self::Make { is_made: reader.small()? != 0 },
             3 => {
                 let code = Code::from_number(reader.small()?);
                 let text = reader.0.get(8..)?.get(..usize::try_from(reader.large()?).ok()?)?;
@@ -227,7 +230,7 @@ mod tests {
             for notice in [
                 Notice::Want { from: 3, count: 7, terms },
                 Notice::Turn,
-                Notice::Make,
+                Notice::Make { is_made: true },
                 Notice::Failed(Failure::new(Code::DataLoss, "gone")),
                 Notice::Asks { rank: 1, place, round: 2, operation },
                 Notice::Waits { rank: 1, place },

@@ -181,11 +181,6 @@ impl Progress {
         self.creations.is_making() && !self.library.is_multiple
     }
 
-    /// True if a thread makes a communicator, for a group that is waited for or not any more.
-    pub(crate) fn is_making(&self) -> bool {
-        self.creations.is_making()
-    }
-
     /// Takes what has ended since this was asked for, if there is nothing.
     pub(crate) fn take_ended(&mut self, ended: &mut Ended) {
         if !self.ended.is_empty() {
@@ -225,7 +220,7 @@ impl Progress {
                 Command::Failed(group) => self.group_failed(&group),
                 Command::Created(creation, outcome) => self.created(creation, outcome),
                 Command::Rest => {
-                    self.rest();
+                    self.rest(true);
                 }
             }
         }
@@ -415,6 +410,9 @@ impl Progress {
         self.look_at_time(now);
         self.end_endings(now);
         self.read_own();
+        let letters = self.creations.decide(now);
+        self.send_all(letters);
+        self.read_own();
         moved || !self.ended.is_empty()
     }
 
@@ -508,7 +506,10 @@ impl Progress {
                 let letters = self.creations.turn(of);
                 self.send_all(letters);
             }
-            Notice::Make => self.creations.make(of),
+            Notice::Make { is_made } => {
+                let letters = self.creations.make(of, is_made);
+                self.send_all(letters);
+            }
             Notice::Failed(failure) => {
                 self.creations.failed(of, Instant::now() + GRACE);
                 if let Some(group) = self.groups.remember_failure(of, &failure) {
@@ -725,16 +726,16 @@ impl Progress {
     }
 
     /// Leaves MPI alone if this process has no channel and nothing under way. That is asked here, under the lock. False
-    /// if something is.
-    pub(crate) fn rest(&mut self) -> bool {
+    /// if something is. A rank that stood still may make a communicator late.
+    pub(crate) fn rest(&mut self, has_patience: bool) -> bool {
         if self.groups.any() {
             return true;
         }
-        let is_over = !self.waits();
-        if is_over {
-            self.leave_alone(GRACE);
+        if self.waits() || has_patience && self.creations.is_reserved() {
+            return false;
         }
-        is_over
+        self.leave_alone(GRACE);
+        true
     }
 
     /// Sees to what others wait for, and stops listening to them.
@@ -765,12 +766,12 @@ impl Progress {
     }
 
     /// True if MPI is not to end yet, as other processes need this one. Those of a program that has not released its
-    /// channels need it for communicators only. A thread that makes one may come back late.
+    /// channels need it for communicators only. A rank that stood still may make one late.
     pub(crate) fn holds_up_end(&self, has_patience: bool) -> bool {
         if self.groups.any() {
-            return has_patience && (self.creations.is_making() || self.creations.are_pending());
+            return has_patience && (self.creations.is_reserved() || self.creations.are_pending());
         }
-        has_patience && self.creations.is_making() || self.waits() && (has_patience || !self.is_any_missing)
+        has_patience && self.creations.is_reserved() || self.waits() && (has_patience || !self.is_any_missing)
     }
 
     /// Ends MPI. Ranks that go on without it are waited for, as the launcher would end them with a rank that ends

@@ -62,7 +62,9 @@ pub(crate) fn begin() {
     assert_eq!(begun, 0);
 }
 
+/// Ends MPI, when the program has let go of its groups.
 pub(crate) fn end() {
+    hal_collectives_mpi::wait_until_idle();
     // SAFETY: `int MPI_Finalize(void)`.
     let ended = unsafe { function::<extern "C" fn() -> c_int>(c"MPI_Finalize")() };
     assert_eq!(ended, 0);
@@ -83,7 +85,6 @@ fn program() {
     let group = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).unwrap();
     assert_eq!(run(&*group, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [ranks]);
     drop(group);
-    hal_collectives_mpi::wait_until_idle();
     end();
     let refused = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).err().unwrap();
     assert!(refused.message().contains("finalised MPI"), "{refused}");
@@ -103,7 +104,6 @@ fn apart() {
         assert_eq!(run(&*parts, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [members]);
     }
     drop(group);
-    hal_collectives_mpi::wait_until_idle();
     end();
 }
 
@@ -131,7 +131,6 @@ fn beside() {
         assert_eq!(run(&*part, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [ranks]);
     }
     own.join().unwrap();
-    hal_collectives_mpi::wait_until_idle();
     end();
 }
 
@@ -198,6 +197,5 @@ fn tags() {
         sent.end();
     }
     drop(group);
-    hal_collectives_mpi::wait_until_idle();
     end();
 }

@@ -24,7 +24,8 @@ struct World {
     on_their_way: Vec<Vec<VecDeque<(Generation, Notice)>>>,
     /// The group that each process makes, and how many it has made.
     making: Vec<Option<Arc<Group>>>,
-    made: usize,
+    /// Groups whose communicators were made, or not as they had failed.
+    over: usize,
 }
 
 impl World {
@@ -40,10 +41,7 @@ impl World {
         let letters = match notice {
             Notice::Want { from, count, terms } => process.ask(of, count, from, terms),
             Notice::Turn => process.turn(of),
-            Notice::Make => {
-                process.make(of);
-                Letters::new()
-            }
+            Notice::Make { is_made } => process.make(of, is_made),
             other => panic!("{other:?}"),
         };
         self.send(to, letters);
@@ -51,6 +49,11 @@ impl World {
 
     /// Begins and ends calls of MPI.
     fn make(&mut self) {
+        for rank in 0..self.processes.len() {
+            let letters = self.processes[rank].decide(Instant::now());
+            self.over += usize::from(matches!(letters.first(), Some((.., Notice::Make { is_made: false }))));
+            self.send(rank, letters);
+        }
         for (process, making) in self.processes.iter_mut().zip(&mut self.making) {
             if let Some(Creation::Group(group)) = process.next() {
                 assert!(making.replace(group).is_none(), "one at a time");
@@ -62,7 +65,7 @@ impl World {
             group.members.iter().all(has_called).then(|| group.clone())
         });
         let Some(group) = whole else { return };
-        self.made += 1;
+        self.over += 1;
         for &rank in &group.members {
             self.making[rank as usize] = None;
             let letters = self.processes[rank as usize].made(&Creation::Group(group.clone()));
@@ -77,7 +80,7 @@ fn processes_that_make_communicators_never_wait_for_each_other_for_ever() {
     let end = Instant::now() + TERMS;
     for seed in 1..300_u64 {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let count = 2 + random.below(5);
+        let count = 1 + random.below(6);
         let groups: Vec<Arc<Group>> = (0..1 + random.below(8) as u64)
             .map(|number| {
                 let mut members: Vec<u32> = (0..u32::try_from(count).unwrap()).collect();
@@ -102,15 +105,18 @@ fn processes_that_make_communicators_never_wait_for_each_other_for_ever() {
                 .collect(),
             on_their_way: (0..count).map(|_| (0..count).map(|_| VecDeque::new()).collect()).collect(),
             making: (0..count).map(|_| None).collect(),
-            made: 0,
+            over: 0,
         };
         // Each process comes to its groups in any order.
         let mut left: Vec<Vec<Arc<Group>>> = (0..u32::try_from(count).unwrap())
             .map(|rank| groups.iter().filter(|group| group.members.contains(&rank)).cloned().collect())
             .collect();
         let all = groups.iter().filter(|group| !group.members.is_empty()).count();
-        while world.made < all {
-            assert!(Instant::now() < end, "{} of {all} are made, seed {seed}", world.made);
+        while world.over < all || world.processes.iter().any(Creations::is_reserved) {
+            assert!(Instant::now() < end, "{} of {all} are made, seed {seed}", world.over);
+            if random.below(100) == 0 {
+                groups[random.below(groups.len())].set_failed(&Failure::new(Code::DataLoss, "gone"));
+            }
             let (one, other) = (random.below(count), random.below(count));
             if random.below(4) == 0 && !left[one].is_empty() {
                 let at = random.below(left[one].len());
