@@ -7,7 +7,7 @@ use crate::engine::{Command, Engine, engine};
 use crate::library::Handle;
 use crate::notice::{Generation, Place};
 use crate::order::Order;
-use crate::parts::{CALL, Part, Parts, Pending};
+use crate::parts::{CALL, Part, Parts, Pending, Split};
 use crate::started::Started;
 use crate::table::Groups;
 use hal_backend::HostRange;
@@ -327,11 +327,12 @@ impl Communicator for Member {
         let written = own.write(0, &call);
         debug_assert!(written, "a call has room for what a rank says");
         let operation = Operation { kind: Kind::AllGather, element: Element::U8, count: CALL as u64 };
-        let (group, told) = (self.0.clone(), pending.clone());
+        let splitting = self.0.engine.groups.begin_split();
+        let (group, own_split) = (self.0.clone(), Split { color, pending: pending.clone(), splitting });
         let buffers = Buffers { send: Some(own), recv: Some(all.clone()) };
         self.enter(operation)?.start(
             buffers,
-            Box::new(move |outcome| Parts::called(&group, split, outcome.map(|()| all), (color, told))),
+            Box::new(move |outcome| Parts::called(&group, split, outcome.map(|()| all), own_split)),
         );
         Ok(color.map(|_| Box::new(Part(pending)) as Box<dyn Communicator>))
     }

@@ -9,7 +9,7 @@
 
 use crate::group::{ALONE, Group, Member, hash};
 use crate::notice::Generation;
-use crate::table::Groups;
+use crate::table::{Groups, Splitting};
 use hal_backend::HostRange;
 use hal_collectives::{Communicator, Operation, OperationEntry, Result};
 use hal_semaphore::{Code, Failure};
@@ -32,8 +32,16 @@ struct Recorded {
     is_offered: bool,
 }
 
+/// A rank's side of a split.
+pub(crate) struct Split {
+    pub(crate) color: Option<u32>,
+    pub(crate) pending: Arc<Pending>,
+    /// Dropped when the pending part is.
+    pub(crate) splitting: Splitting,
+}
+
 /// The split of a rank that is over, until those before it are.
-type Ended = (Result<HostRange>, (Option<u32>, Arc<Pending>));
+type Ended = (Result<HostRange>, Split);
 
 /// See the [module documentation](self).
 #[derive(Default)]
@@ -68,17 +76,12 @@ impl Parts {
     }
 
     /// A split is over: this rank gets its part, when the splits before are over.
-    pub(crate) fn called(
-        group: &Arc<Group>,
-        split: u32,
-        all: Result<HostRange>,
-        own: (Option<u32>, Arc<Pending>),
-    ) {
+    pub(crate) fn called(group: &Arc<Group>, split: u32, all: Result<HostRange>, own: Split) {
         let mut parts = group.parts.lock();
         parts.ended.insert(split, (all, own));
         loop {
             let next = parts.next;
-            let Some((all, (color, pending))) = parts.ended.remove(&next) else { return };
+            let Some((all, Split { color, pending, splitting })) = parts.ended.remove(&next) else { return };
             parts.next += 1;
             let part = all.map(|all| parts.part(group, next, color, &all));
             drop(parts);
@@ -87,6 +90,8 @@ impl Parts {
                 None => Err(Failure::new(Code::NotFound, "this rank is in no part of the group")),
             });
             pending.end(member);
+            drop(pending);
+            drop(splitting);
             parts = group.parts.lock();
         }
     }

@@ -728,6 +728,9 @@ impl Progress {
     /// Leaves MPI alone if this process has no channel and nothing under way. That is asked here, under the lock. False
     /// if something is. A rank that stood still may make a communicator late.
     pub(crate) fn rest(&mut self, has_patience: bool) -> bool {
+        if self.groups.are_being_split() {
+            return false;
+        }
         if self.groups.any() {
             return true;
         }

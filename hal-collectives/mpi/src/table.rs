@@ -30,6 +30,17 @@ pub(crate) struct Groups {
     known: Mutex<BTreeMap<u64, Known>>,
     /// The channels of this process.
     channels: AtomicUsize,
+    /// The splits that are under way, each of which may have a channel that the program has released.
+    splits: AtomicUsize,
+}
+
+/// A split is under way as long as this is there.
+pub(crate) struct Splitting(Arc<Groups>);
+
+impl Drop for Splitting {
+    fn drop(&mut self) {
+        self.0.splits.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Groups {
@@ -92,6 +103,15 @@ impl Groups {
 
     pub(crate) fn left(&self) {
         self.channels.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn begin_split(self: &Arc<Self>) -> Splitting {
+        self.splits.fetch_add(1, Ordering::SeqCst);
+        Splitting(self.clone())
+    }
+
+    pub(crate) fn are_being_split(&self) -> bool {
+        self.splits.load(Ordering::SeqCst) > 0
     }
 
     /// True if this process has a channel.
