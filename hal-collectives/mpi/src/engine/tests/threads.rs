@@ -385,6 +385,21 @@ fn mpi_is_left_alone_when_the_last_group_is_let_go_of() {
     assert!(!listens(&ranks[0]));
 }
 
+/// The other ranks of a split wait for this one, whether it is in a part or not.
+#[test]
+fn mpi_is_not_left_alone_while_a_split_is_under_way_whose_channels_are_released() {
+    for color in [None, Some(0)] {
+        let ranks = lent();
+        let [first, second] = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
+        drop((first.split(color, 0).unwrap(), first));
+        poll_all(&ranks);
+        assert!(!ranks[0].0.rest(true) && listens(&ranks[0]));
+        let _part = second.split(Some(0), 0).unwrap();
+        poll_all(&ranks);
+        assert!(ranks[0].0.rest(true) && !listens(&ranks[0]));
+    }
+}
+
 /// The rank that is told has the last reference to the group.
 #[test]
 fn mpi_is_left_alone_when_a_callback_lets_go_of_the_last_group() {
