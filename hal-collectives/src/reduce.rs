@@ -204,7 +204,7 @@ macro_rules! by_element {
     }};
 }
 
-/// Reduces bytes `offset..offset + length` of each source, in the order of [`Tree`], and passes the result to
+/// Reduces bytes `offset..offset + length` of each source, along a tree over the sources, and passes the result to
 /// `write` block by block: the place, counted from `offset`, and the bytes. Both are whole elements, and inside
 /// each source.
 pub fn reduce(
