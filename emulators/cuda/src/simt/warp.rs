@@ -111,12 +111,16 @@ impl Warp {
     }
 
     /// Runs until every lane has returned or is at a barrier.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn run(&mut self, context: &mut Context<'_, '_>) -> Result<Pause, Failed> {
         // SAFETY: `new` checked that the processor has the extensions that this is compiled for.
-        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_unsafe, reason = "only there are there any"))]
-        unsafe {
-            self.run_wide(context)
-        }
+        unsafe { self.run_wide(context) }
+    }
+
+    /// Runs until every lane has returned or is at a barrier.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) fn run(&mut self, context: &mut Context<'_, '_>) -> Result<Pause, Failed> {
+        self.run_wide(context)
     }
 
     #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
