@@ -147,7 +147,7 @@ impl<D: Device> HalDevice<D> {
         let collectives = Arc::<RunningCollectives>::default();
         let backend = EngineBackend {
             device: device.clone(),
-            spec: properties.queues.clone(),
+            spec: properties.queues,
             frontiers: frontiers.clone(),
             pending_allocas: pending_allocas.clone(),
             pool: pool.clone(),

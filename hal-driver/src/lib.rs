@@ -45,8 +45,8 @@
 //!   file descriptors in `shared_memory.rs`); buffer
 //!   (`buffer.rs` over `backing.rs`; a range of any driver's buffer in `buffer_range.rs`, its memory in
 //!   `resolve.rs`); pools and stream-ordered allocation (`pools.rs`, `alloca.rs`, `reservation.rs`,
-//!   `transient.rs`); bounce buffers for memory of other devices (`bounce_buffer.rs`, `ranges.rs`, for drivers that
-//!   map them `bounced_mapping.rs`).
+//!   `transient.rs`); memory of other devices by way of the host (`bounce/`: `buffer.rs`,
+//!   `ranges.rs`, and `mapping.rs` for drivers that map it).
 //! - `sync/`: semaphore (`semaphore.rs`, `semaphore/`), frontiers and axes (`frontier.rs`), proactor
 //!   (`proactor.rs`), write-backs before a signal (`write_back.rs`), polling for collectives during a wait
 //!   (`poll_collectives.rs`), threads for calls that block (`host_pool.rs`) and for teardown (`teardown.rs`).

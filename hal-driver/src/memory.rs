@@ -7,14 +7,12 @@
 pub(crate) mod alloca;
 pub(crate) mod allocator;
 pub(crate) mod backing;
-pub(crate) mod bounce_buffer;
-pub(crate) mod bounced_mapping;
+pub(crate) mod bounce;
 pub(crate) mod buffer;
 pub(crate) mod buffer_range;
 pub(crate) mod heap;
 mod import;
 pub(crate) mod pools;
-pub(crate) mod ranges;
 pub(crate) mod reservation;
 mod resolve;
 mod shared_memory;

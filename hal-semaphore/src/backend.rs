@@ -21,8 +21,7 @@
 //!
 //! **Failed work counts as done for native waits**: its event fires, its epoch passes, and work behind it or
 //! waiting for it starts. The engine knows which operations have lost their inputs and fails them; a queue that
-//! hung would take unrelated work with it. The same holds for a lost device: peers that wait for its points
-//! must go on.
+//! hung would take unrelated work with it.
 //!
 //! **Ownership.** The engine owns an operation's work until it has ended; `submit` borrows it. The work returns
 //! by value in [`Backend::reclaim`], after the signals, on each path. Several threads may reclaim at once.
@@ -31,15 +30,14 @@
 //! anywhere. For one queue `submit` is called by one thread at a time, never from inside itself; for several
 //! queues, by several threads.
 //!
-//! **Panics.** A backend that panics while it is called loses the device that it worked on, whose state is
-//! unknown then. On its own threads a backend catches panics itself and [loses](Completer::lose) the device;
+//! **Panics.** A backend that panics while it is called loses its device, whose state is unknown then. On its own threads a backend catches panics itself and [loses](Completer::lose) the device;
 //! `hal-backend` has a `Reporter` for that.
 
 pub use crate::engine::DeferredCallbacks;
 use crate::engine_events::KeepAlive;
 use crate::error::CompletionError;
 use crate::failure::{Code, Failure};
-use crate::ids::{Point, QueueId, Ticket, TimelineKey};
+use crate::ids::{Point, QueueId, Ticket};
 use crate::slab::Key;
 use crate::timeline::Timeline;
 use std::fmt;
@@ -65,20 +63,18 @@ pub enum Completion {
     /// The engine calls [`Backend::poll`], from threads that wait on the host and from
     /// [`Engine::poll`](crate::Engine::poll).
     Poll,
-    /// As `Poll`, when the device's [descriptor](Backend::descriptor) becomes readable: a thread that waits for
-    /// that calls [`Engine::poll`](crate::Engine::poll).
+    /// As `Poll`, when a file descriptor of the device becomes readable: the program's thread that waits for that
+    /// calls [`Engine::poll`](crate::Engine::poll).
     Descriptor,
 }
 
-/// One device of a backend.
-#[derive(Clone, Debug)]
+/// The device of a backend, as the engine uses it.
+#[derive(Clone, Copy, Debug)]
 pub struct DeviceSpec {
     /// How many queues it has: 1 to 64.
     pub queues: usize,
     /// How its queues wait for each other.
     pub native_waits: NativeWaits,
-    /// The other devices whose points its queues can wait for, by the means of `native_waits`.
-    pub peers: Vec<usize>,
     /// How completions are reported.
     pub completion: Completion,
 }
@@ -92,11 +88,8 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// A native event, cheap to clone; `()` for backends without events.
     type Event: Clone + Send + Sync + 'static;
 
-    /// True if [`observe`](Backend::observe) does anything.
-    const OBSERVES: bool = false;
-
-    /// The devices and their queues. Called once.
-    fn devices(&self) -> Vec<DeviceSpec>;
+    /// The device and its queues. Called once.
+    fn device(&self) -> DeviceSpec;
 
     /// The engine exists now. Completions go to `completer`.
     fn start(&self, completer: Completer) {
@@ -107,12 +100,12 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// event. Must not block on the device. See [`Submitted`] for the possible answers.
     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted;
 
-    /// Makes one more native event for a device, unrecorded. The engine calls it for [`NativeWaits::Events`]
-    /// only, on the submitting thread and before the batch that records the event. After an error the engine
-    /// asks this device for no more events: a queue that has none left records none from then on, and waits of
+    /// Makes one more native event, unrecorded. The engine calls it for [`NativeWaits::Events`] only, on the
+    /// submitting thread and before the batch that records the event. After an error the engine asks for no more
+    /// events: a queue that has none left records none from then on, and waits of
     /// other queues for its work are blocked on the host.
-    fn create_event(&self, device: usize) -> Result<Self::Event, Failure> {
-        Err(Failure::new(Code::Unimplemented, format!("device {device} has no native events")))
+    fn create_event(&self) -> Result<Self::Event, Failure> {
+        Err(Failure::new(Code::Unimplemented, "this device has no native events"))
     }
 
     /// Runs a host operation whose waits are reached, on any thread, now or later; `task` reports its end. Must
@@ -159,27 +152,12 @@ pub trait Backend: Send + Sync + Sized + 'static {
         drop(ended);
     }
 
-    /// Finds completions of a device and reports them, without blocking. Several threads may call it at once.
-    fn poll(&self, device: usize) {
-        let _ = device;
-    }
-
-    /// The descriptor that becomes readable when a device with [`Completion::Descriptor`] has something to
-    /// report. [`poll`](Backend::poll) takes the reports and makes it unreadable again.
-    #[cfg(unix)]
-    fn descriptor(&self, device: usize) -> Option<std::os::fd::BorrowedFd<'_>> {
-        let _ = device;
-        None
-    }
+    /// Finds completions and reports them, without blocking. Several threads may call it at once.
+    fn poll(&self) {}
 
     /// Asks the device to stop, and to report everything outstanding soon, as completed or failed.
-    fn abort(&self, device: usize, why: &Failure) {
-        let _ = (device, why);
-    }
-
-    /// Takes a step of an operation, for profilers and people.
-    fn observe(&self, transition: Transition) {
-        let _ = transition;
+    fn abort(&self, why: &Failure) {
+        let _ = why;
     }
 }
 
@@ -350,15 +328,17 @@ impl Completer {
         self.keep_alive(queue.index())?.engine().complete(queue, epoch, Some(failure))
     }
 
-    /// The queues of this device may have capacity again.
-    pub fn unblock(&self, device: usize) -> Result<(), CompletionError> {
-        self.keep_alive(0)?.engine().unblock(device)
+    /// The queues may have capacity again.
+    pub fn unblock(&self) -> Result<(), CompletionError> {
+        self.keep_alive(0)?.engine().unblock();
+        Ok(())
     }
 
     /// The device is lost for good and uses nothing any more: everything on it fails with this one cause, now
     /// and later.
-    pub fn lose(&self, device: usize, failure: Failure) -> Result<(), CompletionError> {
-        self.keep_alive(0)?.engine().lose(device, failure)
+    pub fn lose(&self, failure: Failure) -> Result<(), CompletionError> {
+        self.keep_alive(0)?.engine().lose(failure);
+        Ok(())
     }
 }
 
@@ -377,11 +357,6 @@ pub struct HostTask {
 impl HostTask {
     pub(crate) fn new(keep_alive: Arc<dyn KeepAlive>, ticket: Ticket) -> Self {
         Self { keep_alive: Some(keep_alive), ticket }
-    }
-
-    /// The operation.
-    pub fn ticket(&self) -> Ticket {
-        self.ticket
     }
 
     /// Ends the operation.
@@ -405,74 +380,4 @@ impl fmt::Debug for HostTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HostTask").field("ticket", &self.ticket).finish_non_exhaustive()
     }
-}
-
-/// The class of a wait, cheapest first (rule S6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitClass {
-    /// The value is reached. Nothing waits.
-    Reached,
-    /// Queue order satisfies it: an earlier operation of the same queue reaches the value.
-    SameQueue {
-        /// The operation. If several of the queue signal the same value, one of them.
-        producer: Point,
-    },
-    /// The queue already waits natively for that point, for a later one of its queue, or for work of another
-    /// queue of its device that had waited for it.
-    Dominated {
-        /// The point that the queue already waits for.
-        producer: Point,
-    },
-    /// Another queue of the device reaches it. The device waits, and the host does not wake.
-    Native {
-        /// The point that the device waits for.
-        producer: Point,
-    },
-    /// A queue of another device reaches it, and this device can wait for it.
-    Peer {
-        /// The point that the device waits for.
-        producer: Point,
-    },
-    /// The operation is blocked on the host: no work that it could wait for natively promises the value yet.
-    Blocked,
-}
-
-/// A step of an operation, for profilers and people.
-#[derive(Clone, Debug)]
-pub enum Transition {
-    /// A wait was classified: when its operation was submitted, and again when it went to its device.
-    Wait {
-        /// The operation.
-        ticket: Ticket,
-        /// The timeline; `None` for a foreign one.
-        timeline: Option<TimelineKey>,
-        /// The value.
-        value: u64,
-        /// The class.
-        class: WaitClass,
-    },
-    /// The operation is queued.
-    Queued {
-        /// The operation.
-        ticket: Ticket,
-        /// Its point.
-        point: Point,
-    },
-    /// The backend has accepted the operation. If its device is lost during the submission, the operation may
-    /// end without this.
-    Submitted {
-        /// The operation.
-        ticket: Ticket,
-        /// Its point.
-        point: Point,
-    },
-    /// The operation has ended.
-    Ended {
-        /// The operation.
-        ticket: Ticket,
-        /// Its point, if it was submitted.
-        point: Option<Point>,
-        /// The result.
-        outcome: Result<(), Failure>,
-    },
 }

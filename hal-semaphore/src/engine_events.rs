@@ -35,7 +35,7 @@ pub(crate) trait EngineEvents: Send + Sync {
     /// One callback more or less waits for its timeline.
     fn count_callback(&self, more: bool);
     fn complete(&self, queue: QueueId, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError>;
-    fn unblock(&self, device: usize) -> Result<(), CompletionError>;
-    fn lose(&self, device: usize, failure: Failure) -> Result<(), CompletionError>;
+    fn unblock(&self);
+    fn lose(&self, failure: Failure);
     fn host_done(&self, ticket: Ticket, result: Result<(), Failure>);
 }

@@ -9,36 +9,24 @@ use crate::ids::{MAX_VALUE, QueueId};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what its fields are")]
 pub enum EngineError {
-    /// Nothing to run on.
-    #[error("the backend declares no device; an engine needs at least one")]
-    NoDevices,
     /// A device without queues cannot run anything.
-    #[error("device {device} declares no queue; a device needs between 1 and 64")]
-    NoQueues { device: usize },
+    #[error("the device declares no queue; it needs between 1 and 64")]
+    NoQueues,
     /// Affinities are masks of 64 bits.
-    #[error("device {device} declares {queues} queues; a device has at most 64")]
-    TooManyQueues { device: usize, queues: usize },
-    /// More devices than a queue's name can hold.
-    #[error("the backend declares {devices} devices; an engine has at most 65536")]
-    TooManyDevices { devices: usize },
-    /// A peer that is not there.
-    #[error("device {device} names device {peer} as its peer, but there are only {devices} devices")]
-    UnknownPeer { device: usize, peer: usize, devices: usize },
+    #[error("the device declares {queues} queues; it has at most 64")]
+    TooManyQueues { queues: usize },
 }
 
 /// Why a submission was refused. No wait was registered and no signal promised.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what its fields are")]
 pub enum SubmitError {
-    /// The device does not exist.
-    #[error("device {device} does not exist; the engine has {devices}")]
-    UnknownDevice { device: usize, devices: usize },
     /// The affinity names queues the device does not have.
-    #[error("queue affinity {mask:#x} names queues that device {device} does not have; it has {known:#x}")]
-    UnknownQueue { device: usize, mask: u64, known: u64 },
+    #[error("queue affinity {mask:#x} names queues that the device does not have; it has {known:#x}")]
+    UnknownQueue { mask: u64, known: u64 },
     /// The affinity names no queue at all.
-    #[error("the queue affinity selects no queue of device {device}; it has {known:#x}")]
-    NoQueue { device: usize, known: u64 },
+    #[error("the queue affinity selects no queue of the device; it has {known:#x}")]
+    NoQueue { known: u64 },
     /// The value can never be reached.
     #[error("value {value} is past the largest a timeline can reach, {MAX_VALUE}")]
     ValueTooLarge { value: u64 },
@@ -93,9 +81,6 @@ pub enum CompletionError {
     /// No such queue.
     #[error("queue {index} does not exist; the engine has {queues}")]
     UnknownQueue { index: usize, queues: usize },
-    /// No such device.
-    #[error("device {device} does not exist; the engine has {devices}")]
-    UnknownDevice { device: usize, devices: usize },
     /// The engine never handed that epoch to the backend.
     #[error("{queue} reports epoch {epoch}, but only epochs up to {submitted} were submitted to it")]
     NotSubmitted { queue: QueueId, epoch: u64, submitted: u64 },
@@ -104,11 +89,11 @@ pub enum CompletionError {
 /// Counts of the work that was still running when a shutdown ran out of time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{in_flight} operations on devices and {host} on the host had not ended when the time was up; \
+    "{in_flight} operations on the device and {host} on the host had not ended when the time was up; \
      their signals have failed, their resources stay until they end"
 )]
 pub struct Unfinished {
-    /// Operations that a device had not reported.
+    /// Operations that the device had not reported.
     pub in_flight: usize,
     /// Host operations that had not returned.
     pub host: usize,

@@ -77,8 +77,6 @@ pub enum Origin {
     Device,
     /// The program failed a timeline on purpose.
     Host,
-    /// The operation was cancelled before it ran.
-    Cancelled,
     /// A timeline was dropped while operations still waited for it: it can never be signalled.
     Abandoned,
     /// The engine was shut down.

@@ -8,34 +8,22 @@ use std::fmt;
 /// The largest value a timeline can reach: IREE's own limit, 2³¹ − 2. Anything above reads as a failure there.
 pub const MAX_VALUE: u64 = (1 << 31) - 2;
 
-/// One queue of one device, as programs see it; the backend maps it to hardware.
+/// One queue of an engine's device, as programs see it; the backend maps it to hardware.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueueId {
     pub(crate) index: u32,
-    pub(crate) device: u16,
-    pub(crate) ordinal: u16,
 }
 
 impl QueueId {
-    /// Its number among all queues of the engine, in the order of the devices.
+    /// Its number, which is also its bit in an [`Affinity`].
     pub fn index(self) -> usize {
         self.index as usize
-    }
-
-    /// The number of its device.
-    pub fn device(self) -> usize {
-        usize::from(self.device)
-    }
-
-    /// Its number on that device, which is also its bit in an [`Affinity`].
-    pub fn ordinal(self) -> usize {
-        usize::from(self.ordinal)
     }
 }
 
 impl fmt::Debug for QueueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "device {} queue {}", self.device, self.ordinal)
+        write!(f, "queue {}", self.index)
     }
 }
 
@@ -56,26 +44,25 @@ pub struct Point {
 }
 
 /// Names one submitted operation until it has ended, and nothing afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket {
-    pub(crate) engine: u32,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
     pub(crate) queue: u32,
     pub(crate) key: Key,
 }
 
 /// Names one timeline to the engine that it was registered with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TimelineKey {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimelineKey {
     pub(crate) engine: u32,
     pub(crate) number: u64,
 }
 
-/// The queues of a device that an operation may run on, one bit each.
+/// The queues that an operation may run on, one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Affinity(pub u64);
 
 impl Affinity {
-    /// Any queue the device has.
+    /// Any queue of the device.
     pub const ANY: Affinity = Affinity(u64::MAX);
 
     /// Only the queue with this number. A number past 63 selects nothing and is refused at submission.

@@ -12,7 +12,7 @@
 //!
 //! # Overview
 //!
-//! - [`Engine`] and its `submit`, `wait`, `cancel`, `shut_down`: the user's side. `cargo run --example walkthrough`
+//! - [`Engine`] and its `submit`, `wait`, `shut_down`: the user's side. `cargo run --example walkthrough`
 //!   prints the steps of some operations and the class of each wait.
 //! - [`backend`]: the device's side and its contract.
 //! - [`timeline`]: the state of a semaphore, and how one with its own layout, or a foreign one, takes part.
@@ -64,9 +64,9 @@
 //!     type Work = Work;
 //!     type Event = ();
 //!
-//!     fn devices(&self) -> Vec<DeviceSpec> {
+//!     fn device(&self) -> DeviceSpec {
 //!         let (queues, native_waits) = (self.queues.len(), NativeWaits::None);
-//!         vec![DeviceSpec { queues, native_waits, peers: vec![], completion: Completion::Callback }]
+//!         DeviceSpec { queues, native_waits, completion: Completion::Callback }
 //!     }
 //!
 //!     fn start(&self, completer: Completer) {
@@ -86,7 +86,7 @@
 //! let (input, output) = (Semaphore::new(&engine, 0)?, Semaphore::new(&engine, 0)?);
 //! let work: Work = Box::new(|| println!("the input has arrived"));
 //! let (waits, signals) = ([(input.clone(), 1)], [(output.clone(), 1)]);
-//! engine.submit(0, Affinity::queue(1), &waits, &signals, Action::Queue(work))?;
+//! engine.submit(Affinity::queue(1), &waits, &signals, Action::Queue(work))?;
 //! input.signal(1)?;
 //!
 //! // Deadlines are moments of the clock that is passed along.
@@ -98,8 +98,7 @@
 //! ```
 //!
 //! Waiting threads and [`Engine::poll`] poll a device that does not report by itself
-//! ([`Completion::Poll`](backend::Completion)). For a device that reports by descriptor, the program's event loop does;
-//! the feature `reactor` has a thread for that.
+//! ([`Completion::Poll`](backend::Completion)). For a device that reports by descriptor, the program's event loop does.
 //!
 //! # From the design to the code
 //!
@@ -133,11 +132,11 @@
 //! use hal_semaphore::testing::{Job, SoftBackend, device};
 //! use hal_semaphore::{Action, Affinity, Engine, Semaphore};
 //!
-//! let engine = Engine::new(SoftBackend::new(vec![device(2)]).eager())?;
+//! let engine = Engine::new(SoftBackend::new(device(2)).eager())?;
 //! let (input, output) = (Semaphore::new(&engine, 0)?, Semaphore::new(&engine, 0)?);
 //! // The operation waits for a signal that comes later.
 //! let (waits, signals) = ([(input.clone(), 1)], [(output.clone(), 1)]);
-//! engine.submit(0, Affinity::ANY, &waits, &signals, Action::Queue(Job::new(7)))?;
+//! engine.submit(Affinity::ANY, &waits, &signals, Action::Queue(Job::new(7)))?;
 //! assert_eq!(output.query()?, 0);
 //! input.signal(1)?;
 //! assert_eq!(output.query()?, 1);
@@ -159,8 +158,6 @@ pub mod mutation;
 mod mutation;
 mod native_event;
 mod notification;
-#[cfg(all(unix, feature = "reactor", not(any(loom, shuttle))))]
-pub mod reactor;
 mod ring;
 mod semaphore;
 mod slab;
@@ -172,13 +169,10 @@ mod wait_list;
 pub use adaptive_spin::AdaptiveSpin;
 pub use backend::Backend;
 pub use clock::{Clock, SystemClock, VirtualClock};
-pub use engine::{
-    Action, Cancel, DeferredCallbacks, Engine, Occupancy, Placement, Refused, Stats, WaitCounts, WaitMode,
-    WithoutCallbacks,
-};
+pub use engine::{Action, Counts, DeferredCallbacks, Engine, Refused, WaitMode, WithoutCallbacks};
 pub use error::{CompletionError, EngineError, SignalError, SubmitError, Unfinished, WaitError};
 pub use failure::{Code, Failure, Origin};
-pub use ids::{Affinity, MAX_VALUE, Point, QueueId, Ticket, TimelineKey};
+pub use ids::{Affinity, MAX_VALUE, Point, QueueId};
 pub use notification::Wakeup;
 pub use semaphore::Semaphore;
 pub use timeline::Timeline;

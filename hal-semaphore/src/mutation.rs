@@ -16,8 +16,8 @@
 pub enum Mutation {
     /// A wait is registered without a check, under the lock, whether its value is reached.
     RegisterDoesNotCheck = 1,
-    /// Cancellation does not check whether the operation is on its device already.
-    CancelIgnoresState = 2,
+    /// An operation that has started fails like one that has not.
+    FailsStarted = 2,
     /// An operation that waits for a native event does not retain it.
     EventNotHeld = 3,
     /// Shutdown does not wait for the thread that runs callbacks and reclaims.

@@ -3,7 +3,7 @@
 //! A device made of software, for tests, examples and benchmarks: a model of a backend, which also detects the
 //! engine's mistakes.
 //!
-//! [`SoftBackend`] has any number of devices and queues. Its [`Job`]s only leave their tag in a log. It moves
+//! [`SoftBackend`] is a device with any number of queues. Its [`Job`]s only leave their tag in a log. It moves
 //! only when a test says so: [`step`](SoftBackend::step) runs the head of a queue if its native waits allow, and
 //! [`report`](SoftBackend::report) reports it, so that a test can report late, or one queue before another.
 //! With [`eager`](SoftBackend::eager) everything runs and is reported from inside `submit`.
@@ -13,7 +13,7 @@
 //! [violation](SoftBackend::violations): the engine recycled an event that was still waited for.
 
 use crate::backend::{
-    Backend, Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submitted, Transition,
+    Backend, Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWaits, Submitted,
 };
 use crate::engine::DeferredCallbacks;
 use crate::failure::{Code, Failure};
@@ -105,7 +105,6 @@ struct Recording {
 
 #[derive(Debug, Default)]
 struct EventState {
-    device: usize,
     number: u64,
     fired: bool,
 }
@@ -148,14 +147,13 @@ struct SoftState {
     markers: Vec<(QueueId, u64)>,
     early: Vec<u64>,
     native_waits: usize,
-    aborted: Vec<usize>,
-    transitions: Vec<Transition>,
+    aborted: bool,
     deferred: Vec<DeferredCallbacks>,
 }
 
-/// Devices made of software. See the [module documentation](self).
+/// A device made of software. See the [module documentation](self).
 pub struct SoftBackend {
-    specs: Vec<DeviceSpec>,
+    spec: DeviceSpec,
     eager: bool,
     without_log: bool,
     capacity: usize,
@@ -168,28 +166,22 @@ pub struct SoftBackend {
 
 impl fmt::Debug for SoftBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SoftBackend").field("specs", &self.specs).finish_non_exhaustive()
+        f.debug_struct("SoftBackend").field("spec", &self.spec).finish_non_exhaustive()
     }
 }
 
 /// A device with this many queues, and event objects.
 pub fn device(queues: usize) -> DeviceSpec {
-    DeviceSpec {
-        queues,
-        native_waits: NativeWaits::Events,
-        peers: Vec::new(),
-        completion: Completion::Callback,
-    }
+    DeviceSpec { queues, native_waits: NativeWaits::Events, completion: Completion::Callback }
 }
 
 impl SoftBackend {
-    /// Devices that run when a test says so.
-    pub fn new(specs: Vec<DeviceSpec>) -> Self {
-        let queues = specs.iter().map(|spec| spec.queues).sum();
-        let state =
-            SoftState { queues: (0..queues).map(|_| SoftQueue::default()).collect(), ..SoftState::default() };
+    /// A device that runs when a test says so.
+    pub fn new(spec: DeviceSpec) -> Self {
+        let queues = (0..spec.queues).map(|_| SoftQueue::default()).collect();
+        let state = SoftState { queues, ..SoftState::default() };
         Self {
-            specs,
+            spec,
             eager: false,
             without_log: false,
             capacity: usize::MAX,
@@ -208,7 +200,7 @@ impl SoftBackend {
         self
     }
 
-    /// Keeps no log, no transitions and nothing that was reclaimed.
+    /// Keeps no log, and nothing that was reclaimed.
     #[must_use]
     pub fn without_log(mut self) -> Self {
         self.without_log = true;
@@ -222,7 +214,7 @@ impl SoftBackend {
         self
     }
 
-    /// From now on each device has capacity for this many unreported jobs, on all of its queues together.
+    /// From now on the device has capacity for this many unreported jobs, on all of its queues together.
     pub fn set_device_capacity(&self, jobs: usize) {
         let state = self.state();
         self.device_capacity.store(jobs, Ordering::Relaxed);
@@ -230,15 +222,12 @@ impl SoftBackend {
     }
 
     fn has_room(&self, state: &SoftState, id: QueueId) -> bool {
-        let first: usize = self.specs.iter().take(id.device()).map(|spec| spec.queues).sum();
-        let count = self.specs.get(id.device()).map_or(0, |spec| spec.queues);
-        let queues = state.queues.iter().skip(first).take(count);
-        let there: usize = queues.map(|queue| queue.queued.len() + queue.ran.len()).sum();
+        let there: usize = state.queues.iter().map(|queue| queue.queued.len() + queue.ran.len()).sum();
         there < self.device_capacity.load(Ordering::Relaxed)
             && state.queues.get(id.index()).is_some_and(|queue| queue.queued.len() < self.capacity)
     }
 
-    /// The devices can make this many events.
+    /// The device can make this many events.
     #[must_use]
     pub fn event_limit(mut self, events: usize) -> Self {
         self.event_limit = events;
@@ -332,22 +321,16 @@ impl SoftBackend {
         }
     }
 
-    /// Loses a device: its jobs are gone, waits for its points are over, and the engine is notified.
-    pub fn lose(&self, device: usize, failure: Failure) {
+    /// Loses the device: its jobs are gone, and the engine is notified.
+    pub fn lose(&self, failure: Failure) {
         let mut state = self.state();
-        for event in state.events.iter_mut().filter(|event| event.device == device) {
-            event.fired = true;
-        }
-        let first: usize = self.specs.iter().take(device).map(|spec| spec.queues).sum();
-        let count = self.specs.get(device).map_or(0, |spec| spec.queues);
-        for queue in state.queues.iter_mut().skip(first).take(count) {
+        for queue in &mut state.queues {
             queue.queued.clear();
             queue.ran.clear();
-            queue.executed = u64::MAX;
         }
         drop(state);
         // The engine may be gone by now; then the report is dropped.
-        let _ = self.completer().lose(device, failure);
+        let _ = self.completer().lose(failure);
     }
 
     /// How many jobs a queue holds that have not run.
@@ -370,7 +353,7 @@ impl SoftBackend {
         self.state().violations
     }
 
-    /// How many native waits the devices were given.
+    /// How many native waits the device was given.
     pub fn native_waits(&self) -> usize {
         self.state().native_waits
     }
@@ -395,14 +378,9 @@ impl SoftBackend {
         std::mem::take(&mut self.state().host)
     }
 
-    /// The devices that were aborted.
-    pub fn aborted(&self) -> Vec<usize> {
-        self.state().aborted.clone()
-    }
-
-    /// The transitions since the last call.
-    pub fn take_transitions(&self) -> Vec<Transition> {
-        std::mem::take(&mut self.state().transitions)
+    /// True if the device was aborted.
+    pub fn is_aborted(&self) -> bool {
+        self.state().aborted
     }
 }
 
@@ -445,10 +423,8 @@ impl Backend for SoftBackend {
     type Work = Job;
     type Event = SoftEvent;
 
-    const OBSERVES: bool = true;
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        self.specs.clone()
+    fn device(&self) -> DeviceSpec {
+        self.spec
     }
 
     fn start(&self, completer: Completer) {
@@ -510,12 +486,12 @@ impl Backend for SoftBackend {
         answer
     }
 
-    fn create_event(&self, device: usize) -> Result<SoftEvent, Failure> {
+    fn create_event(&self) -> Result<SoftEvent, Failure> {
         let mut state = self.state();
         if state.events.len() >= self.event_limit {
-            return Err(Failure::new(Code::ResourceExhausted, format!("device {device} is out of events")));
+            return Err(Failure::new(Code::ResourceExhausted, "the device is out of events"));
         }
-        state.events.push(EventState { device, ..EventState::default() });
+        state.events.push(EventState::default());
         Ok(SoftEvent(state.events.len() - 1))
     }
 
@@ -558,17 +534,11 @@ impl Backend for SoftBackend {
         }
     }
 
-    fn poll(&self, _device: usize) {
+    fn poll(&self) {
         self.run_queues_until_idle();
     }
 
-    fn abort(&self, device: usize, _why: &Failure) {
-        self.state().aborted.push(device);
-    }
-
-    fn observe(&self, transition: Transition) {
-        if !self.without_log {
-            self.state().transitions.push(transition);
-        }
+    fn abort(&self, _why: &Failure) {
+        self.state().aborted = true;
     }
 }

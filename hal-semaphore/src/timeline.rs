@@ -32,11 +32,6 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// The timeline's registration with an engine, if it has one.
     fn registration(&self) -> Option<&Registration>;
 
-    /// Its name in that engine.
-    fn key(&self) -> Option<TimelineKey> {
-        self.registration().map(Registration::key)
-    }
-
     /// A number that no other timeline has while a handle on this one exists, such as its address. The engine
     /// distinguishes foreign timelines by it, under a lock: this must be a read.
     fn identity(&self) -> usize;
@@ -181,7 +176,7 @@ impl Registration {
 
     /// The engine's name for the timeline.
     #[inline]
-    pub fn key(&self) -> TimelineKey {
+    pub(crate) fn key(&self) -> TimelineKey {
         self.timeline_state().key()
     }
 

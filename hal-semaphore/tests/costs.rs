@@ -70,67 +70,72 @@ fn host_wait_that_fails_leaves_nothing_behind() {
     assert!(allocated.kept < SLACK, "20,000 waits have left {} bytes", allocated.kept);
 }
 
-/// Operations that are cancelled while their queue is full leave the queue's list, too, however long it stays
-/// full (S7).
+/// Operations that fail while their queue is full leave the queue's list, too, however long it stays full (S7).
 #[test]
-fn cancelled_operation_of_a_full_queue_leaves_nothing_behind() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+fn failed_operation_of_a_full_queue_leaves_nothing_behind() {
+    let rig = Devices::new(device(2, NativeWaits::Epochs)).queue_capacity(1).start();
     let long = rig.semaphore();
     rig.job(0, &[], &[(&long, 1)], 1);
-    let submit_and_cancel = || {
-        let ticket = rig.job(0, &[], &[], 2).ticket;
-        assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
+    let submit_and_fail = || {
+        let x = rig.semaphore();
+        rig.job(1, &[], &[(&x, 1)], 2);
+        rig.job(0, &[(&x, 1)], &[], 3);
+        assert!(x.fail(broken("given up")));
+        assert_eq!(rig.reclaimed(), [3]);
+        assert!(rig.step(1) && rig.report(1));
         rig.forget();
     };
-    (0..1000).for_each(|_| submit_and_cancel());
-    let ((), allocated) = counted(|| (0..50_000).for_each(|_| submit_and_cancel()));
-    assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
+    (0..1000).for_each(|_| submit_and_fail());
+    let ((), allocated) = counted(|| (0..50_000).for_each(|_| submit_and_fail()));
+    assert!(allocated.kept < SLACK, "50,000 failures have left {} bytes", allocated.kept);
     rig.run_until_idle();
     assert_eq!(rig.ran(), [1]);
 }
 
-/// The same for cancelled operations, of a device and of the host, that wait for a semaphore (S7).
+/// The same for operations, of a device and of the host, that wait for a semaphore as well (S7).
 #[test]
-fn cancelled_blocked_operation_leaves_nothing_behind() {
+fn failed_blocked_operation_leaves_nothing_behind() {
     let rig = TestEngine::new(2, NativeWaits::Events);
     let never = rig.semaphore();
-    let submit_and_cancel = |round: usize| {
+    let submit_and_fail = |round: usize| {
         let action = [Action::Queue, Action::Host][round / 2 % 2];
-        let ticket = rig.submit(round % 2, &[(&never, 1)], &[], action(rig::Job::new(2))).ticket;
-        assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
+        let own = rig.semaphore();
+        rig.submit(round % 2, &[(&never, 1), (&own, 1)], &[], action(rig::Job::new(2)));
+        assert!(own.fail(broken("given up")));
         rig.forget();
     };
-    (0..1000).for_each(submit_and_cancel);
-    let ((), allocated) = counted(|| (0..50_000).for_each(submit_and_cancel));
-    assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
+    (0..1000).for_each(submit_and_fail);
+    let ((), allocated) = counted(|| (0..50_000).for_each(submit_and_fail));
+    assert!(allocated.kept < SLACK, "50,000 failures have left {} bytes", allocated.kept);
 }
 
 /// The same for one with a wait that is satisfied by order: it listens for a failure there, and no longer once
 /// it has ended (S7).
 #[test]
-fn cancelled_operation_with_some_ordered_waits_leaves_nothing_behind() {
+fn failed_operation_with_some_ordered_waits_leaves_nothing_behind() {
     let rig = TestEngine::new(1, NativeWaits::None);
-    let [never, coming] = rig.semaphores();
+    let coming = rig.semaphore();
     rig.job(0, &[], &[(&coming, 1)], 1);
-    let submit_and_cancel = || {
-        let ticket = rig.job(0, &[(&never, 1), (&coming, 1)], &[], 2).ticket;
-        assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
+    let submit_and_fail = || {
+        let own = rig.semaphore();
+        rig.job(0, &[(&own, 1), (&coming, 1)], &[], 2);
+        assert!(own.fail(broken("given up")));
         rig.forget();
     };
-    (0..1000).for_each(|_| submit_and_cancel());
-    let ((), allocated) = counted(|| (0..50_000).for_each(|_| submit_and_cancel()));
-    assert!(allocated.kept < SLACK, "50,000 cancellations have left {} bytes", allocated.kept);
+    (0..1000).for_each(|_| submit_and_fail());
+    let ((), allocated) = counted(|| (0..50_000).for_each(|_| submit_and_fail()));
+    assert!(allocated.kept < SLACK, "50,000 failures have left {} bytes", allocated.kept);
 }
 
-/// How many bytes are left by rounds in which operations of every kind are submitted and cancelled, while one
-/// timeline waits forever and another one is promised more and more and does not move. Without the operations,
+/// How many bytes are left by rounds in which operations of every kind are submitted and fail, while one timeline
+/// waits forever and another one is promised more and more and does not move. Without the operations,
 /// the rest is the memory of the promises.
-fn kept_of_cancelled(native_waits: NativeWaits, seed: u64, with_operations: bool) -> i64 {
+fn kept_of_failed(native_waits: NativeWaits, seed: u64, with_operations: bool) -> i64 {
     let rig = TestEngine::new(2, native_waits);
     let [never, coming] = rig.semaphores();
     let mut dice = Seeded::new(seed);
     let mut round = |value: u64| {
-        let mut tickets = Vec::new();
+        let own = rig.semaphore();
         let promised_at = dice.below(5);
         let producer = usize::from(dice.one_in(2));
         for at in 0..5 {
@@ -148,15 +153,15 @@ fn kept_of_cancelled(native_waits: NativeWaits, seed: u64, with_operations: bool
             };
             let mut waits: Vec<_> =
                 (0..dice.below(3)).map(|_| (&coming, value - 1 + dice.below(3) as u64)).collect();
-            waits.insert(dice.below(waits.len() + 1), (&never, 1));
+            for blocks in [&never, &own] {
+                waits.insert(dice.below(waits.len() + 1), (blocks, 1));
+            }
             let queue = dice.below(2);
             if with_operations {
-                tickets.push(rig.submit(queue, &waits, &[], action).ticket);
+                rig.submit(queue, &waits, &[], action);
             }
         }
-        for ticket in tickets {
-            assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
-        }
+        assert!(own.fail(broken("given up")));
         rig.take_host().into_iter().for_each(|(task, _)| task.finish(Ok(())));
         rig.forget();
     };
@@ -164,13 +169,13 @@ fn kept_of_cancelled(native_waits: NativeWaits, seed: u64, with_operations: bool
     allocated.kept
 }
 
-/// Cancelled operations leave no more memory than if they had never been submitted, in whatever state their
+/// Failed operations leave no more memory than if they had never been submitted, in whatever state their
 /// waits were: blocked, or satisfied by order at once or later, by work of their own queue or of another one
 /// (S7).
 #[test]
-fn cancelled_operations_leave_no_memory_behind() {
+fn failed_operations_leave_no_memory_behind() {
     for native_waits in rig::ALL_NATIVE_WAITS {
-        let [with, without] = [true, false].map(|is| kept_of_cancelled(native_waits, 1, is));
+        let [with, without] = [true, false].map(|is| kept_of_failed(native_waits, 1, is));
         assert!(
             with - without < SLACK,
             "{native_waits:?}: {with} bytes are left, and {without} without them"
@@ -182,14 +187,14 @@ fn cancelled_operations_leave_no_memory_behind() {
 /// for the failure of its wait meanwhile (S7).
 #[test]
 fn operation_refused_again_and_again_leaves_nothing_behind() {
-    let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
+    let rig = Devices::new(device(2, NativeWaits::Epochs)).queue_capacity(1).start();
     let x = rig.semaphore();
     rig.job(1, &[], &[(&x, 1)], 1);
     rig.job(0, &[], &[], 2);
     rig.job(0, &[(&x, 1)], &[], 3);
     let ask = |times| {
         for _ in 0..times {
-            rig.completer().unblock(0).unwrap();
+            rig.completer().unblock().unwrap();
             assert!(!rig.batches(0).is_empty(), "the queue asks");
             rig.forget();
         }
@@ -226,12 +231,12 @@ fn burst_of_wide_operations_leaves_the_memory_of_a_few() {
 /// A polled device that reports everything at each `nth` poll; at each poll, if that is zero.
 fn polled(nth: usize) -> Engine<Fake<Semaphore, ()>> {
     let spec = DeviceSpec { completion: Completion::Poll, ..device(2, NativeWaits::None) };
-    let report = move |fake: &Fake<Semaphore, ()>, _| {
+    let report = move |fake: &Fake<Semaphore, ()>| {
         if nth == 0 || fake.polls.load(Ordering::SeqCst).is_multiple_of(nth) {
             fake.complete_all();
         }
     };
-    Fake::new(vec![spec]).on_poll(report).on_reclaim(|_, ended| drop(ended)).start()
+    Fake::new(spec).on_poll(report).on_reclaim(|_, ended| drop(ended)).start()
 }
 
 /// A clock that moves only in sleeps, by their length.
@@ -262,7 +267,7 @@ fn wait_for_a_polled_chain_sleeps_shortly_for_each_link() {
         for value in 1..=links {
             let queue = Affinity::queue(usize::try_from(value % 2).unwrap());
             let (waits, signals) = ([(x.clone(), value - 1)], [(x.clone(), value)]);
-            engine.submit(0, queue, &waits, &signals, Action::Queue(())).unwrap();
+            engine.submit(queue, &waits, &signals, Action::Queue(())).unwrap();
         }
         let clock = Slept::default();
         engine.wait(WaitMode::All, &[(x, links)], &clock, None).unwrap();
@@ -281,7 +286,7 @@ fn wait_for_a_slow_device_polls_about_each_millisecond() {
     within(LIMIT, || {
         let engine = polled(usize::MAX);
         let x = Semaphore::new(&engine, 0).unwrap();
-        engine.submit(0, Affinity::queue(0), &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
+        engine.submit(Affinity::queue(0), &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
         let (clock, until) = (Slept::default(), Duration::from_millis(100));
         let waited = engine.wait(WaitMode::All, &[(x, 1)], &clock, Some(until));
         assert!(matches!(waited, Err(WaitError::DeadlineExceeded)), "{waited:?}");
@@ -335,7 +340,7 @@ fn report_of_a_burst_ends_a_few_jobs_at_a_time() {
         let (x, ended) = (x.clone(), ended.clone());
         move |_| ended.set(x.query().unwrap()).unwrap()
     });
-    rig.completer().complete(rig.engine.queue(0, 0).unwrap(), jobs).unwrap();
+    rig.completer().complete(rig.engine.queue(0).unwrap(), jobs).unwrap();
     assert_eq!(x.query().unwrap(), jobs);
     let ended = ended.get().copied();
     assert!(ended.is_some_and(|ended| ended <= jobs / 20), "{ended:?} jobs had ended");
@@ -365,7 +370,7 @@ fn kept_out(
             while !over.load(Ordering::SeqCst) {
                 let before = delayed();
                 let asked = Instant::now();
-                let _ = rig.engine.stats();
+                let _ = rig.engine.counts();
                 rig.barrier(1, &[], &[]);
                 let elapsed = asked.elapsed();
                 longest = longest.max(elapsed.saturating_sub(delayed().saturating_sub(before)));
@@ -433,7 +438,7 @@ fn report_of_a_burst_lets_other_calls_in() {
             rig.job(0, &[], &[(x, id)], id);
         };
         kept_out(submit, |rig, x| {
-            let queue = rig.engine.queue(0, 0).unwrap();
+            let queue = rig.engine.queue(0).unwrap();
             rig.completer().complete(queue, BURST).unwrap();
             assert_eq!(x.query().unwrap(), BURST);
         })
@@ -446,7 +451,7 @@ fn report_of_a_burst_lets_other_calls_in() {
 #[test]
 fn host_signal_past_many_signals_under_way_takes_no_longer_than_any() {
     const OPERATIONS: u64 = 50_000;
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+    let rig = Devices::new(device(1, NativeWaits::None)).queue_capacity(1).start();
     let timelines: [Semaphore; 5] = rig.semaphores();
     let begin = Instant::now();
     for value in 1..=OPERATIONS {
@@ -491,7 +496,7 @@ fn trim_releases_a_timelines_memory_after_a_burst_of_signals() {
             for value in 1..=100_000 {
                 let nothing: [(Semaphore, u64); 0] = [];
                 let signals = [(x.clone(), burst + value)];
-                engine.submit(0, Affinity::queue(0), &nothing, &signals, Action::Queue(())).unwrap();
+                engine.submit(Affinity::queue(0), &nothing, &signals, Action::Queue(())).unwrap();
             }
             engine.poll();
             engine.trim();
@@ -572,12 +577,12 @@ fn trim_releases_a_timelines_memory_after_a_burst_of_failure_listeners() {
     rig.job(0, &[], &[(&coming, 1)], 1);
     rig.engine.trim();
     let ((), allocated) = counted(|| {
-        let submit = |tag| rig.job(0, &[(&never, 1), (&coming, 1)], &[], tag).ticket;
-        let tickets: Vec<Ticket> = (0..100_000).map(submit).collect();
-        for ticket in tickets {
-            assert_eq!(rig.engine.cancel(ticket), Cancel::Cancelled);
-            rig.forget();
+        for tag in 0..100_000 {
+            rig.job(0, &[(&never, 1), (&coming, 1)], &[], tag);
         }
+        assert!(never.fail(broken("given up")));
+        assert_eq!(rig.reclaimed().len(), 100_000);
+        rig.forget();
         rig.engine.trim();
     });
     assert!(allocated.kept < SLACK, "{allocated:?}");
@@ -587,13 +592,13 @@ fn trim_releases_a_timelines_memory_after_a_burst_of_failure_listeners() {
 /// whose failure it listens for (S7).
 #[test]
 fn job_that_stays_in_a_full_queue_listens_for_failures_once() {
-    let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
+    let rig = Devices::new(device(2, NativeWaits::Epochs)).queue_capacity(1).start();
     let x = rig.semaphore();
     rig.job(1, &[], &[(&x, 1)], 1);
     rig.job(0, &[], &[], 2);
     rig.job(0, &[(&x, 1)], &[], 3);
     let ask = || {
-        rig.completer().unblock(0).unwrap();
+        rig.completer().unblock().unwrap();
         assert_eq!(rig.batches(0).len(), 1, "the queue tries again");
         rig.forget();
     };
@@ -612,14 +617,15 @@ fn trim_releases_a_queues_memory_after_operations_with_many_signals() {
         let gate = rig.semaphore();
         let timelines: Vec<Semaphore> = (0..2000).map(|_| rig.semaphore()).collect();
         for timeline in &timelines {
-            (0..16).for_each(|_| assert_eq!(rig.barrier(0, &[(timeline, 1)], &[]).waits.blocked, 1));
+            (0..16)
+                .for_each(|_| assert_eq!(rig.waits(|rig| rig.barrier(0, &[(timeline, 1)], &[])).blocked, 1));
         }
         for value in 1..=8 {
             let signals: Vec<_> = timelines.iter().map(|timeline| (timeline, value)).collect();
             rig.barrier(0, &[(&gate, value)], &signals);
         }
         gate.signal(8).unwrap();
-        assert_eq!(rig.engine.occupancy().operations, 0);
+        assert_eq!(rig.engine.counts().operations, 0);
         drop((gate, timelines));
         rig.engine.trim();
     });
@@ -636,7 +642,7 @@ fn signals_that_the_host_overtakes_leave_nothing_behind() {
             for signal in 1..=10 {
                 let nothing: [(Semaphore, u64); 0] = [];
                 let signals = [(x.clone(), value + signal)];
-                engine.submit(0, Affinity::queue(0), &nothing, &signals, Action::Queue(())).unwrap();
+                engine.submit(Affinity::queue(0), &nothing, &signals, Action::Queue(())).unwrap();
             }
             x.signal(value + 10).unwrap();
             engine.poll();

@@ -54,7 +54,7 @@ fn catches(mutation: Mutation, test: &str) {
 }
 
 fn stepped(queues: usize) -> Engine<SoftBackend> {
-    Engine::new(SoftBackend::new(vec![device(queues)])).unwrap()
+    Engine::new(SoftBackend::new(device(queues))).unwrap()
 }
 
 fn semaphore(engine: &Engine<SoftBackend>) -> Semaphore {
@@ -67,8 +67,8 @@ fn submit(
     waits: &[(Semaphore, u64)],
     signals: &[(Semaphore, u64)],
     tag: u64,
-) -> Ticket {
-    engine.submit(0, Affinity::queue(queue), waits, signals, Action::Queue(Job::new(tag))).unwrap().ticket
+) {
+    engine.submit(Affinity::queue(queue), waits, signals, Action::Queue(Job::new(tag))).unwrap();
 }
 
 /// A signal and the registration of a wait for it cross: the wait is never lost.
@@ -79,7 +79,7 @@ fn signal_against_register() {
         let x = x.clone();
         thread::spawn(move || x.signal(1).unwrap())
     };
-    engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
+    engine.submit(Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
     signaller.join().unwrap();
     assert_eq!(y.query().unwrap(), 1, "the operation still waits for what has happened");
 }
@@ -105,7 +105,7 @@ fn signal_against_host_wait() {
     // Hangs, which loom reports, if the wake-up is lost.
     engine.wait(WaitMode::All, &[(x.clone(), 1)], &VirtualClock::new(), None).unwrap();
     signaller.join().unwrap();
-    assert_eq!(engine.occupancy().host_waits, 0);
+    assert_eq!(engine.counts().host_waits, 0);
 }
 
 #[test]
@@ -136,44 +136,33 @@ fn signal_and_a_subscription_may_cross() {
         signaller.join().unwrap();
         assert_eq!(called.load(Ordering::SeqCst), 1);
         drop(subscription);
-        assert_eq!(engine.occupancy().callbacks, 0);
+        assert_eq!(engine.counts().callbacks, 0);
     });
 }
 
-/// A device reports an operation while another thread cancels it: it ends once, and all see it end the same way.
-fn complete_against_cancel() {
-    let engine = stepped(1);
-    let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let ticket = submit(&engine, 0, &[(x.clone(), 1)], &[(y.clone(), 1)], 7);
-    let device = {
-        let engine = engine.clone();
-        thread::spawn(move || {
-            x.signal(1).unwrap();
-            engine.backend().run_until_idle();
-        })
-    };
-    let answer = engine.cancel(ticket);
-    device.join().unwrap();
-    let reclaimed = engine.backend().reclaimed();
-    assert_eq!(reclaimed.len(), 1, "the work is reclaimed once");
-    match answer {
-        Cancel::Cancelled => {
-            assert_eq!(y.query().unwrap_err().origin(), Origin::Cancelled);
-            assert!(engine.backend().tags().is_empty(), "it ran although it was cancelled");
-        }
-        Cancel::TooLate | Cancel::Ended => assert_eq!(y.query().unwrap(), 1),
-    }
-    assert_eq!(engine.occupancy().operations, 0);
+/// A timeline is failed while an operation that waits for it goes to its device: it ends once, with that failure.
+fn failure_against_start() {
+    let engine = stepped(2);
+    let (x, gate, y) = (semaphore(&engine), semaphore(&engine), semaphore(&engine));
+    submit(&engine, 1, &[], &[(x.clone(), 1)], 1);
+    submit(&engine, 0, &[(x.clone(), 1), (gate.clone(), 1)], &[(y.clone(), 1)], 2);
+    let host = thread::spawn(move || gate.signal(1).unwrap());
+    x.fail(Failure::new(Code::Aborted, "stop"));
+    host.join().unwrap();
+    engine.backend().run_until_idle();
+    assert_eq!(y.query().unwrap_err().code(), Code::Aborted);
+    assert_eq!(engine.backend().reclaimed().len(), 2, "the work is reclaimed once");
+    assert_eq!(engine.counts().operations, 0);
 }
 
 #[test]
-fn completion_and_a_cancellation_may_cross() {
-    holds(complete_against_cancel);
+fn failure_and_the_start_of_its_waiter_may_cross() {
+    holds(failure_against_start);
 }
 
 #[test]
-fn mutant_of_complete_against_cancel_is_caught() {
-    catches(Mutation::CancelIgnoresState, "completion_and_a_cancellation_may_cross");
+fn mutant_of_failure_against_start_is_caught() {
+    catches(Mutation::FailsStarted, "failure_and_the_start_of_its_waiter_may_cross");
 }
 
 /// The producer of an event retires, and another operation takes an event to record, while the queue that waits for
@@ -181,7 +170,7 @@ fn mutant_of_complete_against_cancel_is_caught() {
 fn last_reference_against_reuse() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    let (q0, q1) = (engine.queue(0).unwrap(), engine.queue(1).unwrap());
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
     submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], 2);
     let device = {
@@ -203,8 +192,8 @@ fn last_reference_against_reuse() {
     assert_eq!(engine.backend().violations(), 0, "a queue waits for an event that means something else now");
     engine.backend().run_until_idle();
     assert_eq!(y.query().unwrap(), 1);
-    let occupancy = engine.occupancy();
-    assert_eq!(occupancy.events, occupancy.idle_events);
+    let counts = engine.counts();
+    assert_eq!(counts.events, counts.idle_events);
 }
 
 #[test]
@@ -223,7 +212,7 @@ fn teardown_against_callback() {
     let x = semaphore(&engine);
     let running = Arc::new(AtomicUsize::new(0));
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
-    let queue = engine.queue(0, 0).unwrap();
+    let queue = engine.queue(0).unwrap();
     engine.backend().step(queue);
     let subscription = {
         let running = running.clone();
@@ -276,7 +265,7 @@ fn mutant_of_teardown_against_callback_is_caught() {
 fn effect_against_cause() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    let (q0, q1) = (engine.queue(0).unwrap(), engine.queue(1).unwrap());
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
     submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], 2);
     engine.backend().step(q0);
@@ -320,7 +309,7 @@ fn mutant_of_effect_against_cause_is_caught() {
 fn submit_against_submit() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    let (q0, q1) = (engine.queue(0).unwrap(), engine.queue(1).unwrap());
     let producer = {
         let (engine, x) = (engine.clone(), x.clone());
         thread::spawn(move || {
@@ -360,11 +349,11 @@ fn decline_against_report() {
     };
     let action = Action::Early(Job::early(2, false));
     // The handle on x stays: a timeline that is dropped releases whatever still waits for it.
-    engine.submit(0, Affinity::queue(0), &[(x.clone(), 1)], &[(y.clone(), 1)], action).unwrap();
+    engine.submit(Affinity::queue(0), &[(x.clone(), 1)], &[(y.clone(), 1)], action).unwrap();
     device.join().unwrap();
     engine.backend().run_until_idle_with_host();
     assert_eq!(y.query().unwrap(), 1, "the operation still waits for what has happened");
-    assert_eq!(engine.occupancy().operations, 0);
+    assert_eq!(engine.counts().operations, 0);
 }
 
 #[test]
@@ -389,7 +378,7 @@ fn early_action_and_a_failure_may_cross() {
             thread::spawn(move || x.fail(Failure::new(Code::Aborted, "stop")))
         };
         let action = Action::Early(Job::early(2, true));
-        engine.submit(0, Affinity::queue(0), &[(x, 1)], &[(y.clone(), 1)], action).unwrap();
+        engine.submit(Affinity::queue(0), &[(x, 1)], &[(y.clone(), 1)], action).unwrap();
         submit(&engine, 0, &[(y.clone(), 1)], &[(z.clone(), 1)], 3);
         failer.join().unwrap();
         engine.backend().run_until_idle_with_host();
@@ -398,7 +387,7 @@ fn early_action_and_a_failure_may_cross() {
         let mut back: Vec<u64> = engine.backend().reclaimed().into_iter().map(|(tag, _)| tag).collect();
         back.sort_unstable();
         assert_eq!(back, [1, 2, 3]);
-        assert_eq!(engine.occupancy().operations, 0);
+        assert_eq!(engine.counts().operations, 0);
     });
 }
 
@@ -408,7 +397,7 @@ fn signal_and_a_failure_may_cross() {
     holds(|| {
         let engine = stepped(1);
         let (x, y) = (semaphore(&engine), semaphore(&engine));
-        engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
+        engine.submit(Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
         let signaller = {
             let x = x.clone();
             thread::spawn(move || x.signal(1).is_ok())
@@ -420,7 +409,7 @@ fn signal_and_a_failure_may_cross() {
         assert_eq!(value == 1, signalled);
         // Whichever came first, the operation has ended, and succeeded only if the value was reached.
         assert!(y.query().is_err() || signalled);
-        assert_eq!(engine.occupancy().operations, 0);
+        assert_eq!(engine.counts().operations, 0);
     });
 }
 
@@ -454,8 +443,8 @@ fn failed_report_and_a_failure_may_cross() {
         let engine = stepped(1);
         let (x, y) = (semaphore(&engine), semaphore(&engine));
         let job = Job::failing(1, Failure::new(Code::DataLoss, "the device's"));
-        engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(job)).unwrap();
-        engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
+        engine.submit(Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(job)).unwrap();
+        engine.submit(Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Barrier).unwrap();
         let host = {
             let x = x.clone();
             thread::spawn(move || {
@@ -499,7 +488,7 @@ fn two_submissions_and_the_making_of_events_may_cross() {
 fn announcement_against_listener() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let q1 = engine.queue(0, 1).unwrap();
+    let q1 = engine.queue(1).unwrap();
     let consumer = {
         let (engine, x) = (engine.clone(), x.clone());
         thread::spawn(move || {
@@ -529,7 +518,7 @@ fn mutant_of_submission_against_listener_is_caught() {
 fn hand_over() {
     let engine = stepped(1);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let queue = engine.queue(0, 0).unwrap();
+    let queue = engine.queue(0).unwrap();
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
     engine.backend().step(queue);
     let other = {
@@ -563,7 +552,7 @@ fn mutant_of_hand_over_is_caught() {
 fn full_against_report() {
     let engine = stepped(2);
     let y = semaphore(&engine);
-    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    let (q0, q1) = (engine.queue(0).unwrap(), engine.queue(1).unwrap());
     engine.backend().set_device_capacity(1);
     submit(&engine, 1, &[], &[], 1);
     engine.backend().step(q1);
@@ -591,14 +580,14 @@ fn mutant_of_full_against_report_is_caught() {
 /// The same where the device calls `unblock`, and reports nothing.
 fn full_against_unblock() {
     let engine = stepped(2);
-    let q0 = engine.queue(0, 0).unwrap();
+    let q0 = engine.queue(0).unwrap();
     engine.backend().set_device_capacity(1);
     submit(&engine, 1, &[], &[], 1);
     let device = {
         let engine = engine.clone();
         thread::spawn(move || {
             engine.backend().set_device_capacity(2);
-            engine.backend().completer().unblock(0).unwrap();
+            engine.backend().completer().unblock().unwrap();
         })
     };
     submit(&engine, 0, &[], &[], 2);
@@ -621,7 +610,7 @@ fn mutant_of_full_against_unblock_is_caught() {
 fn full_against_end() {
     let engine = stepped(2);
     let y = semaphore(&engine);
-    let q1 = engine.queue(0, 1).unwrap();
+    let q1 = engine.queue(1).unwrap();
     submit(&engine, 1, &[], &[], 1);
     engine.backend().step(q1);
     engine.backend().set_device_capacity(0);
@@ -651,7 +640,7 @@ fn mutant_of_full_against_end_is_caught() {
 fn failure_against_retirement() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    let (q0, q1) = (engine.queue(0).unwrap(), engine.queue(1).unwrap());
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
     submit(&engine, 1, &[(x.clone(), 1)], &[(y.clone(), 1)], 2);
     let called = Arc::new(AtomicUsize::new(0));
@@ -702,7 +691,7 @@ fn deferred_against_shutdown() {
     let submitter = {
         let (engine, x) = (engine.clone(), x.clone());
         thread::spawn(move || {
-            let accepted = engine.submit(0, Affinity::ANY, &[], &[(x, 1)], Action::Barrier).is_ok();
+            let accepted = engine.submit(Affinity::ANY, &[], &[(x, 1)], Action::Barrier).is_ok();
             engine.backend().call_back();
             accepted
         })
@@ -731,10 +720,10 @@ fn refusal_against_shutdown() {
     let timelines = [semaphore(&engine), semaphore(&engine)];
     let submitters = timelines.clone().map(|timeline| {
         let engine = engine.clone();
-        thread::spawn(move || engine.submit(0, Affinity::ANY, &[], &[(timeline, 1)], Action::Barrier).is_ok())
+        thread::spawn(move || engine.submit(Affinity::ANY, &[], &[(timeline, 1)], Action::Barrier).is_ok())
     });
     engine.shut_down(&Endless(VirtualClock::new()), Duration::MAX, Duration::MAX).unwrap();
-    assert_eq!(engine.occupancy().operations, 0, "an operation was left lying");
+    assert_eq!(engine.counts().operations, 0, "an operation was left lying");
     for (submitter, timeline) in submitters.into_iter().zip(timelines) {
         let accepted = submitter.join().unwrap();
         assert_eq!(timeline.query().unwrap_or(1), u64::from(accepted));
@@ -758,7 +747,7 @@ fn loss_against_submit() {
     let device = {
         let engine = engine.clone();
         thread::spawn(move || {
-            engine.backend().lose(0, Failure::with_origin(Code::Unavailable, Origin::Device, "gone"));
+            engine.backend().lose(Failure::with_origin(Code::Unavailable, Origin::Device, "gone"));
         })
     };
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
@@ -770,9 +759,9 @@ fn loss_against_submit() {
     let mut back: Vec<u64> = engine.backend().reclaimed().into_iter().map(|(tag, _)| tag).collect();
     back.sort_unstable();
     assert_eq!(back, [1, 2], "work is not reclaimed");
-    let occupancy = engine.occupancy();
-    assert_eq!((occupancy.operations, occupancy.in_flight), (0, 0));
-    assert_eq!(occupancy.events, occupancy.idle_events);
+    let counts = engine.counts();
+    assert_eq!((counts.operations, counts.in_flight), (0, 0));
+    assert_eq!(counts.events, counts.idle_events);
 }
 
 #[test]
@@ -790,7 +779,7 @@ fn mutant_of_loss_against_submit_is_caught() {
 fn end_against_cover() {
     let engine = stepped(2);
     let (x, y) = (semaphore(&engine), semaphore(&engine));
-    let q0 = engine.queue(0, 0).unwrap();
+    let q0 = engine.queue(0).unwrap();
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
     engine.backend().step(q0);
     let device = {
@@ -803,8 +792,8 @@ fn end_against_cover() {
     engine.backend().run_until_idle();
     assert_eq!(engine.backend().violations(), 0, "a queue waits for an event that means something else now");
     assert_eq!(y.query().unwrap(), 1);
-    let occupancy = engine.occupancy();
-    assert_eq!(occupancy.events, occupancy.idle_events, "an event was released twice, or never");
+    let counts = engine.counts();
+    assert_eq!(counts.events, counts.idle_events, "an event was released twice, or never");
 }
 
 #[test]
@@ -822,10 +811,10 @@ fn mutant_of_end_against_dependency_is_caught() {
 fn success_against_failure_elsewhere() {
     let (engine, other) = (stepped(1), stepped(1));
     let x = semaphore(&other);
-    let queue = engine.queue(0, 0).unwrap();
+    let queue = engine.queue(0).unwrap();
     let failing = Job::failing(2, Failure::new(Code::DataLoss, "parity"));
     submit(&engine, 0, &[], &[(x.clone(), 1)], 1);
-    engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 2)], Action::Queue(failing)).unwrap();
+    engine.submit(Affinity::ANY, &[], &[(x.clone(), 2)], Action::Queue(failing)).unwrap();
     engine.backend().step(queue);
     let device = {
         let engine = engine.clone();
@@ -853,7 +842,7 @@ fn mutant_of_success_against_failure_elsewhere_is_caught() {
 fn own_signal_against_foreign_signal() {
     let (engine, other) = (stepped(2), stepped(1));
     let (seen, x) = (semaphore(&engine), semaphore(&other));
-    let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+    let (q0, q1) = (engine.queue(0).unwrap(), engine.queue(1).unwrap());
     submit(&engine, 0, &[], &[(seen.clone(), 1), (x.clone(), 1)], 1);
     engine.backend().step(q0);
     let device = {
@@ -862,7 +851,7 @@ fn own_signal_against_foreign_signal() {
     };
     engine.wait(WaitMode::All, &[(seen.clone(), 1)], &VirtualClock::new(), None).unwrap();
     let failing = Job::failing(2, Failure::new(Code::DataLoss, "parity"));
-    engine.submit(0, Affinity::queue(1), &[], &[(x.clone(), 2)], Action::Queue(failing)).unwrap();
+    engine.submit(Affinity::queue(1), &[], &[(x.clone(), 2)], Action::Queue(failing)).unwrap();
     engine.backend().step(q1);
     engine.backend().report(q1);
     device.join().unwrap();

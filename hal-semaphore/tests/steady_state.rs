@@ -34,7 +34,7 @@ fn chain(
 ) {
     for i in from..from + n {
         let queue = Affinity(1 << (i % queues));
-        engine.submit(0, queue, &[(x.clone(), i)], &[(x.clone(), i + 1)], action(i)).unwrap();
+        engine.submit(queue, &[(x.clone(), i)], &[(x.clone(), i + 1)], action(i)).unwrap();
     }
 }
 
@@ -73,8 +73,8 @@ fn native_events_allocate_nothing() {
     });
     assert_eq!(x.query().unwrap(), 8000);
     assert!(waits >= 8000 - 8, "only {waits} waits were left to the device");
-    let occupancy = engine.occupancy();
-    assert_eq!(occupancy.events, occupancy.idle_events);
+    let counts = engine.counts();
+    assert_eq!(counts.events, counts.idle_events);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn trimmed_engine_has_released_the_memory_of_many_waits_for_one_timeline() {
     let ((), burst) = counted(|| {
         let (waits, nothing): ([_; 1], [(Semaphore, u64); 0]) = ([(x.clone(), 1)], []);
         for id in 0..20_000 {
-            engine.submit(0, Affinity::ANY, &waits, &nothing, Action::Queue(id)).unwrap();
+            engine.submit(Affinity::ANY, &waits, &nothing, Action::Queue(id)).unwrap();
         }
         x.signal(1).unwrap();
         engine.trim();
@@ -144,10 +144,10 @@ fn trimmed_engine_has_released_the_memory_of_many_waits_for_one_timeline() {
 fn trimmed_engine_has_released_the_memory_of_a_wide_signal() {
     for later in 0..3 {
         let spec = DeviceSpec { native_waits: NativeWaits::None, ..device(2) };
-        let engine = Engine::new(Noop::devices(vec![spec])).unwrap();
+        let engine = Engine::new(Noop::at_once(spec)).unwrap();
         let timelines: Vec<Semaphore> = (0..20_000).map(|_| semaphore(&engine)).collect();
         let submit = |queue, waits: &[(Semaphore, u64)], signals: &[(Semaphore, u64)]| {
-            engine.submit(0, Affinity::queue(queue), waits, signals, Action::Queue(0)).unwrap();
+            engine.submit(Affinity::queue(queue), waits, signals, Action::Queue(0)).unwrap();
         };
         // Each timeline has its own lists from here on.
         for timeline in &timelines {
@@ -162,7 +162,7 @@ fn trimmed_engine_has_released_the_memory_of_a_wide_signal() {
             (0..later).for_each(|_| submit(0, &[], &[]));
             engine.trim();
         });
-        assert_eq!(engine.occupancy().operations, 0);
+        assert_eq!(engine.counts().operations, 0);
         assert!(burst.kept < 64 << 10, "{later}: {} bytes are kept, of {}", burst.kept, burst.peak);
     }
 }
@@ -178,13 +178,13 @@ fn wide_operations_allocate_nothing() {
         let value = round + 1;
         for other in &others {
             let (waits, signals) = ([(gate.clone(), value)], [(other.clone(), value)]);
-            engine.submit(0, Affinity::ANY, &waits, &signals, Action::Queue(0)).unwrap();
+            engine.submit(Affinity::ANY, &waits, &signals, Action::Queue(0)).unwrap();
         }
         for (_, other) in waits.iter_mut().chain(&mut signals) {
             *other = value;
         }
-        engine.submit(0, Affinity::ANY, &waits, &[(x.clone(), value)], Action::Queue(1)).unwrap();
-        engine.submit(0, Affinity::ANY, &[(x.clone(), value)], &signals, Action::Queue(2)).unwrap();
+        engine.submit(Affinity::ANY, &waits, &[(x.clone(), value)], Action::Queue(1)).unwrap();
+        engine.submit(Affinity::ANY, &[(x.clone(), value)], &signals, Action::Queue(2)).unwrap();
         gate.signal(value).unwrap();
         assert_eq!(x.query().unwrap(), value);
         assert!(signals.iter().all(|(signal, value)| signal.query().unwrap() == *value));
@@ -199,7 +199,7 @@ fn operations_with_several_signals_allocate_nothing() {
     becomes_steady("several signals", |round| {
         for value in round * 100 + 1..=(round + 1) * 100 {
             let (waits, signals) = ([(gate.clone(), value)], [(x.clone(), value), (y.clone(), value)]);
-            engine.submit(0, Affinity::ANY, &waits, &signals, Action::Queue(value)).unwrap();
+            engine.submit(Affinity::ANY, &waits, &signals, Action::Queue(value)).unwrap();
             gate.signal(value).unwrap();
         }
     });
@@ -237,7 +237,7 @@ fn short_lived_semaphores_cost_their_handle() {
     let engine = Engine::new(Noop::immediate(1)).unwrap();
     let round = || {
         let (x, y) = (semaphore(&engine), semaphore(&engine));
-        engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Queue(0)).unwrap();
+        engine.submit(Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Queue(0)).unwrap();
         x.signal(1).unwrap();
         assert_eq!(y.query().unwrap(), 1);
     };
@@ -276,7 +276,7 @@ fn callback_threads_exit_when_no_callback_is_left() {
     let x = semaphore(&engine);
     let (sender, receiver) = std::sync::mpsc::channel();
     let _subscription = x.subscribe(1, move |_| sender.send(threads()).unwrap());
-    engine.submit(0, Affinity::ANY, &[], &[(x, 1)], Action::Barrier).unwrap();
+    engine.submit(Affinity::ANY, &[], &[(x, 1)], Action::Barrier).unwrap();
     assert!(receiver.recv().unwrap() > 0, "one calls back");
     let begin = std::time::Instant::now();
     while threads() > 0 {

@@ -125,7 +125,6 @@ impl Device for Card {
             queues: DeviceSpec {
                 queues: QUEUES,
                 native_waits: NativeWaits::Events,
-                peers: Vec::new(),
                 completion: Completion::Descriptor,
             },
             heaps: vec![heap(false), heap(true)],
@@ -172,7 +171,7 @@ impl Device for Card {
     }
 
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
-        match self.queues.get(job.queue.ordinal()) {
+        match self.queues.get(job.queue.index()) {
             Some(queue) => queue.push(job),
             None => Err(Rejected::Failed(Failure::new(Code::Internal, "the card has no such queue"))),
         }

@@ -106,7 +106,7 @@ impl Queue {
     fn run(&self, job: &Job<Card>) -> Result<(), Failure> {
         for (number, command) in job.commands.iter().enumerate() {
             let begin = self.reports.clock();
-            run(command, job.queue.ordinal())?;
+            run(command, job.queue.index())?;
             if let Some(observer) = &job.observer {
                 observer.command(number, begin, self.reports.clock());
             }

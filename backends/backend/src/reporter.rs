@@ -13,9 +13,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// The device's number in its engine, which has only one.
-const DEVICE: usize = 0;
-
 /// The connection of a device to its engine, from [`Device::start`](crate::Device::start) on. Clones are the same
 /// connection.
 #[derive(Clone, Default)]
@@ -59,7 +56,7 @@ impl Reporter {
 
     /// Reports that the device's queues may have room again.
     pub fn unblock(&self) {
-        self.report(|completer| completer.unblock(DEVICE));
+        self.report(|completer| completer.unblock());
     }
 
     /// Reports that the device is lost and accesses nothing any more; see [`Completer::lose`].
@@ -71,7 +68,7 @@ impl Reporter {
         };
         drop(early);
         // Ignore the error: the engine has been dropped.
-        let _ = completer.lose(DEVICE, failure);
+        let _ = completer.lose(failure);
     }
 
     #[inline]
@@ -133,9 +130,9 @@ mod tests {
         type Work = ();
         type Event = ();
 
-        fn devices(&self) -> Vec<DeviceSpec> {
+        fn device(&self) -> DeviceSpec {
             let (native_waits, completion) = (NativeWaits::None, Completion::Callback);
-            vec![DeviceSpec { queues: self.queues, native_waits, peers: Vec::new(), completion }]
+            DeviceSpec { queues: self.queues, native_waits, completion }
         }
 
         fn start(&self, completer: Completer) {
@@ -161,7 +158,7 @@ mod tests {
         let timeline = Semaphore::new(engine, 0).unwrap();
         let (waits, signals): ([(Semaphore, u64); 0], _) = ([], [(timeline.clone(), 1)]);
         let last = Affinity::queue(engine.backend().queues - 1);
-        engine.submit(0, last, &waits, &signals, Action::Queue(())).unwrap();
+        engine.submit(last, &waits, &signals, Action::Queue(())).unwrap();
         timeline
     }
 

@@ -85,7 +85,6 @@ impl GaudiDevice {
             queues: DeviceSpec {
                 queues: generation.queues(),
                 native_waits: NativeWaits::Epochs,
-                peers: Vec::new(),
                 completion: Completion::Callback,
             },
             heaps: vec![

@@ -44,7 +44,7 @@ impl OpenCard {
             CardHandle::Node(node) => Self::open_node(card.system.clone(), card.key.clone(), node, patience),
             CardHandle::Descriptor(number) => {
                 let (file, name) = (descriptor(*number)?, format!("descriptor {number}"));
-                Self::adopt(card.system.clone(), card.key.clone(), file, name)
+                Self::adopt(card.system.clone(), card.key.clone(), (file, name), patience)
             }
         }
     }
@@ -58,7 +58,7 @@ impl OpenCard {
     ) -> Result<Arc<Self>, Failure> {
         let end = Instant::now() + patience;
         loop {
-            let open = OPEN.open(key.clone(), Some(end), |registration| {
+            let open = OPEN.open(key.clone(), end, |registration| {
                 let file = |left| CardFile::open(&CARDS, system.clone(), path, left);
                 Card::start(Some(registration), end, file).map(Self::of)
             })?;
@@ -73,11 +73,12 @@ impl OpenCard {
     pub(crate) fn adopt(
         system: Arc<dyn System>,
         key: CardKey,
-        file: BorrowedFd<'_>,
-        name: String,
+        (file, name): (BorrowedFd<'_>, String),
+        patience: Duration,
     ) -> Result<Arc<Self>, Failure> {
+        let end = Instant::now() + patience;
         loop {
-            let open = OPEN.open(key.clone(), None, |registration| {
+            let open = OPEN.open(key.clone(), end, |registration| {
                 // The file is open already: there is no other close to wait for.
                 registration.free();
                 let file = |_| CardFile::adopt(system.clone(), file, name.clone());
@@ -288,6 +289,21 @@ mod tests {
         let again =
             receiver.recv_timeout(Duration::from_secs(20)).expect("it waits for the file to be closed");
         assert!(again.is_err_and(|said| said.contains("gone")));
+    }
+
+    #[test]
+    fn descriptor_of_a_lost_card_that_is_still_held_is_refused_in_time() {
+        let emulator = Emulator::new(Options::default()).unwrap();
+        let lost = open(&emulator, Duration::ZERO).unwrap();
+        let file = file_of(&emulator);
+        emulator.pull_out(0);
+        lost.host.allocate(4096).unwrap_err();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(adopt(file).map(drop)));
+        let refused =
+            receiver.recv_timeout(Duration::from_secs(20)).expect("it waits for the lost card's holder");
+        assert!(refused.unwrap_err().message().contains("gone"));
+        drop(lost);
     }
 
     type Question = fn(&OpenCard);

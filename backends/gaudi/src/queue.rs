@@ -187,7 +187,7 @@ impl Queues {
 
     /// Takes a job. It is planned before anything of it is submitted, so that what cannot be done is refused whole.
     pub(crate) fn submit(&self, job: Job<GaudiDevice>) -> Result<(), Rejected<GaudiDevice>> {
-        let number = job.queue.ordinal();
+        let number = job.queue.index();
         {
             let state = self.state.lock();
             if let Some(failure) = &state.lost {
@@ -211,7 +211,7 @@ impl Queues {
             marks: Vec::new(),
             times: Vec::new(),
             waits: waits
-                .map(|wait| AwaitedEpoch { queue: wait.point.queue.ordinal(), epoch: wait.point.epoch })
+                .map(|wait| AwaitedEpoch { queue: wait.point.queue.index(), epoch: wait.point.epoch })
                 .collect(),
             submitted: false,
             needs: SmallVec::new(),

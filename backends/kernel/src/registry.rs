@@ -46,13 +46,8 @@ impl<K, T> RegistryEntry<K, T> {
         self.made.as_ref().filter(|_| !self.given_up)?.upgrade()
     }
 
-    /// True if a request has to wait.
-    fn is_taken(&self) -> bool {
-        self.reserved || self.made.is_none()
-    }
-
     fn is_over(&self) -> bool {
-        !self.is_taken() && self.made.as_ref().is_none_or(|made| made.strong_count() == 0)
+        !self.reserved && self.made.as_ref().is_some_and(|made| made.strong_count() == 0)
     }
 }
 
@@ -151,12 +146,12 @@ impl<K, T> Registry<K, T> {
 }
 
 impl<K: PartialEq + Send, T: Send + Sync> Registry<K, T> {
-    /// Returns the thing that is open under a key, or makes it. If another thread is making it, or its key is not
-    /// free, waits up to `until`; then `make` is called, and reports what is in its way.
+    /// Returns the thing that is open under a key, or makes it. Waits while another thread makes it. Waits up to
+    /// `until` for a key that is not free; then `make` is called, and reports what is in its way.
     pub fn open<E>(
         &'static self,
         key: K,
-        until: Option<Instant>,
+        until: Instant,
         make: impl FnOnce(Registration) -> Result<T, E>,
     ) -> Result<Arc<T>, E> {
         let number = {
@@ -166,15 +161,12 @@ impl<K: PartialEq + Send, T: Send + Sync> Registry<K, T> {
                 if let Some(thing) = same.clone().find_map(RegistryEntry::get) {
                     return Ok(thing);
                 }
-                let late = until.is_some_and(|until| Instant::now() >= until);
-                if late || !same.any(RegistryEntry::is_taken) {
+                if same.clone().any(|entry| entry.made.is_none()) {
+                    self.changed.wait(&mut state);
+                } else if Instant::now() < until && same.any(|entry| entry.reserved) {
+                    self.changed.wait_until(&mut state, until);
+                } else {
                     break;
-                }
-                match until {
-                    None => self.changed.wait(&mut state),
-                    Some(until) => {
-                        self.changed.wait_until(&mut state, until);
-                    }
                 }
             }
             state.add(Some(key), None)

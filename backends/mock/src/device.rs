@@ -39,7 +39,6 @@ impl MockDevice {
             queues: DeviceSpec {
                 queues: options.queues,
                 native_waits: options.waits,
-                peers: Vec::new(),
                 completion: options.completion,
             },
             heaps: heaps(&options),

@@ -243,7 +243,7 @@ impl Hardware {
         if self.lost.load(Ordering::Acquire) {
             return Err(Rejected::Lost(self.gone()));
         }
-        let queue = self.queue(job.queue.ordinal());
+        let queue = self.queue(job.queue.index());
         if queue.depth.load(Ordering::Relaxed) >= self.depth {
             return Err(Rejected::Full(Box::new(job)));
         }
@@ -333,7 +333,7 @@ impl Hardware {
         if let Some(event) = &wait.event {
             return event.is_recorded();
         }
-        let completed = &self.queue(wait.point.queue.ordinal()).progress.0.completed;
+        let completed = &self.queue(wait.point.queue.index()).progress.0.completed;
         completed.load(Ordering::Acquire) >= wait.point.epoch
     }
 

@@ -104,7 +104,6 @@ impl Device for QaicDevice {
                 queues: QUEUES,
                 // The kernel shows no semaphore of the device's to programs.
                 native_waits: NativeWaits::None,
-                peers: Vec::new(),
                 completion: Completion::Callback,
             },
             heaps: vec![Heap {

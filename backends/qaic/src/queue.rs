@@ -214,7 +214,7 @@ impl Queues {
         if let Some(failure) = &state.lost {
             return Err(Rejected::Lost(failure.clone()));
         }
-        let queue = state.queue(job.queue.ordinal());
+        let queue = state.queue(job.queue.index());
         if queue.waiting.len() + queue.started.len() >= DEPTH {
             queue.full = true;
             return Err(Rejected::Full(Box::new(job)));

@@ -120,7 +120,6 @@ impl Device for TemplateDevice {
                 queues: 1,
                 // With several queues: `Epochs` if one can wait for another's progress, `Events` if it records events.
                 native_waits: NativeWaits::None,
-                peers: Vec::new(),
                 // This device's own thread reports. `Descriptor` suits a kernel driver whose completions make a
                 // file readable: the driver watches the file and calls `poll`. With `Poll` the driver polls by
                 // itself while work is in flight.

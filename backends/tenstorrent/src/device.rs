@@ -88,7 +88,6 @@ impl Device for TenstorrentDevice {
                 queues: QUEUES.len(),
                 // A card has no semaphores that its queues could wait for: they are threads of the host.
                 native_waits: NativeWaits::None,
-                peers: Vec::new(),
                 completion: Completion::Callback,
             },
             heaps: vec![
@@ -173,7 +172,7 @@ impl Device for TenstorrentDevice {
 
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
         #[expect(clippy::indexing_slicing, reason = "the engine names queues that the device has")]
-        self.queues[job.queue.ordinal()].submit(job)
+        self.queues[job.queue.index()].submit(job)
     }
 
     fn abort(&self, why: &Failure) {

@@ -47,7 +47,7 @@ impl OpenCard {
         };
         let begin = Instant::now();
         loop {
-            let open = OPEN.open(named.key.clone(), Some(begin + patience), |registration| {
+            let open = OPEN.open(named.key.clone(), begin + patience, |registration| {
                 let left = patience.saturating_sub(begin.elapsed());
                 let card = Arc::new(Card::open(named.system.clone(), node, left)?);
                 let dram = Pool::dram(&card).ok_or_else(|| {

@@ -19,6 +19,7 @@ use std::ops::Deref;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Cards and the kernel driver in front of them. The process that makes a request is an argument.
 pub trait EmulatedMachine: Send + Sync + Sized + 'static {
@@ -161,7 +162,8 @@ impl<M: EmulatedMachine> Emulator<M> {
     /// Returns the machine with these options, and starts it if there is none.
     pub fn get(options: &M::Options) -> Result<Arc<Self>, Failure> {
         // A machine that is ending is not returned: the next one starts beside it.
-        M::machines().open((std::process::id(), options.clone()), None, |_| Self::start(options.clone()))
+        M::machines()
+            .open((std::process::id(), options.clone()), Instant::now(), |_| Self::start(options.clone()))
     }
 
     /// Starts a machine for the caller alone.

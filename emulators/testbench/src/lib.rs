@@ -25,8 +25,8 @@ impl<D: Device> Backend for OneDevice<D> {
     type Work = Command<D>;
     type Event = ();
 
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![self.0.properties().queues]
+    fn device(&self) -> DeviceSpec {
+        self.0.properties().queues
     }
 
     fn start(&self, completer: Completer) {
@@ -34,7 +34,7 @@ impl<D: Device> Backend for OneDevice<D> {
     }
 
     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        let (mut accepted, number) = (0, queue.ordinal());
+        let (mut accepted, number) = (0, queue.index());
         for submission in batch.iter() {
             let command = submission.work.take();
             let job = Job {
@@ -56,7 +56,7 @@ impl<D: Device> Backend for OneDevice<D> {
         Submitted::all()
     }
 
-    fn abort(&self, _: usize, why: &Failure) {
+    fn abort(&self, why: &Failure) {
         self.0.abort(why);
     }
 }
@@ -119,7 +119,7 @@ impl<D: Device> Testbench<D> {
         let waits: [(Semaphore, u64); 0] = [];
         let signals = [(timeline.clone(), value)];
         let work = Action::Queue(command);
-        if let Err(failure) = self.engine.submit(0, Affinity::queue(queue), &waits, &signals, work) {
+        if let Err(failure) = self.engine.submit(Affinity::queue(queue), &waits, &signals, work) {
             panic!("the engine refuses a command: {failure}");
         }
     }

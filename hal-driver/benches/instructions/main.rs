@@ -95,7 +95,6 @@ impl hal_backend::Device for NothingDevice {
             queues: DeviceSpec {
                 queues: 2,
                 native_waits: NativeWaits::Epochs,
-                peers: Vec::new(),
                 completion: Completion::Callback,
             },
             heaps: vec![Heap {

@@ -26,7 +26,7 @@ use crate::command::record::{Reference, Use};
 use crate::device::work::Operation;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE};
 use crate::ffi::status::{Result, bug};
-use crate::memory::bounce_buffer::{Owner, copy_all_by};
+use crate::memory::bounce::buffer::{Owner, copy_all_by};
 use crate::memory::buffer_range::BufferRange;
 use crate::sync::semaphore::{IreeTimeline, OwnedList};
 use hal_backend::Device;

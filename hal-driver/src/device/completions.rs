@@ -54,7 +54,7 @@ impl<D: Device> DevicePoller<D> {
         let _inside = teardown::enter();
         if let Some(completer) = self.completer.get() {
             // Ignore the error: the engine has been dropped.
-            let _ = completer.lose(0, failure);
+            let _ = completer.lose(failure);
         }
     }
 }
@@ -128,7 +128,7 @@ impl<D: Device> Completions<D> {
     /// Records that everything up to this point has ended.
     pub(crate) fn ended(&self, point: Point) {
         if let PollingMethod::Poll(poller) = &self.method {
-            poller.ended(point.queue.ordinal(), point.epoch);
+            poller.ended(point.queue.index(), point.epoch);
         }
     }
 

@@ -481,7 +481,7 @@ impl Trace {
 
     /// The operation was submitted to its queue.
     pub(crate) fn issued(&self, point: Point) {
-        self.queue.store(Self::count(point.queue.ordinal()), Ordering::Relaxed);
+        self.queue.store(Self::count(point.queue.index()), Ordering::Relaxed);
         self.ready();
     }
 

@@ -13,7 +13,7 @@ use crate::command::record::{Record, Reference};
 use crate::device::work::{Operation, Transfer};
 use crate::ffi::object::{Retained, to_device_size};
 use crate::ffi::status::{Result, invalid};
-use crate::memory::bounce_buffer::copy_by;
+use crate::memory::bounce::buffer::copy_by;
 use crate::memory::buffer_range::BufferRange;
 use crate::memory::heap::staging;
 use crate::sync::semaphore::{IreeTimeline, List, OwnedList};

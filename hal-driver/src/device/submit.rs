@@ -154,8 +154,7 @@ impl<D: Device> DeviceState<D> {
         lists: &SemaphoreLists<'_>,
         action: Action<QueueWork<D>>,
     ) -> Result {
-        let submitted = self.engine.submit(0, affinity, &lists.waits, &lists.signals, action);
-        submitted.map(drop).map_err(|refusal| {
+        self.engine.submit(affinity, &lists.waits, &lists.signals, action).map_err(|refusal| {
             let why = refused(&refusal.error);
             give_up(refusal.action, &why);
             why

@@ -64,7 +64,7 @@ fn allocation_fails_when_no_memory_is_being_returned_any_more() {
     let buffer = unsafe { Borrowed::required(first.get(), "a buffer is missing").unwrap() };
     let buffer = TransientBuffer::of(buffer).unwrap();
     let mut dealloca = Dealloca::new(buffer.clone(), state.pools.own());
-    let point = Point { queue: state.engine.queue(0, 0).unwrap(), epoch: 1_000 };
+    let point = Point { queue: state.engine.queue(0).unwrap(), epoch: 1_000 };
     dealloca.begin(point, &state.frontiers, &state.pending_allocas).unwrap();
     buffer.release(None);
     let (third, now) = alloca(&device, PIECE + (100 << 10));

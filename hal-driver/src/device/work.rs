@@ -295,8 +295,8 @@ impl<D: Device> Backend for EngineBackend<D> {
     type Work = QueueWork<D>;
     type Event = D::Event;
 
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![self.spec.clone()]
+    fn device(&self) -> DeviceSpec {
+        self.spec
     }
 
     fn start(&self, completer: Completer) {
@@ -339,14 +339,14 @@ impl<D: Device> Backend for EngineBackend<D> {
                 }
             }
         }
-        self.device.kick(queue.ordinal());
+        self.device.kick(queue.index());
         if let Some(epoch) = last {
-            self.completions.submitted(queue.ordinal(), epoch);
+            self.completions.submitted(queue.index(), epoch);
         }
         stop.unwrap_or_else(Submitted::all)
     }
 
-    fn create_event(&self, _device: usize) -> Result<D::Event> {
+    fn create_event(&self) -> Result<D::Event> {
         self.device.create_event()
     }
 
@@ -480,16 +480,11 @@ impl<D: Device> Backend for EngineBackend<D> {
         }
     }
 
-    fn poll(&self, _device: usize) {
+    fn poll(&self) {
         self.device.poll();
     }
 
-    #[cfg(unix)]
-    fn descriptor(&self, _device: usize) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.device.descriptor()
-    }
-
-    fn abort(&self, _device: usize, why: &Failure) {
+    fn abort(&self, why: &Failure) {
         self.device.abort(why);
     }
 }

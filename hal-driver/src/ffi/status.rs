@@ -194,7 +194,6 @@ pub(crate) fn invalid(message: impl Into<Box<str>>) -> Failure {
 /// A refused submission in IREE's terms.
 pub(crate) fn refused(error: &SubmitError) -> Failure {
     let code = match error {
-        SubmitError::UnknownDevice { .. } => Code::Internal,
         SubmitError::UnknownQueue { .. }
         | SubmitError::NoQueue { .. }
         | SubmitError::SignalNotAbove { .. } => Code::InvalidArgument,

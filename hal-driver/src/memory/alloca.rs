@@ -539,11 +539,11 @@ mod tests {
     /// The device ends after an allocation is entered and before IREE has it.
     #[test]
     fn buffer_that_iree_gets_after_the_end_of_the_device_is_taken_back() {
-        let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+        let engine = Engine::new(SoftBackend::new(device(1))).unwrap();
         let done = Semaphore::new(&engine, 0).unwrap();
         let (waits, signals) = ([], [(done.clone(), 1)]);
         engine
-            .submit::<[(Semaphore, u64); 0], _>(0, Affinity::ANY, &waits, &signals, Action::Host(Job::new(7)))
+            .submit::<[(Semaphore, u64); 0], _>(Affinity::ANY, &waits, &signals, Action::Host(Job::new(7)))
             .unwrap();
         let (task, _) = engine.backend().take_host().pop().unwrap();
         // The proactor outlives the notification.

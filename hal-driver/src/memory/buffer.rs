@@ -6,7 +6,7 @@ use crate::ffi::constants::{ACCESS_ANY, ACCESS_READ, Access};
 use crate::ffi::object::{Borrowed, HostAllocator, Retained, to_device_size, to_u64};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid, text};
 use crate::memory::backing::{AnyMemory, owner_is_gone};
-use crate::memory::bounced_mapping;
+use crate::memory::bounce;
 use crate::sync::teardown;
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -183,7 +183,7 @@ unsafe extern "C" fn map_range(
         if access & ACCESS_ANY != 0 && buffer.backing.host_view().is_none() {
             let owner = buffer.backing.parent().retain().ok_or_else(owner_is_gone)?;
             // SAFETY: C passes a live buffer of ours, and ends the mapping with `unmap_range`.
-            return unsafe { bounced_mapping::map(base, owner, to_u64(offset), to_u64(length), mapping) };
+            return unsafe { bounce::mapping::map(base, owner, to_u64(offset), to_u64(length), mapping) };
         }
         let view = buffer
             .backing
@@ -217,7 +217,7 @@ unsafe extern "C" fn unmap_range(
     guard(|| {
         // SAFETY: C passes a live buffer of ours and a mapping of it, which ends.
         unsafe {
-            if bounced_mapping::unmap(&mut *mapping)? {
+            if bounce::mapping::unmap(&mut *mapping)? {
                 Ok(())
             } else {
                 check(flush_range(base, offset, length))

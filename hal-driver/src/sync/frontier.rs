@@ -248,13 +248,13 @@ impl Frontiers {
 
     /// The frontier of a completed point, for the device's own tracker.
     pub(crate) fn at(&self, point: Point) -> Option<sys::iree_async_single_frontier_t> {
-        let axis = self.own()?.axis(point.queue.ordinal());
+        let axis = self.own()?.axis(point.queue.index());
         Some(single(sys::iree_async_frontier_entry_t { axis, epoch: point.epoch }))
     }
 
     /// Records that a point has completed and releases the waits for it. Called after the point's signals.
     pub(crate) fn advance(&self, point: Point) {
-        let ordinal = point.queue.ordinal();
+        let ordinal = point.queue.index();
         #[expect(clippy::indexing_slicing, reason = "each queue of the device has one")]
         let completed = &self.completed[ordinal];
         // Several threads may advance at once: a smaller epoch changes nothing.

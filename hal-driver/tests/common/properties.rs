@@ -15,12 +15,8 @@ pub(crate) const HEAP: Heap = Heap {
 };
 
 /// One queue without native waits, which reports by callback.
-pub(crate) const QUEUE: DeviceSpec = DeviceSpec {
-    queues: 1,
-    native_waits: NativeWaits::None,
-    peers: Vec::new(),
-    completion: Completion::Callback,
-};
+pub(crate) const QUEUE: DeviceSpec =
+    DeviceSpec { queues: 1, native_waits: NativeWaits::None, completion: Completion::Callback };
 
 /// A device with this queue and heap. A test changes what it needs.
 pub(crate) fn properties(identifier: &str) -> Properties {

@@ -201,7 +201,7 @@ impl hal_backend::Device for OddDevice {
         let (queue, epoch) = (job.queue, job.epoch);
         if self.oddity == Oddity::Forgets && !self.was_full.swap(true, Ordering::SeqCst) {
             job.commands = Commands::Own(smallvec::SmallVec::new());
-            self.completer.get().unwrap().unblock(queue.device()).unwrap();
+            self.completer.get().unwrap().unblock().unwrap();
             return Err(Rejected::Full(Box::new(job)));
         }
         if self.oddity == Oddity::Slow {

@@ -190,7 +190,7 @@ impl<const KIND: usize> hal_backend::Device for CardDevice<KIND> {
     }
 
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
-        self.queues[job.queue.ordinal()].lock().unwrap().send(job).unwrap();
+        self.queues[job.queue.index()].lock().unwrap().send(job).unwrap();
         Ok(())
     }
 

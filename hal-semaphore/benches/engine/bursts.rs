@@ -33,7 +33,7 @@ fn first_publication(report: &mut Report, plan: &Plan, n: u64) {
             let engine = Engine::new(Noop::immediate(1)).unwrap();
             let (x, first, others) = (semaphore(&engine), semaphore(&engine), semaphore(&engine));
             let (waits, signals) = ([(x.clone(), 1)], [(first.clone(), 1)]);
-            engine.submit(0, Affinity::queue(0), &waits, &signals, Action::Queue(0)).unwrap();
+            engine.submit(Affinity::queue(0), &waits, &signals, Action::Queue(0)).unwrap();
             hold(&engine, &x, &others, n - 1);
             let (mut own, (awake, other)) = (Delays::of_this_thread(), mpsc::channel());
             let mut of_signaller = Delays::of_this_thread();
@@ -77,7 +77,7 @@ fn straggler(report: &mut Report, n: u64, name: &str, at: f64) {
             for _ in from..end {
                 let waits = [(wait.clone(), 1)];
                 let no_signals: [(Semaphore, u64); 0] = [];
-                engine.submit(0, Affinity::queue(0), &waits, &no_signals, Action::Queue(0)).unwrap();
+                engine.submit(Affinity::queue(0), &waits, &no_signals, Action::Queue(0)).unwrap();
             }
         };
         #[expect(clippy::cast_possible_truncation, reason = "a part of n")]
@@ -86,7 +86,7 @@ fn straggler(report: &mut Report, n: u64, name: &str, at: f64) {
         submit(0, 1, &late);
         submit(before, n, &x);
         x.signal(1).unwrap();
-        assert_eq!(engine.occupancy().operations, 1);
+        assert_eq!(engine.counts().operations, 1);
         engine.trim();
     });
     let case = format!("straggler {name}, trimmed: still allocated");

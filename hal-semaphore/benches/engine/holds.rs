@@ -31,7 +31,7 @@ pub(crate) fn table(report: &mut Report, plan: &Plan) {
     );
     report.note("both without the time that the threads were ready to run and did not");
     for what in [What::Report, What::Signal, What::Failure] {
-        for probe in [Probe::Stats, Probe::Barrier] {
+        for probe in [Probe::Counts, Probe::Barrier] {
             longest_hold(report, plan, what, probe);
         }
     }
@@ -48,7 +48,7 @@ enum What {
 /// The other thread's call.
 #[derive(Clone, Copy)]
 enum Probe {
-    Stats,
+    Counts,
     Barrier,
 }
 
@@ -60,7 +60,7 @@ fn longest_hold(report: &mut Report, plan: &Plan, what: What, probe: Probe) {
         What::Failure => "one failure fails",
     };
     let asked = match probe {
-        Probe::Stats => "stats()",
+        Probe::Counts => "counts()",
         Probe::Barrier => "a barrier submit",
     };
     let rounds: Vec<HoldSample> = (0..plan.long_rounds * 3)
@@ -86,11 +86,11 @@ fn one_hold(n: u64, what: What, probe: Probe) -> HoldSample {
     let no_waits: [(Semaphore, u64); 0] = [];
     let mut at = 0;
     let ask = || match probe {
-        Probe::Stats => drop(std::hint::black_box(engine.stats())),
+        Probe::Counts => drop(std::hint::black_box(engine.counts())),
         Probe::Barrier => {
             at += 1;
             let signals = [(z.clone(), at)];
-            engine.submit(0, Affinity::queue(0), &no_waits, &signals, Action::Barrier).unwrap();
+            engine.submit(Affinity::queue(0), &no_waits, &signals, Action::Barrier).unwrap();
         }
     };
     let seen = watched(ask, || match what {

@@ -32,9 +32,7 @@ impl BenchEngine {
         let end = self.at + n;
         for i in self.at..end {
             let queue = Affinity(1 << (i % queues));
-            self.engine
-                .submit(0, queue, &[(self.x.clone(), i)], &[(self.x.clone(), i + 1)], make(i))
-                .unwrap();
+            self.engine.submit(queue, &[(self.x.clone(), i)], &[(self.x.clone(), i + 1)], make(i)).unwrap();
         }
         self.at = end;
     }
@@ -56,13 +54,13 @@ impl BenchEngine {
         let value = self.at;
         for other in &self.others {
             let (waits, signals) = ([(self.gate.clone(), value)], [(other.clone(), value)]);
-            self.engine.submit(0, Affinity::queue(0), &waits, &signals, Action::Queue(0)).unwrap();
+            self.engine.submit(Affinity::queue(0), &waits, &signals, Action::Queue(0)).unwrap();
         }
         for (_, wait) in waits.iter_mut() {
             *wait = value;
         }
         self.engine
-            .submit(0, Affinity::queue(0), &*waits, &[(self.x.clone(), value)], Action::Queue(0))
+            .submit(Affinity::queue(0), &*waits, &[(self.x.clone(), value)], Action::Queue(0))
             .unwrap();
         self.gate.signal(value).unwrap();
         assert_eq!(self.x.query().unwrap(), value);
@@ -192,7 +190,7 @@ fn producers(report: &mut Report, plan: &Plan) {
                 for i in 0..plan.n {
                     let queue = Affinity(1 << ((thread * 16 + i) % 64));
                     let (waits, signals) = ([(x.clone(), i)], [(x.clone(), i + 1)]);
-                    engine.submit(0, queue, &waits, &signals, Action::Queue(i)).unwrap();
+                    engine.submit(queue, &waits, &signals, Action::Queue(i)).unwrap();
                 }
             });
         }

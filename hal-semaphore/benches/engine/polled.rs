@@ -25,7 +25,7 @@ fn links(n: u64, step: u64) -> f64 {
     let engine = Engine::new(Noop::polled(2)).unwrap();
     let (x, clock) = (semaphore(&engine), SystemClock::new());
     let begin = Instant::now();
-    chain(&engine, &x, 0, n, |i| (0, usize::from(i % 2 == 1)));
+    chain(&engine, &x, 0, n, |i| usize::from(i % 2 == 1));
     for link in 1..=n / step {
         engine.wait(WaitMode::All, &[(x.clone(), link * step)], &clock, None).unwrap();
     }

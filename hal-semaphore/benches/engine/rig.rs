@@ -3,8 +3,6 @@
 //! Devices, chains of operations and sizes that the cases share.
 
 use crate::noop::Noop;
-use hal_semaphore::backend::{DeviceSpec, NativeWaits};
-use hal_semaphore::testing::device;
 use hal_semaphore::*;
 use std::time::{Duration, Instant};
 
@@ -31,32 +29,15 @@ impl Plan {
     }
 }
 
-/// So many devices that can all wait for each other.
-pub(crate) fn peers(devices: usize, queues: usize, native_waits: NativeWaits) -> Vec<DeviceSpec> {
-    let spec = |number| DeviceSpec {
-        native_waits,
-        peers: (0..devices).filter(|&peer| peer != number).collect(),
-        ..device(queues)
-    };
-    (0..devices).map(spec).collect()
-}
-
 pub(crate) fn semaphore(engine: &Engine<Noop>) -> Semaphore {
     Semaphore::new(engine, 0).unwrap()
 }
 
-/// Operations `from..end`, each waiting for the one before it, on the device and queue that `place` names.
-pub(crate) fn chain(
-    engine: &Engine<Noop>,
-    x: &Semaphore,
-    from: u64,
-    end: u64,
-    place: impl Fn(u64) -> (usize, usize),
-) {
+/// Operations `from..end`, each waiting for the one before it, on the queue that `place` names.
+pub(crate) fn chain(engine: &Engine<Noop>, x: &Semaphore, from: u64, end: u64, place: impl Fn(u64) -> usize) {
     for i in from..end {
-        let (device, queue) = place(i);
         let (waits, signals) = ([(x.clone(), i)], [(x.clone(), i + 1)]);
-        engine.submit(device, Affinity::queue(queue), &waits, &signals, Action::Queue(i)).unwrap();
+        engine.submit(Affinity::queue(place(i)), &waits, &signals, Action::Queue(i)).unwrap();
     }
 }
 
@@ -64,7 +45,7 @@ pub(crate) fn chain(
 pub(crate) fn hold(engine: &Engine<Noop>, x: &Semaphore, y: &Semaphore, n: u64) {
     for i in 1..=n {
         let (waits, signals) = ([(x.clone(), 1)], [(y.clone(), i)]);
-        engine.submit(0, Affinity::queue(0), &waits, &signals, Action::Queue(i)).unwrap();
+        engine.submit(Affinity::queue(0), &waits, &signals, Action::Queue(i)).unwrap();
     }
 }
 

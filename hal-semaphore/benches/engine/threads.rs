@@ -6,7 +6,6 @@ use crate::delays::Delays;
 use crate::noop::Noop;
 use crate::report::{Report, median, quantile};
 use crate::rig::{Plan, chain, milliseconds, per, semaphore, spin};
-use hal_semaphore::testing::device;
 use hal_semaphore::*;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,10 +20,8 @@ pub(crate) fn table(report: &mut Report, plan: &Plan) {
     report.note(
         "rounds of one engine and of an engine each take turns; an engine each has as many queues as the one",
     );
-    for (name, own_device) in [("queues of one device", false), ("a device each", true)] {
-        for threads in [1, 2, 4] {
-            together(report, plan, name, own_device, threads);
-        }
+    for threads in [1, 2, 4] {
+        together(report, plan, threads);
     }
     report.section("one barrier with a signal, beside two threads that submit chains flat out");
     report.note("on the same queue this measures the machine's scheduler: `cargo xtask bench --only beside`");
@@ -34,46 +31,42 @@ pub(crate) fn table(report: &mut Report, plan: &Plan) {
 }
 
 /// Threads with a queue each: of one engine, and of an engine for each thread.
-fn together(report: &mut Report, plan: &Plan, name: &str, own_device: bool, threads: usize) {
-    let make = || {
-        let specs = if own_device { vec![device(1); threads] } else { vec![device(threads)] };
-        Engine::new(Noop::devices(specs)).unwrap()
-    };
+fn together(report: &mut Report, plan: &Plan, threads: usize) {
+    let make = || Engine::new(Noop::immediate(threads)).unwrap();
     let one = make();
     let each: Vec<_> = (0..threads).map(|_| make()).collect();
     let (one, each): (Vec<_>, Vec<_>) = ((0..threads).map(|_| &one).collect(), each.iter().collect());
-    let place = |thread| if own_device { (thread, 0) } else { (0, thread) };
     let n = plan.n * 4;
     let (mut shared, mut apart, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.rounds * 2 + 1 {
-        let (one, each) = (round(&one, place, n), round(&each, place, n));
+        let (one, each) = (round(&one, n), round(&each, n));
         shared.push(one);
         apart.push(each);
         ratios.push(one / each);
     }
     let total = n * threads as u64;
-    report.row(&format!("{threads} threads, {name}: one engine"), total, median(&shared), "ns/op");
-    report.row(&format!("{threads} threads, {name}: an engine each"), total, median(&apart), "ns/op");
-    let case = format!("{threads} threads, {name}: one engine to an engine each");
+    report.row(&format!("{threads} threads: one engine"), total, median(&shared), "ns/op");
+    report.row(&format!("{threads} threads: an engine each"), total, median(&apart), "ns/op");
+    let case = format!("{threads} threads: one engine to an engine each");
     report.judged(&case, total, median(&ratios), "x", 1.3);
     // If others use the processors too, threads that do not run at the same time do not contend.
     let least = quantile(&shared, 0.0) / quantile(&apart, 0.0);
-    report.row(&format!("{threads} threads, {name}: the same, quietest rounds"), total, least, "x");
+    report.row(&format!("{threads} threads: the same, quietest rounds"), total, least, "x");
 }
 
 /// Nanoseconds per operation of all threads together, from the first that begins to the last that ends.
-fn round(engines: &[&Engine<Noop>], place: impl Fn(usize) -> (usize, usize), n: u64) -> f64 {
+fn round(engines: &[&Engine<Noop>], n: u64) -> f64 {
     let ready = Barrier::new(engines.len());
     let times: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..)
             .zip(engines)
             .map(|(thread, engine)| {
-                let (ready, place) = (&ready, place(thread));
+                let ready = &ready;
                 scope.spawn(move || {
                     let x = semaphore(engine);
                     ready.wait();
                     let begin = Instant::now();
-                    chain(engine, &x, 0, n, |_| place);
+                    chain(engine, &x, 0, n, |_| thread);
                     (begin, Instant::now())
                 })
             })
@@ -95,7 +88,7 @@ fn beside(report: &mut Report, plan: &Plan, name: &str, queue: usize, goal: Opti
             scope.spawn(|| {
                 let (x, mut at) = (semaphore(&engine), 0);
                 while !stop.load(Ordering::Relaxed) {
-                    chain(&engine, &x, at, at + 100, |_| (0, 0));
+                    chain(&engine, &x, at, at + 100, |_| 0);
                     at += 100;
                 }
             });
@@ -109,7 +102,7 @@ fn beside(report: &mut Report, plan: &Plan, name: &str, queue: usize, goal: Opti
             let signals = [(x.clone(), value)];
             let off = delays.read();
             let begin = Instant::now();
-            engine.submit(0, Affinity::queue(queue), &no_waits, &signals, Action::Barrier).unwrap();
+            engine.submit(Affinity::queue(queue), &no_waits, &signals, Action::Barrier).unwrap();
             let time = begin.elapsed();
             times.push(time.as_secs_f64() * 1e6);
             most = most.max(time.saturating_sub(delays.read() - off));

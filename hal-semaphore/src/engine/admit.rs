@@ -6,10 +6,11 @@
 use super::deferred_work::EngineCall;
 use super::queue::{ActionKind, Op, QueueGuard, SPARE, SignalRecord, WaitRecord};
 use super::timeline_state::{TimelineState, WaitStatus};
-use super::{Action, Placement, Refused, Shared, WaitCounts};
-use crate::backend::{Backend, BatchItem, Transition, WaitClass};
+use super::wait_class::WaitClass;
+use super::{Action, Refused, Shared};
+use crate::backend::{Backend, BatchItem};
 use crate::error::SubmitError;
-use crate::ids::{Affinity, MAX_VALUE, QueueId, Ticket};
+use crate::ids::{Affinity, MAX_VALUE};
 use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use crate::sync::Ordering;
@@ -54,13 +55,7 @@ impl<B: Backend> Shared<B> {
 
     /// Validates a request before anything changes. Returns whether it waits for foreign timelines.
     #[inline(always)]
-    fn check<W, S>(
-        &self,
-        device: usize,
-        affinity: Affinity,
-        waits: &W,
-        signals: &S,
-    ) -> Result<bool, SubmitError>
+    fn check<W, S>(&self, affinity: Affinity, waits: &W, signals: &S) -> Result<bool, SubmitError>
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
@@ -68,16 +63,13 @@ impl<B: Backend> Shared<B> {
         if self.is_closing() {
             return Err(SubmitError::ShutDown);
         }
-        let Some(spec) = self.devices.get(device) else {
-            return Err(SubmitError::UnknownDevice { device, devices: self.devices.len() });
-        };
         // There are 1 to 64.
-        let known = u64::MAX >> (64 - spec.queues);
+        let known = u64::MAX >> (64 - self.queues.len());
         if affinity.0 == 0 {
-            return Err(SubmitError::NoQueue { device, known });
+            return Err(SubmitError::NoQueue { known });
         }
         if affinity != Affinity::ANY && affinity.0 & !known != 0 {
-            return Err(SubmitError::UnknownQueue { device, mask: affinity.0, known });
+            return Err(SubmitError::UnknownQueue { mask: affinity.0, known });
         }
         let mut waits_for_foreign = false;
         for (timeline, value) in iter(waits) {
@@ -106,42 +98,35 @@ impl<B: Backend> Shared<B> {
     #[inline(always)]
     pub(super) fn submit<W, S>(
         &self,
-        device: usize,
         affinity: Affinity,
         waits: &W,
         signals: &S,
         action: Action<B::Work>,
-    ) -> Result<Placement, Refused<B::Work>>
+    ) -> Result<(), Refused<B::Work>>
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
     {
         let (kind, work) = action.into_parts();
         let mut item = BatchItem::of(work);
-        match self.submit_item(device, affinity, waits, signals, kind, &mut item) {
-            Ok(Admitted { key, queue, waits }) => {
-                let ticket = Ticket { engine: self.id, queue: queue.index, key };
-                Ok(Placement { ticket, queue, waits })
-            }
-            Err(error) => Err(Refused { error, action: Action::from_parts(kind, item.work.take()) }),
-        }
+        self.submit_item(affinity, waits, signals, kind, &mut item)
+            .map_err(|error| Refused { error, action: Action::from_parts(kind, item.work.take()) })
     }
 
     fn submit_item<W, S>(
         &self,
-        device: usize,
         affinity: Affinity,
         waits: &W,
         signals: &S,
         kind: ActionKind,
         item: &mut BatchItem<B>,
-    ) -> Result<Admitted, SubmitError>
+    ) -> Result<(), SubmitError>
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
     {
-        let waits_for_foreign = self.check(device, affinity, waits, signals)?;
-        let index = self.choose_queue(device, affinity, waits);
+        let waits_for_foreign = self.check(affinity, waits, signals)?;
+        let index = self.choose_queue(affinity, waits);
         let statuses;
         let foreign: &[WaitStatus] = if waits_for_foreign {
             statuses = self.foreign_statuses(waits);
@@ -158,14 +143,14 @@ impl<B: Backend> Shared<B> {
             }
             return Err(SubmitError::ShutDown);
         }
-        let (admitted, fast_path) = guard.admit(waits, signals, kind, item, foreign, !nested);
+        let fast_path = guard.admit(waits, signals, kind, item, foreign, !nested);
         if fast_path {
             guard.hand_over(item).run_after(1);
         } else {
             guard.finish(nested);
         }
         call.end();
-        Ok(admitted)
+        Ok(())
     }
 
     /// The statuses of the waits for foreign timelines, in their order. This calls foreign code, without a
@@ -189,14 +174,6 @@ impl<B: Backend> Shared<B> {
         });
         asked.unwrap_or_else(WaitStatus::Failed)
     }
-}
-
-/// The parts of a [`Placement`].
-struct Admitted {
-    key: Key,
-    /// The chosen queue.
-    queue: QueueId,
-    waits: WaitCounts,
 }
 
 /// An operation that is being admitted. If foreign code panics meanwhile, dropping this rolls the admission
@@ -233,7 +210,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         item: &mut BatchItem<B>,
         foreign: &[WaitStatus],
         may_take_fast_path: bool,
-    ) -> (Admitted, bool)
+    ) -> bool
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
@@ -245,21 +222,19 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.state.ops.insert_with(key, move || Op::new(kind, lost));
         let admission = AdmissionGuard { guard: self, key };
         admission.guard.record_signals(key, signals);
-        let counts = admission.guard.record_waits(key, kind, waits, foreign);
+        let blocked = admission.guard.record_waits(key, kind, waits, foreign);
         std::mem::forget(admission);
-        self.state.stats.submitted += 1;
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load + 1, Ordering::Relaxed);
-        let admitted = Admitted { key, queue: self.queue.id, waits: counts };
         let op = self.state.ops.live_mut(key);
         if is_clear && op.failure.is_none() && op.waits_for_nothing_but(self.index) {
             self.enqueue_in_flight(key, item);
-            return (admitted, true);
+            return true;
         }
         op.work = item.work.take();
-        op.remaining = counts.blocked;
-        let is_blocked = counts.blocked > 0 && op.failure.is_none();
-        let partly_ordered = usize::try_from(counts.blocked).is_ok_and(|blocked| blocked < op.waits.len());
+        op.remaining = blocked;
+        let is_blocked = blocked > 0 && op.failure.is_none();
+        let partly_ordered = usize::try_from(blocked).is_ok_and(|blocked| blocked < op.waits.len());
         if is_blocked && partly_ordered {
             // Only a failure of their timeline matters to the ordered waits of a blocked operation.
             self.listen_for_failures(key, |_| true);
@@ -267,7 +242,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         if !is_blocked {
             self.state.runnable.push_back(key);
         }
-        (admitted, false)
+        false
     }
 
     /// Records the signals of an operation that is being admitted as `key`.
@@ -286,7 +261,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     }
 
     /// Classifies each wait of the operation, and registers those that are not reached. A failed one fails the
-    /// operation.
+    /// operation. Returns how many are blocked.
     #[inline(always)]
     fn record_waits<W: TimelineValues<B::Timeline> + ?Sized>(
         &mut self,
@@ -294,8 +269,8 @@ impl<B: Backend> QueueGuard<'_, B> {
         kind: ActionKind,
         waits: &W,
         foreign: &[WaitStatus],
-    ) -> WaitCounts {
-        let mut counts = WaitCounts::default();
+    ) -> u32 {
+        let (mut reached, mut blocked) = (0, 0);
         let mut foreign = foreign.iter();
         let has_others = waits.len() > 1;
         if has_others && let Some(spare) = self.state.spare.waits.pop() {
@@ -313,23 +288,18 @@ impl<B: Backend> QueueGuard<'_, B> {
                     Some(WaitStatus::Open) | None => self.subscribe(timeline, value, key),
                 },
             };
-            let class = match classified {
-                Ok(class) => class,
+            match classified {
+                Ok(WaitClass::Reached) => reached += 1,
+                Ok(WaitClass::Ordered) => {}
+                Ok(WaitClass::Blocked) => blocked += 1,
                 Err(failure) => {
                     self.live(key).failure.get_or_insert(failure);
-                    continue;
                 }
-            };
-            counts.count(class);
-            if B::OBSERVES {
-                let ticket = self.ticket(key);
-                let timeline = self.shared.own_state(timeline).map(|timeline_state| timeline_state.key());
-                self.state.effects.transitions.push(Transition::Wait { ticket, timeline, value, class });
             }
         }
-        self.state.stats.reached += u64::from(counts.reached);
-        self.state.stats.blocked += u64::from(counts.blocked);
-        counts
+        self.state.waits.reached += reached;
+        self.state.waits.blocked += u64::from(blocked);
+        blocked
     }
 
     /// Keeps the empty lists of an operation with several waits or signals for the next one.

@@ -13,7 +13,7 @@
 //! # Who may call the program
 //!
 //! A program may hold a lock while it submits, and take the same lock in a callback. Therefore a thread that
-//! submits, cancels or waits runs no callback (rule S8): [`is_submitting`] is true on such a thread, and callbacks
+//! submits or waits runs no callback (rule S8): [`is_submitting`] is true on such a thread, and callbacks
 //! that become due there are [deferred](crate::Backend::defer).
 
 use super::host_wait::CallbackRecord;
@@ -74,8 +74,8 @@ pub(crate) struct DeferredWork {
     pub(super) drains: VecDeque<Arc<TimelineState>>,
     /// Callbacks that are due.
     pub(super) callbacks: VecDeque<(Arc<CallbackRecord>, Release)>,
-    /// Lost devices, and why.
-    pub(super) losses: Vec<(usize, Failure)>,
+    /// Why the device is lost, if that is news.
+    pub(super) loss: Option<Failure>,
     /// `released` has callbacks, or the rest of a timeline in `drains` may have some.
     pub(super) may_call_back: bool,
     /// Queues that are not idle before those callbacks have run.
@@ -95,16 +95,15 @@ impl DeferredWork {
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        // One comparison is cheaper than ten.
+        // One comparison is cheaper than seven.
         let left = self.released.len()
             | self.queues.len()
             | self.promises_due.len()
             | self.drains.len()
             | self.callbacks.len()
-            | self.losses.len()
             | self.calling_queues.len()
             | self.callbacks_elsewhere.len();
-        left == 0 && self.yielding_queue.is_none() && !self.runs_late
+        left == 0 && self.yielding_queue.is_none() && self.loss.is_none() && !self.runs_late
     }
 
     /// True if a burst has left too much memory to keep.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Device loss: the first cause wins, and every operation of the device fails with it.
+//! Device loss: the first cause wins, and every operation fails with it.
 //!
 //! A lost device reports everything by being lost: the sweep of its queues retires what it had.
 
@@ -11,11 +11,11 @@ use crate::backend::Backend;
 use crate::failure::Failure;
 
 impl<B: Backend> QueueGuard<'_, B> {
-    /// Loses the queue's device. The device's other queues follow through the deferred work.
+    /// Loses the device. The other queues follow through the deferred work.
     pub(super) fn lose_device(&mut self, failure: Failure) {
         let cause = self.device.record_loss(failure);
         self.mark_lost(&cause);
-        self.deferred.losses.push((self.queue.id.device(), cause));
+        self.deferred.loss = Some(cause);
     }
 
     /// Marks the queue as one of a lost device.
@@ -29,12 +29,11 @@ impl<B: Backend> QueueGuard<'_, B> {
 }
 
 impl<B: Backend> Shared<B> {
-    /// The device is lost: its operations fail with this failure, and so do later ones.
-    pub(super) fn spread_loss(&self, device: usize, failure: Failure, deferred: &mut DeferredWork) {
-        let spec = self.known_device(device);
+    /// The device is lost: all operations fail with this failure, and so do later ones.
+    pub(super) fn spread_loss(&self, failure: Failure, deferred: &mut DeferredWork) {
         // The first cause counts.
-        let failure = spec.record_loss(failure);
-        for index in spec.first_queue..spec.first_queue + spec.queues {
+        let failure = self.device.record_loss(failure);
+        for index in self.indices() {
             QueueGuard::lock(self, index, deferred).mark_lost(&failure);
             deferred.visit_queue(index);
         }

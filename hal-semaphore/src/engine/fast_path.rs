@@ -17,7 +17,7 @@ use super::queue::Op;
 use super::queue::{InFlight, OpState, QueueGuard};
 use super::route::OrderedWaits;
 use super::timeline_state::Promise;
-use crate::backend::{Backend, Batch, BatchItem, Submitted, Transition, WaitClass};
+use crate::backend::{Backend, Batch, BatchItem, Submitted};
 use crate::slab::Key;
 
 impl<B: Backend> QueueGuard<'_, B> {
@@ -31,7 +31,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             && !state.window.is_full()
             && self.may_start()
             && state.effects.is_empty()
-            && !self.records_events()
+            && !self.device.records_events()
     }
 
     /// Gives an operation its epoch and puts it in flight.
@@ -42,13 +42,10 @@ impl<B: Backend> QueueGuard<'_, B> {
         let state = &mut *self.state;
         let op = state.ops.live_mut(key);
         (op.state, op.epoch) = (OpState::Submitted, epoch);
-        state.stats.same_queue += op.waits.len() as u64;
+        state.waits.same_queue += op.waits.len() as u64;
         let mut ordered = OrderedWaits::new();
         self.shared.promise_each(&op.signals, promise, &mut ordered, self.deferred);
-        self.note_queued(key, epoch, &ordered);
-        if B::OBSERVES {
-            self.observe_own_waits(key);
-        }
+        self.note_queued(epoch, &ordered);
         let entry =
             InFlight { op: key, epoch, on_device: true, native_epoch: epoch, event: None, failure: None };
         self.state.in_flight.push_back(entry);
@@ -60,35 +57,18 @@ impl<B: Backend> QueueGuard<'_, B> {
         Promise { value: 0, queue: self.index, epoch, native_epoch: epoch, event: None }
     }
 
-    /// Observes the waits of an operation, which queue order satisfies, when it goes to its device.
-    fn observe_own_waits(&mut self, key: Key) {
-        let ticket = self.ticket(key);
-        let state = &mut *self.state;
-        let waits = &state.ops.live(key).waits;
-        let dependencies = waits.iter().filter_map(|wait| Some((wait, wait.dependency()?)));
-        state.effects.transitions.extend(dependencies.map(|(wait, dependency)| {
-            let class = WaitClass::SameQueue { producer: self.queue.point(dependency.epoch) };
-            Transition::Wait { ticket, timeline: Some(wait.timeline.key()), value: wait.value, class }
-        }));
-    }
-
     /// Hands the operation that was [put in flight](QueueGuard::enqueue_in_flight) to its device.
     #[inline(always)]
     pub(super) fn hand_over(mut self, item: &mut BatchItem<B>) -> Self {
         let (key, epoch) = (item.op, item.epoch);
-        let reports = self.device.reports(self.shared.queues());
+        let reports = self.shared.reports();
         let last_native = std::mem::replace(&mut self.state.last_native, epoch);
         self.state.submitting = true;
         self.state.offered = epoch;
-        self.state.stats.batches += 1;
         self.take_credits(1);
-        let transitions = B::OBSERVES.then(|| std::mem::take(&mut self.state.effects.transitions));
         let id = self.queue.id;
         let refusal;
         (self, refusal) = self.unlocked(|shared, _| {
-            if let Some(transitions) = transitions {
-                shared.observe_each(transitions);
-            }
             let mut batch = Batch { items: std::slice::from_mut(item), waits: &[] };
             let answer = shared.foreign_counted(|| shared.backend.submit(id, &mut batch));
             answer.unwrap_or_else(Submitted::lost).unless_all_of(1)

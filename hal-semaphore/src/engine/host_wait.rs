@@ -7,7 +7,7 @@ use super::deferred_work::EngineCall;
 use super::timeline_state::{Target, TimelineState};
 use super::wait_lists::ListOwner;
 use super::{POLL_INTERVAL, Shared, WaitMode};
-use crate::backend::Backend;
+use crate::backend::{Backend, Completion};
 use crate::clock::{Clock, Time};
 use crate::engine_events::Callback;
 use crate::error::WaitError;
@@ -207,18 +207,19 @@ impl<B: Backend> Shared<B> {
         registered
     }
 
-    /// Polls devices for a waiting thread, and runs what they report and what calls around this one have
+    /// Polls the device for a waiting thread, and runs what it reports and what calls around this one have
     /// deferred, however deep the call: it may be what the thread waits for.
     pub(super) fn poll_and_flush(&self, call: &mut EngineCall<'_>) {
-        self.poll_devices();
+        self.poll_device();
         call.flush();
     }
 
-    /// Sleeps until `wakeup` is raised or the time is up, and polls devices meanwhile.
+    /// Sleeps until `wakeup` is raised or the time is up, and polls the device meanwhile.
     fn sleep(&self, wakeup: &Wakeup, call: &mut EngineCall<'_>, clock: &dyn Clock, until: Option<Time>) {
         let mut interval = POLL_INTERVAL;
+        let polls = self.device.completion == Completion::Poll;
         while !wakeup.is_raised() {
-            if self.polled {
+            if polls {
                 let before = self.progress.load(Ordering::Relaxed);
                 self.poll_and_flush(call);
                 if wakeup.is_raised() {
@@ -237,7 +238,7 @@ impl<B: Backend> Shared<B> {
             if until.is_some_and(|until| until <= now) {
                 break;
             }
-            let next = if self.polled {
+            let next = if polls {
                 interval = (interval * 2).min(POLL_INTERVAL * 32);
                 Some(until.map_or(now + interval, |until| until.min(now + interval)))
             } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The engine: pending queue actions over timelines, for any number of queues and devices.
+//! The engine: pending queue actions over timelines, for the queues of one device.
 //!
 //! # Owners
 //!
@@ -15,7 +15,7 @@
 //! |---|---|---|
 //! | 1 | a queue's, [`QueueGuard`](queue::QueueGuard) | the operations of one queue |
 //! | 2 | a timeline's, `TimelineInner` | failure, waits and promises of one timeline |
-//! | 3 | pools, frontier histories, the [outbox], a device's loss and full queues | what their names say |
+//! | 3 | pools, frontier histories, the [outbox], the device's loss and full queues | what their names say |
 //!
 //! A thread holds at most one lock of each rank, and takes them in the order of the ranks. Under a lock of rank
 //! 3 it takes no other lock. Work for another queue or another timeline goes to the thread's [`DeferredWork`],
@@ -72,12 +72,12 @@ pub(crate) use host_wait::CallbackRecord;
 pub(crate) use timeline_state::{Target, TimelineState};
 pub(crate) use wait_lists::ListOwner;
 
-use crate::backend::{Backend, Completer, Completion, DeviceSpec, NativeWaits, WaitClass};
+use crate::backend::{Backend, Completer, Completion, DeviceSpec, NativeWaits};
 use crate::clock::{Clock, Time};
 use crate::engine_events::{EngineEvents, KeepAlive};
 use crate::error::{EngineError, SubmitError, Unfinished, WaitError};
 use crate::failure::Failure;
-use crate::ids::{Affinity, MAX_VALUE, QueueId, Ticket, TimelineKey};
+use crate::ids::{Affinity, MAX_VALUE, QueueId, TimelineKey};
 use crate::notification::{NotificationPool, Wakeup};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeline::{Registration, TimelineValues};
@@ -124,42 +124,6 @@ pub enum Action<W> {
     Cleanup(W),
 }
 
-/// How many waits of an operation were of each class when it was submitted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WaitCounts {
-    /// The value was reached.
-    pub reached: u32,
-    /// Satisfied by queue order, or by an earlier native wait of the queue.
-    pub ordered: u32,
-    /// The device waits.
-    pub native: u32,
-    /// Blocked on the host.
-    pub blocked: u32,
-}
-
-impl WaitCounts {
-    fn count(&mut self, class: WaitClass) {
-        // One field each, so that the compiler can keep the counts in registers.
-        match class {
-            WaitClass::Reached => self.reached += 1,
-            WaitClass::SameQueue { .. } | WaitClass::Dominated { .. } => self.ordered += 1,
-            WaitClass::Native { .. } | WaitClass::Peer { .. } => self.native += 1,
-            WaitClass::Blocked => self.blocked += 1,
-        }
-    }
-}
-
-/// The queue that took an operation, and the classes of its waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// Names the operation until it has ended.
-    pub ticket: Ticket,
-    /// The chosen queue.
-    pub queue: QueueId,
-    /// The classes of its waits.
-    pub waits: WaitCounts,
-}
-
 /// A refused submission, with its action.
 pub struct Refused<W> {
     /// Why it was refused.
@@ -191,23 +155,12 @@ pub enum WaitMode {
     Any,
 }
 
-/// The result of a cancellation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cancel {
-    /// The operation will not run. Its signals fail as cancelled.
-    Cancelled,
-    /// The operation is on its device or on the host, and ends by itself.
-    TooLate,
-    /// It has ended.
-    Ended,
-}
-
-/// How many objects of the engine are in use right now.
+/// How many objects of an engine are in use, and what its waits have cost since it was made: for tests and people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Occupancy {
+pub struct Counts {
     /// Operations that have not ended.
     pub operations: usize,
-    /// Those that are on a device.
+    /// Those that are on the device.
     pub in_flight: usize,
     /// Those that run on the host.
     pub running: usize,
@@ -221,77 +174,28 @@ pub struct Occupancy {
     pub host_waits: usize,
     /// Callbacks that wait for their timeline.
     pub callbacks: usize,
-}
-
-/// Counts since the engine was made. They only grow. The class of a wait is counted when its operation is
-/// handed to the device, and again if the device was full and gets the operation a second time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Operations accepted.
-    pub submitted: u64,
-    /// Operations that succeeded.
-    pub succeeded: u64,
-    /// Operations that failed.
-    pub failed: u64,
     /// Waits that were reached when their operation was submitted.
     pub reached: u64,
-    /// Waits that queue order satisfied.
+    /// Waits that queue order satisfied. This and the next two are counted when their operation is handed to the
+    /// device, and again if the device was full and gets it a second time.
     pub same_queue: u64,
     /// Waits that an earlier native wait of the queue satisfied.
     pub dominated: u64,
-    /// Waits of a device for its own queues.
+    /// Waits of one queue for another by the device.
     pub native: u64,
-    /// Waits of a device for a point of another device.
-    pub peer: u64,
     /// Waits that blocked their operation on the host for a while.
     pub blocked: u64,
-    /// Barriers that ended without their device.
-    pub host_barriers: u64,
-    /// Batches handed to the backend.
-    pub batches: u64,
     /// Panics of foreign code that were caught.
     pub panics: u64,
 }
 
-impl Stats {
-    fn add(&mut self, other: &Stats) {
-        let Stats {
-            submitted,
-            succeeded,
-            failed,
-            reached,
-            same_queue,
-            dominated,
-            native,
-            peer,
-            blocked,
-            host_barriers,
-            batches,
-            // The engine counts them itself.
-            panics: _,
-        } = other;
-        self.submitted += submitted;
-        self.succeeded += succeeded;
-        self.failed += failed;
-        self.reached += reached;
-        self.same_queue += same_queue;
-        self.dominated += dominated;
-        self.native += native;
-        self.peer += peer;
-        self.blocked += blocked;
-        self.host_barriers += host_barriers;
-        self.batches += batches;
-    }
-}
-
-/// One device.
+/// The engine's device.
 struct Device {
-    first_queue: u32,
-    queues: u32,
     native_waits: NativeWaits,
     completion: Completion,
-    /// The other devices whose points this device can wait for natively, sorted.
-    peers: Box<[usize]>,
+    /// One queue can wait natively for another: the listeners of a queue's timelines are notified, and events are
+    /// recorded.
+    awaitable: bool,
     /// True if `lost` holds anything.
     is_lost: AtomicU64,
     lost: Mutex<Option<Failure>>,
@@ -308,20 +212,12 @@ struct Device {
 }
 
 impl Device {
-    fn new(number: usize, first_queue: u32, specs: &[DeviceSpec]) -> Self {
-        let spec = specs.get(number).cloned();
-        let spec = spec.unwrap_or_else(|| unreachable!("devices are made from their own list"));
-        let same_means =
-            |peer: usize| specs.get(peer).is_some_and(|peer| peer.native_waits == spec.native_waits);
-        let mut peers: Vec<usize> =
-            spec.peers.iter().copied().filter(|&peer| peer != number && same_means(peer)).collect();
-        peers.sort_unstable();
+    fn new(spec: DeviceSpec) -> Self {
+        let DeviceSpec { queues, native_waits, completion } = spec;
         Self {
-            first_queue,
-            queues: queue_number(spec.queues),
-            native_waits: spec.native_waits,
-            completion: spec.completion,
-            peers: if spec.native_waits == NativeWaits::None { Box::default() } else { peers.into() },
+            native_waits,
+            completion,
+            awaitable: queues > 1 && native_waits != NativeWaits::None,
             is_lost: AtomicU64::new(0),
             lost: Mutex::new(None),
             out_of_events: AtomicU64::new(0),
@@ -332,15 +228,10 @@ impl Device {
         }
     }
 
-    /// True if queues of this device, whose number is `own`, can wait natively for queues of `producer`.
-    fn reaches(&self, own: usize, producer: usize) -> bool {
-        self.native_waits != NativeWaits::None
-            && (own == producer || self.peers.binary_search(&producer).is_ok())
-    }
-
-    fn own_queues<'a, B: Backend>(&self, queues: &'a [Queue<B>]) -> &'a [Queue<B>] {
-        let first = self.first_queue as usize;
-        queues.get(first..first + self.queues as usize).unwrap_or(&[])
+    /// True if its operations record events, by which other queues wait for them.
+    #[inline]
+    fn records_events(&self) -> bool {
+        self.awaitable && self.native_waits == NativeWaits::Events
     }
 
     /// Why the device is lost, if it is.
@@ -409,7 +300,7 @@ impl Device {
 #[derive(Default)]
 struct IdleWaiters {
     waiting: Vec<Wakeup>,
-    /// They keep a closing engine alive until its devices have reported everything.
+    /// They keep a closing engine alive until its device has reported everything.
     keep_alives: Vec<Arc<dyn KeepAlive>>,
 }
 
@@ -421,9 +312,7 @@ pub(crate) struct Shared<B: Backend> {
     backend: B,
     this: Weak<Shared<B>>,
     queues: Box<[Queue<B>]>,
-    devices: Box<[Device]>,
-    /// Some device reports by polling.
-    polled: bool,
+    device: Device,
     closing: AtomicU64,
     idle_waiters: Mutex<IdleWaiters>,
     notifications: Mutex<NotificationPool>,
@@ -444,8 +333,8 @@ pub(crate) struct Shared<B: Backend> {
     progress: AtomicU64,
 }
 
-/// A handle on an engine. Clones are handles on the same engine. Dropping the last one cancels the operations
-/// that have not started and asks the devices to stop; [`shut_down`](Engine::shut_down) does that within a time
+/// A handle on an engine. Clones are handles on the same engine. Dropping the last one ends the operations
+/// that have not started and asks the device to stop; [`shut_down`](Engine::shut_down) does that within a time
 /// limit.
 pub struct Engine<B: Backend> {
     handle: Arc<Handle<B>>,
@@ -483,24 +372,23 @@ impl<B: Backend> Clone for Engine<B> {
 
 impl<B: Backend> fmt::Debug for Engine<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("occupancy", &self.occupancy()).finish_non_exhaustive()
+        f.debug_struct("Engine").field("counts", &self.counts()).finish_non_exhaustive()
     }
 }
 
 static ENGINES: AtomicU32 = AtomicU32::new(1);
 
 impl<B: Backend> Engine<B> {
-    /// Makes an engine for the devices of `backend`.
+    /// Makes an engine for the device of `backend`.
     pub fn new(backend: B) -> Result<Self, EngineError> {
-        let specs = backend.devices();
-        validate(&specs)?;
+        let spec = backend.device();
+        validate(spec)?;
         let shared = Arc::new_cyclic(|this: &Weak<Shared<B>>| Shared {
             id: ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             backend,
             this: this.clone(),
-            queues: make_queues(&specs),
-            devices: make_devices(&specs),
-            polled: specs.iter().any(|spec| spec.completion == Completion::Poll),
+            queues: (0..).take(spec.queues).map(|index| Queue::new(QueueId { index })).collect(),
+            device: Device::new(spec),
             closing: AtomicU64::new(0),
             idle_waiters: Mutex::new(IdleWaiters::default()),
             notifications: Mutex::new(NotificationPool::default()),
@@ -539,11 +427,6 @@ impl<B: Backend> Engine<B> {
         &self.handle.shared
     }
 
-    #[cfg(feature = "reactor")]
-    pub(crate) fn share(&self) -> Arc<Shared<B>> {
-        self.handle.shared.clone()
-    }
-
     /// The backend.
     pub fn backend(&self) -> &B {
         &self.shared().backend
@@ -563,17 +446,16 @@ impl<B: Backend> Engine<B> {
     #[inline(always)]
     pub fn submit<W, S>(
         &self,
-        device: usize,
         affinity: Affinity,
         waits: &W,
         signals: &S,
         action: Action<B::Work>,
-    ) -> Result<Placement, Refused<B::Work>>
+    ) -> Result<(), Refused<B::Work>>
     where
         W: TimelineValues<B::Timeline> + ?Sized,
         S: TimelineValues<B::Timeline> + ?Sized,
     {
-        self.shared().submit(device, affinity, waits, signals, action)
+        self.shared().submit(affinity, waits, signals, action)
     }
 
     /// Sleeps until all or any of `points` are reached, a needed one fails, or the time is `until`. Returns the
@@ -591,15 +473,10 @@ impl<B: Backend> Engine<B> {
         self.shared().wait(mode, points, clock, until)
     }
 
-    /// Cancels an operation that has not started.
-    pub fn cancel(&self, ticket: Ticket) -> Cancel {
-        self.shared().cancel(ticket)
-    }
-
-    /// Polls the devices that do not report by themselves.
+    /// Polls the device, if it does not report by itself.
     pub fn poll(&self) {
         let shared = self.shared();
-        shared.poll_devices();
+        shared.poll_device();
         let mut call = EngineCall::submitting(shared);
         if call.is_nested() {
             // A nested call leaves its work to the calls around it, which may wait for this one.
@@ -607,7 +484,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Takes no more work, cancels operations that have not started, and waits for the others: until `grace`
+    /// Takes no more work, ends operations that have not started, and waits for the others: until `grace`
     /// without interference, then, after [`Backend::abort`], until `limit`. The signals of operations that have
     /// not ended by then fail; their resources stay until they end. Both are moments of `clock`, not durations.
     ///
@@ -618,50 +495,44 @@ impl<B: Backend> Engine<B> {
         self.shared().shut_down(clock, grace, limit)
     }
 
-    /// The queue with this number on a device.
-    pub fn queue(&self, device: usize, ordinal: usize) -> Option<QueueId> {
-        let shared = self.shared();
-        let queues = shared.devices.get(device)?.own_queues(&shared.queues);
-        queues.get(ordinal).map(|queue| queue.id)
+    /// The queue with this number.
+    pub fn queue(&self, index: usize) -> Option<QueueId> {
+        self.shared().queues.get(index).map(|queue| queue.id)
     }
 
-    /// Counts of what the engine has done since it was made.
-    pub fn stats(&self) -> Stats {
-        let shared = self.shared();
-        let mut stats = Stats { panics: shared.panics.load(Ordering::Relaxed), ..Stats::default() };
-        for queue in &shared.queues {
-            stats.add(&queue.lock().stats);
-        }
-        stats
-    }
-
-    /// How many objects of the engine are in use now.
-    pub fn occupancy(&self) -> Occupancy {
+    /// How many objects are in use, and what waits have cost.
+    pub fn counts(&self) -> Counts {
         let shared = self.shared();
         let count =
             |counter: &AtomicU64| usize::try_from(counter.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
-        let mut occupancy = Occupancy {
+        let mut counts = Counts {
             timelines: count(&shared.timelines),
             host_waits: count(&shared.host_waits),
             callbacks: count(&shared.callbacks),
-            ..Occupancy::default()
+            panics: shared.panics.load(Ordering::Relaxed),
+            ..Counts::default()
         };
         for queue in &shared.queues {
             let state = queue.lock();
-            occupancy.operations += state.ops.len();
-            occupancy.in_flight += state.in_flight.len();
-            occupancy.running += state.running;
+            counts.operations += state.ops.len();
+            counts.in_flight += state.in_flight.len();
+            counts.running += state.running;
+            counts.reached += state.waits.reached;
+            counts.same_queue += state.waits.same_queue;
+            counts.dominated += state.waits.dominated;
+            counts.native += state.waits.native;
+            counts.blocked += state.waits.blocked;
             drop(state);
             let (events, idle) = queue.events.lock().count();
-            occupancy.events += events;
-            occupancy.idle_events += idle;
+            counts.events += events;
+            counts.idle_events += idle;
         }
-        occupancy
+        counts
     }
 
-    /// Why a device is lost, if it is.
-    pub fn lost(&self, device: usize) -> Option<Failure> {
-        self.shared().devices.get(device)?.lost()
+    /// Why the device is lost, if it is.
+    pub fn lost(&self) -> Option<Failure> {
+        self.shared().device.lost()
     }
 
     /// Releases memory that a burst has left behind.
@@ -680,64 +551,12 @@ impl<B: Backend> Engine<B> {
     }
 }
 
-fn validate(specs: &[DeviceSpec]) -> Result<(), EngineError> {
-    let devices = specs.len();
-    if devices == 0 {
-        return Err(EngineError::NoDevices);
+fn validate(spec: DeviceSpec) -> Result<(), EngineError> {
+    match spec.queues {
+        0 => Err(EngineError::NoQueues),
+        1..=64 => Ok(()),
+        queues => Err(EngineError::TooManyQueues { queues }),
     }
-    if u16::try_from(devices - 1).is_err() {
-        return Err(EngineError::TooManyDevices { devices });
-    }
-    for (device, spec) in specs.iter().enumerate() {
-        match spec.queues {
-            0 => return Err(EngineError::NoQueues { device }),
-            1..=64 => {}
-            queues => return Err(EngineError::TooManyQueues { device, queues }),
-        }
-        if let Some(&peer) = spec.peers.iter().find(|&&peer| peer >= devices) {
-            return Err(EngineError::UnknownPeer { device, peer, devices });
-        }
-    }
-    Ok(())
-}
-
-/// Converts a count of queues, or the number of one.
-fn queue_number(number: usize) -> u32 {
-    u32::try_from(number)
-        .unwrap_or_else(|_| unreachable!("`validate` refuses more than 2¹⁶ devices of 64 queues"))
-}
-
-fn make_devices(specs: &[DeviceSpec]) -> Box<[Device]> {
-    let mut first_queue = 0;
-    (0..specs.len())
-        .map(|number| {
-            let device = Device::new(number, first_queue, specs);
-            first_queue += device.queues;
-            device
-        })
-        .collect()
-}
-
-fn make_queues<B: Backend>(specs: &[DeviceSpec]) -> Box<[Queue<B>]> {
-    let devices = make_devices(specs);
-    // Devices for whose queues another device can wait.
-    let mut waited_for = vec![false; specs.len()];
-    for device in &devices {
-        for &peer in &device.peers {
-            if let Some(waited_for) = waited_for.get_mut(peer) {
-                *waited_for = true;
-            }
-        }
-    }
-    let mut queues = Vec::new();
-    for ((number, device), waited_for) in (0u16..).zip(&devices).zip(waited_for) {
-        let awaitable = waited_for || (device.queues > 1 && device.native_waits != NativeWaits::None);
-        for ordinal in (0u16..).take(device.queues as usize) {
-            let index = queue_number(queues.len());
-            queues.push(Queue::new(QueueId { index, device: number, ordinal }, awaitable));
-        }
-    }
-    queues.into()
 }
 
 impl<B: Backend> Shared<B> {
@@ -749,26 +568,21 @@ impl<B: Backend> Shared<B> {
         &self.queues[index as usize]
     }
 
-    fn queues(&self) -> &[Queue<B>] {
-        &self.queues
-    }
-
     fn indices(&self) -> Range<u32> {
-        0..queue_number(self.queues.len())
+        0..self.queues.last().map_or(0, |last| last.id.index + 1)
     }
 
-    fn device_of(&self, queue: u32) -> &Device {
-        self.device(self.queue(queue))
+    /// The count of the device's reports, once they are counted.
+    fn reports(&self) -> Option<u64> {
+        self.device.counts_reports().then(|| {
+            self.queues.iter().map(|queue| queue.reports.load(Ordering::Acquire)).sum::<u64>()
+                + self.device.unblocks.load(Ordering::Acquire)
+        })
     }
 
-    fn device(&self, queue: &Queue<B>) -> &Device {
-        self.known_device(queue.id.device())
-    }
-
-    /// A device of a request that was validated, or of a queue.
-    fn known_device(&self, device: usize) -> &Device {
-        #[expect(clippy::indexing_slicing, reason = "requests name a device that exists, and devices stay")]
-        &self.devices[device]
+    /// Operations that the backend has and has not reported.
+    fn outstanding(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.taken.load(Ordering::Acquire)).sum()
     }
 
     fn is_closing(&self) -> bool {
@@ -816,7 +630,7 @@ mod tests {
     /// another thread makes a timeline. A weak reference of the list of large timelines counts as well.
     #[test]
     fn spare_state_with_another_owner_is_not_reused() {
-        let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+        let engine = Engine::new(SoftBackend::new(device(1))).unwrap();
         let shared = engine.shared();
         let timeline_state = shared.new_timeline_state(3);
         for is_owned in [true, false] {
@@ -832,21 +646,5 @@ mod tests {
         let last = shared.new_timeline_state(9);
         assert_eq!(last.value(), 9);
         assert!(shared.spare_timelines.lock().is_empty());
-    }
-
-    #[test]
-    fn devices_are_limited_in_number_and_their_peers_have_to_exist() {
-        let spec = |peers| DeviceSpec {
-            queues: 1,
-            native_waits: NativeWaits::None,
-            peers,
-            completion: Completion::Callback,
-        };
-        let many = |devices| validate(&vec![spec(Vec::new()); devices]);
-        assert_eq!(many(65_536), Ok(()));
-        assert_eq!(many(65_537), Err(EngineError::TooManyDevices { devices: 65_537 }));
-        let with_peer = |peer| validate(&[spec(vec![peer]), spec(Vec::new())]);
-        assert_eq!(with_peer(1), Ok(()));
-        assert_eq!(with_peer(2), Err(EngineError::UnknownPeer { device: 0, peer: 2, devices: 2 }));
     }
 }

@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn lane_is_removed_with_its_last_delivery() -> Result<(), EngineError> {
-        let engine = Engine::new(SoftBackend::new(vec![device(1)]))?;
+        let engine = Engine::new(SoftBackend::new(device(1)))?;
         let outbox = Outbox::<SoftBackend>::default();
         let post = || {
             let timeline = Semaphore::new(&engine, 0).expect("0 is a value");

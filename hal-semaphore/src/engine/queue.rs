@@ -17,7 +17,7 @@
 //!              ├─► Running ─► Pending       │
 //!              │     Early actions: done, and a barrier from here on; or not done, and a Host action
 //!              ├────────────────────────────┴──────────────────────────────► ended
-//!              │     a wait failed · cancelled · device lost · shut down (a Cleanup by way of Running)
+//!              │     a wait failed · device lost · shut down (a Cleanup by way of Running)
 //!              └───────────────────────────────────────────────────────────► ended
 //!                    barriers: all waits reached
 //! ```
@@ -50,11 +50,11 @@ use super::deferred_work::{DeferredWork, Dependency, is_nested, is_submitting};
 use super::flow_window::FlowWindow;
 use super::outbox::PendingDeliveries;
 use super::timeline_state::TimelineState;
-use super::{Device, Shared, Stats};
-use crate::backend::{Backend, BatchItem, Ended, NativeWait, Transition};
+use super::{Counts, Device, Shared};
+use crate::backend::{Backend, BatchItem, Ended, NativeWait};
 use crate::engine_events::KeepAlive;
 use crate::failure::Failure;
-use crate::ids::{Point, QueueId, Ticket};
+use crate::ids::{Point, QueueId};
 use crate::native_event::{EventIndex, EventPool};
 use crate::slab::{Key, Slab};
 use crate::sync::{AtomicU64, FairMutex, Guard, Mutex, Ordering};
@@ -254,7 +254,6 @@ pub(super) struct Effects<B: Backend> {
     /// them.
     pub(super) foreign_timelines: Vec<usize>,
     pub(super) pending_deliveries: Option<Arc<PendingDeliveries<B>>>,
-    pub(super) transitions: Vec<Transition>,
     pub(super) subscriptions: Vec<(B::Timeline, u64, Arc<TimelineState>)>,
     /// Host operations to run, and failed ones to clean up.
     pub(super) runs: Vec<(Key, B::Work, Option<Failure>)>,
@@ -285,7 +284,6 @@ impl<B: Backend> Default for Effects<B> {
             publications: Vec::new(),
             foreign_timelines: Vec::new(),
             pending_deliveries: None,
-            transitions: Vec::new(),
             subscriptions: Vec::new(),
             runs: Vec::new(),
             early: Vec::new(),
@@ -340,11 +338,10 @@ impl<B: Backend> Effects<B> {
 
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
-        // One comparison is cheaper than eight.
+        // One comparison is cheaper than seven.
         let left = self.publications.len()
             | self.foreign_timelines.len()
             | self.reclaims.len()
-            | self.transitions.len()
             | self.subscriptions.len()
             | self.runs.len()
             | self.early.len()
@@ -445,7 +442,8 @@ pub(super) struct QueueState<B: Backend> {
     /// `None` while a thread submits a batch.
     pub(super) scratch: Option<Box<Scratch<B>>>,
     pub(super) spare: SpareMemory<B>,
-    pub(super) stats: Stats,
+    /// What the waits of its operations have cost; the other counts are not used.
+    pub(super) waits: Counts,
 }
 
 impl<B: Backend> QueueState<B> {
@@ -475,7 +473,7 @@ impl<B: Backend> QueueState<B> {
             effects: Box::default(),
             scratch: None,
             spare: SpareMemory::default(),
-            stats: Stats::default(),
+            waits: Counts::default(),
         }
     }
 
@@ -509,12 +507,9 @@ impl<B: Backend> QueueState<B> {
     }
 }
 
-/// The latest epochs of some queues. Forgetting one costs a needless native wait and no more.
+/// The latest epochs of some queues.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Frontier(SmallVec<[(u32, u64); 4]>);
-
-/// How many queues a frontier remembers.
-const FRONTIER_LENGTH: usize = 64;
 
 impl Frontier {
     pub(super) fn get(&self, queue: u32) -> u64 {
@@ -526,19 +521,12 @@ impl Frontier {
     }
 
     /// Returns whether the epoch was news.
-    pub(super) fn raise(&mut self, queue: u32, epoch: u64, retired: impl Fn(u32) -> u64) -> bool {
+    pub(super) fn raise(&mut self, queue: u32, epoch: u64) -> bool {
         match self.0.binary_search_by_key(&queue, |&(queue, _)| queue) {
             Ok(at) => match self.0.get_mut(at) {
                 Some((_, known)) if *known < epoch => *known = epoch,
                 _ => return false,
             },
-            Err(_) if self.0.len() >= FRONTIER_LENGTH => {
-                self.0.retain(|&mut (queue, epoch)| retired(queue) < epoch);
-                if self.0.len() >= FRONTIER_LENGTH {
-                    return false;
-                }
-                return self.raise(queue, epoch, retired);
-            }
             Err(at) => self.0.insert(at, (queue, epoch)),
         }
         true
@@ -549,7 +537,7 @@ impl Frontier {
 #[derive(Debug, Default)]
 pub(super) struct History(VecDeque<(u64, u32, u64)>);
 
-/// How many of them are remembered.
+/// How many of them are remembered. Forgetting one costs a needless native wait and no more.
 const HISTORY_LENGTH: usize = 16;
 
 impl History {
@@ -570,17 +558,12 @@ impl History {
 #[repr(align(128))]
 pub(super) struct Queue<B: Backend> {
     pub(super) id: QueueId,
-    /// Another queue can wait for this one natively: its timelines' listeners are notified and events are
-    /// recorded.
-    pub(super) awaitable: bool,
     /// Threads that wait for the lock and will work for the queue.
     waiting_threads: AtomicU64,
     /// Those of them that do not submit.
     waiting_completers: AtomicU64,
     /// A copy for threads without the lock.
     pub(super) submitted: AtomicU64,
-    /// The last epoch that has retired in order. The sweep of a lost device does not move it.
-    pub(super) retired: AtomicU64,
     /// Operations that have not ended.
     pub(super) load: AtomicU64,
     /// Operations that the backend has and has not reported.
@@ -596,14 +579,12 @@ pub(super) struct Queue<B: Backend> {
 }
 
 impl<B: Backend> Queue<B> {
-    pub(super) fn new(id: QueueId, awaitable: bool) -> Self {
+    pub(super) fn new(id: QueueId) -> Self {
         Self {
             id,
-            awaitable,
             waiting_threads: AtomicU64::new(0),
             waiting_completers: AtomicU64::new(0),
             submitted: AtomicU64::new(0),
-            retired: AtomicU64::new(0),
             load: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             reports: AtomicU64::new(0),
@@ -666,7 +647,7 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
     #[inline]
     pub(super) fn lock(shared: &'a Shared<B>, index: u32, deferred: &'a mut DeferredWork) -> Self {
         let queue = shared.queue(index);
-        Self { shared, index, queue, device: shared.device(queue), state: queue.lock_for_work(), deferred }
+        Self { shared, index, queue, device: &shared.device, state: queue.lock_for_work(), deferred }
     }
 
     /// True if another thread will work for the queue next, so that this one can leave. A thread that submits
@@ -699,10 +680,6 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
         self.queue.state.unlock(self.state);
     }
 
-    pub(super) fn ticket(&self, key: Key) -> Ticket {
-        Ticket { engine: self.shared.id, queue: self.index, key }
-    }
-
     /// The operation, unless it has ended.
     pub(super) fn op(&mut self, key: Key) -> Option<&mut Op<B>> {
         self.state.ops.get_mut(key)
@@ -718,32 +695,15 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
 mod tests {
     use super::*;
 
-    /// No queue has retired anything.
-    fn none(_queue: u32) -> u64 {
-        0
-    }
-
     #[test]
     fn frontier_has_the_latest_epoch_of_each_queue() {
         let mut known = Frontier::default();
         for (queue, epoch, is_news) in
             [(7, 5, true), (7, 3, false), (7, 5, false), (2, 1, true), (7, 6, true)]
         {
-            assert_eq!(known.raise(queue, epoch, none), is_news, "{queue}@{epoch}");
+            assert_eq!(known.raise(queue, epoch), is_news, "{queue}@{epoch}");
         }
         assert_eq!([2, 7, 8].map(|queue| known.get(queue)), [1, 6, 0]);
-    }
-
-    #[test]
-    fn full_frontier_forgets_what_has_retired_and_nothing_else() {
-        let queues = u32::try_from(FRONTIER_LENGTH).unwrap_or_default();
-        let mut known = Frontier::default();
-        assert!((0..queues).all(|queue| known.raise(queue, 4, none)));
-        assert!(!known.raise(queues, 9, none), "there is no place for it");
-        assert!(known.raise(0, 5, none), "there is for what is known already");
-        let retired = |queue| if queue == 1 { 4 } else { 3 };
-        assert!(known.raise(queues, 9, retired));
-        assert_eq!([0, 1, 2, queues].map(|queue| known.get(queue)), [5, 0, 4, 9]);
     }
 
     #[test]

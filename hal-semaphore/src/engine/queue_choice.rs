@@ -11,26 +11,19 @@ use crate::timeline::{TimelineValues, iter};
 use std::sync::Arc;
 
 impl<B: Backend> Shared<B> {
-    /// Chooses a queue of the device: one whose order satisfies a wait, or else the one with the fewest
-    /// operations.
+    /// Chooses a queue: one whose order satisfies a wait, or else the one with the fewest operations.
     pub(super) fn choose_queue<W: TimelineValues<B::Timeline> + ?Sized>(
         &self,
-        device: usize,
         affinity: Affinity,
         waits: &W,
     ) -> u32 {
-        let spec = self.known_device(device);
-        let allowed = |queue: u32| {
-            queue
-                .checked_sub(spec.first_queue)
-                .is_some_and(|bit| bit < spec.queues && affinity.0 & (1 << bit) != 0)
-        };
-        if spec.queues == 1 {
-            return spec.first_queue;
+        if self.queues.len() == 1 {
+            return 0;
         }
         if affinity.0.is_power_of_two() {
-            return spec.first_queue + affinity.0.trailing_zeros();
+            return affinity.0.trailing_zeros();
         }
+        let allowed = |queue: u32| affinity.0 & (1 << queue) != 0;
         for (timeline, value) in iter(waits) {
             let may_be_promised = |timeline_state: &&Arc<TimelineState>| {
                 timeline_state.value() < value && timeline_state.may_be_promised(value)
@@ -43,9 +36,9 @@ impl<B: Backend> Shared<B> {
                 return queue;
             }
         }
-        (spec.first_queue..spec.first_queue + spec.queues)
+        self.indices()
             .filter(|&queue| allowed(queue))
             .min_by_key(|&queue| self.queue(queue).load.load(Ordering::Relaxed))
-            .unwrap_or(spec.first_queue)
+            .unwrap_or(0)
     }
 }

@@ -14,11 +14,11 @@
 use super::Shared;
 use super::outbox::{Delivery, PendingDeliveries};
 use super::queue::{
-    ActionKind, InFlight, OpState, Publication, QueueGuard, QueueState, SignalRecord, WaitRecord, WaitState,
+    InFlight, OpState, Publication, QueueGuard, QueueState, SignalRecord, WaitRecord, WaitState,
 };
 use super::timeline_state::{Target, WaitStatus};
 use super::wait_lists::ListOwner;
-use crate::backend::{Backend, Transition};
+use crate::backend::Backend;
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{Point, QueueId};
@@ -78,7 +78,7 @@ impl<B: Backend> Shared<B> {
     ) -> Option<Result<(), CompletionError>> {
         let mut state = self.queue(id.index).try_lock()?;
         let submitting = state.submitting && epoch > state.submitted;
-        if !submitting || self.device_of(id.index).counts_reports() {
+        if !submitting || self.device.counts_reports() {
             return None;
         }
         Some(state.record_report(id, epoch, failure.take()))
@@ -167,7 +167,6 @@ impl<B: Backend> QueueGuard<'_, B> {
         };
         self.release_credit(&entry);
         self.end(key, failure, Some(self.queue.point(epoch)));
-        self.queue.retired.store(epoch, Ordering::Release);
         true
     }
 
@@ -228,15 +227,6 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load.saturating_sub(1), Ordering::Relaxed);
-        match failure {
-            None => self.state.stats.succeeded += 1,
-            Some(_) => self.state.stats.failed += 1,
-        }
-        if B::OBSERVES {
-            let ticket = self.ticket(key);
-            let outcome = failure.clone().map_or(Ok(()), Err);
-            self.state.effects.transitions.push(Transition::Ended { ticket, point, outcome });
-        }
         let effects = &mut *self.state.effects;
         if op.work.is_some() || delivers || failure.is_some() || !effects.extend_last(point) {
             effects.push_ended(point, op.work.take(), failure, delivers);
@@ -353,14 +343,6 @@ impl<B: Backend> QueueGuard<'_, B> {
         let pending_deliveries =
             effects.pending_deliveries.get_or_insert_with(PendingDeliveries::new).clone();
         self.shared.outbox.post(identity, Delivery { timeline, state, pending_deliveries });
-    }
-
-    /// True if an operation was done early, or is on its device or the host: then it cannot be cancelled.
-    pub(super) fn has_started(&self, key: Key) -> bool {
-        self.state.ops.get(key).is_some_and(|op| {
-            matches!(op.state, OpState::Submitted | OpState::Running)
-                || (op.done && op.kind == ActionKind::Barrier)
-        })
     }
 }
 

@@ -11,7 +11,7 @@ use super::flow_window::MAX_BATCH;
 use super::queue::{ActionKind, EarlyRun, OpState, QueueGuard, SignalRecord, WaitState};
 use super::timeline_state::{OrderedWait, Promise, Target};
 use super::wait_lists::ListOwner;
-use crate::backend::{Backend, Transition};
+use crate::backend::Backend;
 use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use smallvec::SmallVec;
@@ -62,7 +62,6 @@ impl<B: Backend> QueueGuard<'_, B> {
                 }
             }
             ActionKind::Barrier if self.is_reached(key) => {
-                self.state.stats.host_barriers += 1;
                 self.end(key, None, None);
             }
             ActionKind::Barrier => self.enqueue(key),
@@ -142,12 +141,12 @@ impl<B: Backend> QueueGuard<'_, B> {
         let op = self.state.ops.live_mut(key);
         op.epoch = epoch;
         op.state = OpState::Queued;
-        let native_epoch = super::submit::expected_native_epoch(self.queue, self.device, op.kind, epoch);
+        let native_epoch = super::submit::expected_native_epoch(self.device, op.kind, epoch);
         let promise = Promise { value: 0, queue: self.index, epoch, native_epoch, event: None };
         let mut ordered = OrderedWaits::new();
         self.shared.promise_each(&op.signals, promise, &mut ordered, self.deferred);
         self.state.queued.push_back(key);
-        self.note_queued(key, epoch, &ordered);
+        self.note_queued(epoch, &ordered);
         if self.state.window.is_full() || self.state.queued.len() > MAX_BATCH {
             self.listen_for_failures_of_other_queues(key);
         }
@@ -160,14 +159,9 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.state.last_epoch
     }
 
-    /// An operation is queued, which satisfies these waits of others.
+    /// An operation is queued under this epoch, which satisfies these waits of others.
     #[inline]
-    pub(super) fn note_queued(&mut self, key: Key, epoch: u64, ordered: &OrderedWaits) {
-        if B::OBSERVES {
-            let ticket = self.ticket(key);
-            let point = self.queue.point(epoch);
-            self.state.effects.transitions.push(Transition::Queued { ticket, point });
-        }
+    pub(super) fn note_queued(&mut self, epoch: u64, ordered: &OrderedWaits) {
         for &OrderedWait { op, wait, failure_entry } in ordered {
             self.satisfy(op, wait, Dependency { queue: self.index, epoch, event: None }, failure_entry);
         }

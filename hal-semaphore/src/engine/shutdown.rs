@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Shutdown: it ends what has not started, asks the devices to stop, waits, and finally fails the signals, so that no
+//! Shutdown: it ends what has not started, asks the device to stop, waits, and finally fails the signals, so that no
 //! thread waits forever. It never releases resources that the hardware may still use.
 
 use super::Shared;
@@ -65,7 +65,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Closes without waiting. `keep_alives` keep the engine until its devices have reported everything.
+    /// Closes without waiting. `keep_alives` keep the engine until its device has reported everything.
     pub(super) fn close(&self, keep_alives: Vec<Arc<dyn KeepAlive>>) {
         let failure = shutdown_failure();
         self.stop_taking_work(&failure);
@@ -75,13 +75,11 @@ impl<B: Backend> Shared<B> {
     }
 
     fn abort_outstanding(&self, failure: &Failure) {
-        for (number, device) in self.devices.iter().enumerate() {
-            if device.outstanding(&self.queues) == 0 || device.lost().is_some() {
-                continue;
-            }
-            if let Err(panic) = self.foreign(|| self.backend.abort(number, failure)) {
-                self.lose_panicked(number, panic);
-            }
+        if self.outstanding() > 0
+            && self.device.lost().is_none()
+            && let Err(panic) = self.foreign(|| self.backend.abort(failure))
+        {
+            self.lose_panicked(panic);
         }
     }
 
@@ -157,9 +155,7 @@ impl<B: Backend> Shared<B> {
             let is_idle = self.is_engine_idle();
             let now = clock.now();
             if !is_idle && now < until {
-                let polls = self.devices.iter().any(|device| {
-                    device.completion != Completion::Callback && device.outstanding(&self.queues) > 0
-                });
+                let polls = self.device.completion != Completion::Callback && self.outstanding() > 0;
                 clock.sleep(
                     &wakeup,
                     Some(if polls { until.min(now + super::POLL_INTERVAL * 32) } else { until }),

@@ -29,14 +29,11 @@
 
 use super::deferred_work::Dependency;
 use super::flow_window::MAX_BATCH;
-use super::queue::{ActionKind, Frontier, InFlight, OpState, Queue, QueueGuard, QueueState, Scratch};
+use super::queue::{ActionKind, Frontier, InFlight, OpState, QueueGuard, QueueState, Scratch};
 use super::timeline_state::{Promise, WaitStatus};
 use super::{Device, Shared};
-use crate::backend::{
-    Backend, Batch, BatchItem, NativeWait, NativeWaits, StopReason, Submitted, Transition, WaitClass,
-};
+use crate::backend::{Backend, Batch, BatchItem, NativeWait, StopReason, Submitted};
 use crate::failure::{Code, Failure, Origin};
-use crate::ids::Ticket;
 use crate::mutation::{Mutation, is_mutated};
 use crate::ring::{take_first, take_last_if};
 use crate::slab::Key;
@@ -50,19 +47,10 @@ fn native<B: Backend>(items: &[BatchItem<B>]) -> usize {
     items.iter().filter(|item| !item.coalesced).count()
 }
 
-fn records_events<B: Backend>(queue: &Queue<B>, device: &Device) -> bool {
-    queue.awaitable && device.native_waits == NativeWaits::Events
-}
-
 /// The first guess of a promise's native epoch: work of the device is waited for by its own epoch, once the
 /// device has accepted it. If that takes an event, or the operation may be coalesced, submission finds out.
-pub(super) fn expected_native_epoch<B: Backend>(
-    queue: &Queue<B>,
-    device: &Device,
-    kind: ActionKind,
-    epoch: u64,
-) -> u64 {
-    if kind == ActionKind::Queue && !records_events(queue, device) { epoch } else { 0 }
+pub(super) fn expected_native_epoch(device: &Device, kind: ActionKind, epoch: u64) -> u64 {
+    if kind == ActionKind::Queue && !device.records_events() { epoch } else { 0 }
 }
 
 impl<B: Backend> QueueGuard<'_, B> {
@@ -80,10 +68,10 @@ impl<B: Backend> QueueGuard<'_, B> {
     pub(super) fn submit_batch(mut self) -> Self {
         self.state.submitting = true;
         let mut scratch = self.state.scratch.take().unwrap_or_default();
-        if self.records_events() {
+        if self.device.records_events() {
             self = self.provide_events(&mut scratch);
         }
-        let reports = self.device.reports(self.shared.queues());
+        let reports = self.shared.reports();
         let last_native = self.state.last_native;
         // Other threads had the lock while events were made.
         if self.may_start() {
@@ -92,7 +80,6 @@ impl<B: Backend> QueueGuard<'_, B> {
         if scratch.items.is_empty() {
             self.publish_submitted();
         } else {
-            self.state.stats.batches += 1;
             self.take_credits(native(&scratch.items));
             self.state.offered = scratch.items.last().map_or(0, |item| item.epoch);
             let id = self.queue.id;
@@ -138,16 +125,12 @@ impl<B: Backend> QueueGuard<'_, B> {
     fn make_count_known(self) -> Self {
         let device = self.device;
         let step = |shared: &super::Shared<B>, deferred: &mut super::DeferredWork| {
-            for queue in device.own_queues(shared.queues()) {
+            for queue in &shared.queues {
                 drop(queue.lock());
             }
             device.wake_full(true, deferred);
         };
         self.unlocked(step).0
-    }
-
-    pub(super) fn records_events(&self) -> bool {
-        records_events(self.queue, self.device)
     }
 
     /// Gets events for the next batch.
@@ -167,10 +150,10 @@ impl<B: Backend> QueueGuard<'_, B> {
             if scratch.events.len() >= wanted || self.device.is_out_of_events() {
                 return self;
             }
-            let (id, device, queue) = (self.queue.id.device(), self.device, self.queue);
+            let (device, queue) = (self.device, self.queue);
             let made;
             (self, made) =
-                self.unlocked(|shared, _| shared.foreign_counted(|| shared.backend.create_event(id)));
+                self.unlocked(|shared, _| shared.foreign_counted(|| shared.backend.create_event()));
             match made {
                 Ok(Ok(event)) => scratch.events.push(queue.events.lock().add(event)),
                 Ok(Err(_)) => device.run_out_of_events(),
@@ -219,7 +202,6 @@ impl<B: Backend> QueueGuard<'_, B> {
         let (epoch, kind) = (op.epoch, op.kind);
         if kind == ActionKind::Barrier && waits.is_empty() {
             if all_reached {
-                self.state.stats.host_barriers += 1;
                 return self.end(key, None, None);
             }
             return self.coalesce(key, epoch);
@@ -231,7 +213,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             return self.coalesce(key, epoch);
         }
         let mut recorded = None;
-        if self.records_events() && !self.state.eventless {
+        if self.device.records_events() && !self.state.eventless {
             recorded = scratch.events.pop();
             debug_assert!(
                 recorded.is_some() || self.device.is_out_of_events(),
@@ -240,7 +222,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             self.state.eventless = recorded.is_none();
         }
         let (number, event) = recorded.unzip();
-        let native_epoch = if self.records_events() && number.is_none() { 0 } else { epoch };
+        let native_epoch = if self.device.records_events() && number.is_none() { 0 } else { epoch };
         scratch.items.push(BatchItem { op: key, epoch, work, event, waits, coalesced: false });
         self.state.last_native = epoch;
         self.put_in_flight(
@@ -257,10 +239,10 @@ impl<B: Backend> QueueGuard<'_, B> {
         let op = self.state.ops.live_mut(key);
         op.state = OpState::Submitted;
         op.event = event;
-        if !self.queue.awaitable {
+        if !self.device.awaitable {
             return;
         }
-        let expected = expected_native_epoch(self.queue, self.device, op.kind, epoch);
+        let expected = expected_native_epoch(self.device, op.kind, epoch);
         if native_epoch == expected {
             return;
         }
@@ -284,7 +266,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     fn coalesce(&mut self, key: Key, epoch: u64) {
         let (native_epoch, event) = match self.state.in_flight.back() {
             Some(before) => (before.native_epoch, before.event),
-            None if self.records_events() => (0, None),
+            None if self.device.records_events() => (0, None),
             None => (self.state.last_native, None),
         };
         if let Some(event) = event {
@@ -304,39 +286,22 @@ impl<B: Backend> QueueGuard<'_, B> {
         let state = &mut *self.state;
         let mut all_reached = true;
         for record in &state.ops.live(key).waits {
-            let class = match record.timeline.status(record.value) {
-                WaitStatus::Reached => WaitClass::Reached,
+            match record.timeline.status(record.value) {
+                WaitStatus::Reached => continue,
                 WaitStatus::Failed(failure) => return Err(failure),
-                WaitStatus::Open => {
-                    all_reached = false;
-                    let Some(dependency) = record.dependency() else {
-                        debug_assert!(false, "a queued operation has a blocked wait");
-                        continue;
-                    };
-                    let producer = self.shared.queue(dependency.queue).point(dependency.epoch);
-                    if dependency.queue == self.index {
-                        state.stats.same_queue += 1;
-                        WaitClass::SameQueue { producer }
-                    } else if is_dominated(self.shared, &state.frontier, dependency, scratch) {
-                        state.stats.dominated += 1;
-                        WaitClass::Dominated { producer }
-                    } else {
-                        add_native_wait(self.shared, dependency, scratch, first_wait);
-                        if producer.queue.device == self.queue.id.device {
-                            state.stats.native += 1;
-                            WaitClass::Native { producer }
-                        } else {
-                            state.stats.peer += 1;
-                            WaitClass::Peer { producer }
-                        }
-                    }
-                }
+                WaitStatus::Open => all_reached = false,
+            }
+            let Some(dependency) = record.dependency() else {
+                debug_assert!(false, "a queued operation has a blocked wait");
+                continue;
             };
-            if B::OBSERVES {
-                let ticket = Ticket { engine: self.shared.id, queue: self.index, key };
-                let timeline = (!record.timeline.is_foreign()).then(|| record.timeline.key());
-                let transition = Transition::Wait { ticket, timeline, value: record.value, class };
-                state.effects.transitions.push(transition);
+            if dependency.queue == self.index {
+                state.waits.same_queue += 1;
+            } else if is_dominated(&state.frontier, dependency, scratch) {
+                state.waits.dominated += 1;
+            } else {
+                add_native_wait(self.shared, dependency, scratch, first_wait);
+                state.waits.native += 1;
             }
         }
         Ok(all_reached)
@@ -422,22 +387,16 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Records that work at `epoch` of this queue, and all later work, waits natively for that point.
-    ///
-    /// This queue then knows what the producer knew at that point, but only within one device: a lost device
-    /// lets the points of its queues pass although they have not waited, and then only its own queues are lost
-    /// with it.
+    /// Records that work at `epoch` of this queue, and all later work, waits natively for that point. This queue
+    /// then knows what the producer knew at that point.
     fn learn(&mut self, epoch: u64, producer: u32, waited: u64) {
         let shared = self.shared;
-        let retired = |queue: u32| shared.queue(queue).retired.load(Ordering::Relaxed);
         let mut news = smallvec::SmallVec::<[(u32, u64); 8]>::new();
         news.push((producer, waited));
-        let source = shared.queue(producer);
-        if source.id.device == self.queue.id.device {
-            news.extend(source.history.lock().until(waited).filter(|&(queue, _)| queue != self.index));
-        }
-        news.retain(|&mut (queue, epoch)| self.state.frontier.raise(queue, epoch, retired));
-        if self.queue.awaitable && !news.is_empty() {
+        let known = &shared.queue(producer).history;
+        news.extend(known.lock().until(waited).filter(|&(queue, _)| queue != self.index));
+        news.retain(|&mut (queue, epoch)| self.state.frontier.raise(queue, epoch));
+        if self.device.awaitable && !news.is_empty() {
             let mut history = self.queue.history.lock();
             for (queue, known) in news {
                 history.add(epoch, queue, known);
@@ -469,11 +428,11 @@ impl<B: Backend> QueueGuard<'_, B> {
 
     /// Resets the native epoch of an operation's promises: it is not on its device.
     fn withdraw_native_epoch(&self, entry: &InFlight) {
-        if !self.queue.awaitable {
+        if !self.device.awaitable {
             return;
         }
         let (op, epoch) = (self.state.ops.live(entry.op), entry.epoch);
-        let native_epoch = expected_native_epoch(self.queue, self.device, op.kind, epoch);
+        let native_epoch = expected_native_epoch(self.device, op.kind, epoch);
         if native_epoch == entry.native_epoch {
             return;
         }
@@ -513,15 +472,14 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.state.window.refused();
         fence(Ordering::SeqCst);
         // Read before the reports: whatever ends in between has been reported then.
-        let nothing_left = device.outstanding(self.shared.queues()) == 0;
+        let nothing_left = self.shared.outstanding() == 0;
         let looks_last = is_mutated(Mutation::FullChecksWorkLast);
-        if device.reports(self.shared.queues()) != reports && !is_mutated(Mutation::FullDoesNotCheckAgain) {
+        if self.shared.reports() != reports && !is_mutated(Mutation::FullDoesNotCheckAgain) {
             // Something has ended meanwhile.
             self.state.window.resume(true);
             return;
         }
-        let nothing_left =
-            if looks_last { device.outstanding(self.shared.queues()) == 0 } else { nothing_left };
+        let nothing_left = if looks_last { self.shared.outstanding() == 0 } else { nothing_left };
         if !nothing_left {
             self.listen_for_failures_of_queued();
             return;
@@ -532,7 +490,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             let failure = Failure::with_origin(
                 Code::ResourceExhausted,
                 Origin::Operation,
-                format!("{id} cannot take the operation although nothing is in flight on its device"),
+                format!("{id} cannot take the operation although nothing is in flight on the device"),
             );
             if self.dequeue(key) {
                 self.end(key, Some(failure), None);
@@ -567,7 +525,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     pub(super) fn advance_submitted(&mut self, epoch: u64) -> bool {
         self.state.submitted = epoch;
         self.queue.submitted.store(epoch, Ordering::Release);
-        if !self.queue.awaitable && !B::OBSERVES {
+        if !self.device.awaitable {
             return false;
         }
         // A thread that registers a wait sees how far the queue is, or this thread sees the listener; see
@@ -580,13 +538,8 @@ impl<B: Backend> QueueGuard<'_, B> {
     #[inline(always)]
     pub(super) fn notify_listeners(&mut self, key: Key, promise: Promise) {
         let state = &mut *self.state;
-        if B::OBSERVES {
-            let ticket = Ticket { engine: self.shared.id, queue: self.index, key };
-            let point = self.queue.point(promise.epoch);
-            state.effects.transitions.push(Transition::Submitted { ticket, point });
-        }
         // Without a native wait only the host can continue.
-        if !self.queue.awaitable || promise.native_epoch == 0 {
+        if !self.device.awaitable || promise.native_epoch == 0 {
             return;
         }
         for signal in &state.ops.live(key).signals {
@@ -604,20 +557,11 @@ impl<B: Backend> QueueGuard<'_, B> {
 
 /// True if the queue with this frontier, or the batch that is being made for it, already waits for the
 /// dependency or for a later epoch of its queue.
-fn is_dominated<B: Backend>(
-    shared: &Shared<B>,
-    frontier: &Frontier,
-    dependency: Dependency,
-    scratch: &Scratch<B>,
-) -> bool {
-    // A dependency without an event, where events are recorded, was dominated when the wait was classified. It
-    // stays so, although the frontier may have forgotten why.
-    let was =
-        dependency.event.is_none() && shared.device_of(dependency.queue).native_waits == NativeWaits::Events;
+fn is_dominated<B: Backend>(frontier: &Frontier, dependency: Dependency, scratch: &Scratch<B>) -> bool {
     let waits = |wait: &NativeWait<_>| {
         wait.point.queue.index == dependency.queue && wait.point.epoch >= dependency.epoch
     };
-    was || frontier.get(dependency.queue) >= dependency.epoch || scratch.waits.iter().any(waits)
+    frontier.get(dependency.queue) >= dependency.epoch || scratch.waits.iter().any(waits)
 }
 
 /// Adds a native wait to those of the operation, which begin at `first_wait`: one for each producer.
@@ -634,20 +578,5 @@ fn add_native_wait<B: Backend>(
     match own.iter_mut().find(|earlier| earlier.point.queue == wait.point.queue) {
         Some(earlier) => *earlier = wait,
         None => scratch.waits.push(wait),
-    }
-}
-
-impl Device {
-    /// The count of reports, once they are counted.
-    pub(super) fn reports<B: Backend>(&self, queues: &[Queue<B>]) -> Option<u64> {
-        self.counts_reports().then(|| {
-            self.own_queues(queues).iter().map(|queue| queue.reports.load(Ordering::Acquire)).sum::<u64>()
-                + self.unblocks.load(Ordering::Acquire)
-        })
-    }
-
-    /// Operations that the backend has and has not reported.
-    pub(super) fn outstanding<B: Backend>(&self, queues: &[Queue<B>]) -> u64 {
-        self.own_queues(queues).iter().map(|queue| queue.taken.load(Ordering::Acquire)).sum()
     }
 }

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Ends of operations that are not submitted: one that is pending or queued ends at once if a wait fails, if it is
-//! cancelled, if its [device is lost](super::device_loss) or if its engine [shuts down](super::shutdown).
+//! Ends of operations that are not submitted: one that is pending or queued ends at once if a wait fails, if the
+//! [device is lost](super::device_loss) or if the engine [shuts down](super::shutdown).
 //!
 //! An operation that is on a device or the host ends when those report it. A walk over all operations of a queue
 //! goes in chunks, so that no lock is held for long.
 
-use super::deferred_work::EngineCall;
 use super::queue::{OpState, QueueGuard, UnstartedSweep, WaitRecord};
 use super::timeline_state::Target;
 use super::wait_lists::ListOwner;
-use super::{Cancel, Shared};
 use crate::backend::Backend;
-use crate::failure::{Code, Failure, Origin};
+use crate::failure::Failure;
 use crate::ids::Ticket;
 use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
@@ -23,7 +21,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     pub(super) fn fail_unstarted(&mut self, key: Key, failure: &Failure) {
         let Some(op) = self.op(key) else { return };
         let started = !matches!(op.state, OpState::Pending | OpState::Queued);
-        if started && !is_mutated(Mutation::CancelIgnoresState) {
+        if started && !is_mutated(Mutation::FailsStarted) {
             return;
         }
         if op.failure.is_none() {
@@ -115,19 +113,6 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.state.unstarted_sweep = Some(UnstartedSweep { failure, chunk: chunk + 1 });
     }
 
-    fn cancel(&mut self, key: Key, failure: &Failure) -> Cancel {
-        match self.state.ops.get(key) {
-            None => Cancel::Ended,
-            // It is ending with another failure.
-            Some(op) if op.failure.is_some() => Cancel::TooLate,
-            Some(_) if self.has_started(key) && !is_mutated(Mutation::CancelIgnoresState) => Cancel::TooLate,
-            Some(_) => {
-                self.fail_unstarted(key, failure);
-                Cancel::Cancelled
-            }
-        }
-    }
-
     /// Ends an operation that ran on the host.
     pub(super) fn end_host_work(&mut self, ticket: Ticket, result: Result<(), Failure>) {
         let Some(op) = self.state.ops.get(ticket.key).filter(|op| op.state == OpState::Running) else {
@@ -137,21 +122,5 @@ impl<B: Backend> QueueGuard<'_, B> {
         // same.
         let failure = op.failure.clone().or(result.err()).or(self.state.lost.clone());
         self.end(ticket.key, failure, None);
-    }
-}
-
-impl<B: Backend> Shared<B> {
-    pub(super) fn cancel(&self, ticket: Ticket) -> Cancel {
-        if ticket.engine != self.id {
-            // The ticket is another engine's.
-            return Cancel::Ended;
-        }
-        let failure = Failure::with_origin(Code::Cancelled, Origin::Cancelled, "the operation was cancelled");
-        let mut call = EngineCall::submitting(self);
-        let mut guard = QueueGuard::lock(self, ticket.queue, call.deferred());
-        let outcome = guard.cancel(ticket.key, &failure);
-        drop(guard);
-        call.deferred().visit_queue(ticket.queue);
-        outcome
     }
 }

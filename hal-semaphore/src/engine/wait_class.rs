@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The class of a wait: reached, satisfied by order, native, or blocked on the host.
+//! The class of a wait: reached, satisfied by order, or blocked on the host.
 //!
 //! [`QueueGuard::classify_wait`] has the table. A wait records the dependency that satisfies it, which stays
 //! valid: its epoch was accepted by the device, and its event is retained for the wait.
 
-use super::Shared;
 use super::deferred_work::Dependency;
-use super::queue::{ActionKind, Queue, QueueGuard, WaitState};
+use super::queue::{ActionKind, QueueGuard, WaitState};
 use super::timeline_state::{Promise, Target, TimelineInner, TimelineState};
 use super::wait_lists::ListOwner;
-use crate::backend::{Backend, WaitClass};
+use crate::backend::Backend;
 use crate::failure::Failure;
 use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use crate::sync::Ordering;
 use std::sync::Arc;
 
-impl<B: Backend> Shared<B> {
-    /// True if one queue can wait natively for work of another.
-    pub(super) fn reaches(&self, waiting: &Queue<B>, producer: &Queue<B>) -> bool {
-        self.device(waiting).reaches(waiting.id.device(), producer.id.device())
-    }
+/// The class of a wait when its operation is submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitClass {
+    /// The value is reached. Nothing waits.
+    Reached,
+    /// Queue order or a native wait satisfies it; the operation has recorded the dependency.
+    Ordered,
+    /// The operation is blocked on the host: no work that it could wait for promises the value yet.
+    Blocked,
 }
 
 impl<B: Backend> QueueGuard<'_, B> {
@@ -35,12 +38,11 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// | reached | the timeline is at the value | nothing |
     /// | same queue | an operation that is queued in this queue will signal enough | nothing: queue order |
     /// | dominated | this queue already waits natively for a submitted signal that is enough | nothing: queue order |
-    /// | native, peer | submitted work of another queue (of a peer) will signal enough | the device |
+    /// | native | submitted work of another queue will signal enough | the device |
     /// | blocked | otherwise, and always for host operations | the host |
     ///
-    /// Of several promises of one class that are enough, the smallest value wins: to wait for a later one would
-    /// serialise independent work. Of the same queue any will do, since the operation comes behind all of
-    /// them.
+    /// Of several promises of other queues that are enough, the smallest value wins: to wait for a later one would
+    /// serialise independent work. Of the same queue any will do, since the operation comes behind all of them.
     #[inline]
     pub(super) fn classify_wait(
         &mut self,
@@ -67,15 +69,15 @@ impl<B: Backend> QueueGuard<'_, B> {
                 return Ok(WaitClass::Reached);
             }
         }
-        // Same queue, dominated, native, peer.
+        // Same queue, dominated, native.
         let for_host = kind == ActionKind::Host;
         if !for_host
             && state.has_promises()
-            && let Some((class, dependency)) = self.find_dependency(timeline_state, &state, value)
+            && let Some(dependency) = self.find_dependency(timeline_state, &state, value)
         {
             drop(state);
             self.live(key).wait_for(timeline_state.clone(), value, WaitState::Dependency(dependency));
-            return Ok(class);
+            return Ok(WaitClass::Ordered);
         }
         // Blocked.
         let wait = self.live(key).next_wait();
@@ -107,7 +109,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         timeline_state: &TimelineState,
         state: &TimelineInner,
         value: u64,
-    ) -> Option<(WaitClass, Dependency)> {
+    ) -> Option<Dependency> {
         self.same_queue_dependency(state, value).or_else(|| {
             if !is_mutated(Mutation::ListenerChecksFirst) {
                 timeline_state.listen(state);
@@ -120,63 +122,38 @@ impl<B: Backend> QueueGuard<'_, B> {
         })
     }
 
-    /// Class `SameQueue`. The queue's own work moves on only under the lock that this thread holds.
-    fn same_queue_dependency(
-        &self,
-        timeline_state: &TimelineInner,
-        value: u64,
-    ) -> Option<(WaitClass, Dependency)> {
+    /// The queue's own work moves on only under the lock that this thread holds.
+    fn same_queue_dependency(&self, timeline_state: &TimelineInner, value: u64) -> Option<Dependency> {
         let is_own = |promise: &&Promise| promise.queue == self.index;
         // Fast path: usually the last promise is the one.
-        let exact = timeline_state.last_promise().filter(|promise| promise.value == value).filter(is_own);
-        let promise = exact.or_else(|| timeline_state.promises_for(value).find(is_own))?;
-        let class = WaitClass::SameQueue { producer: self.queue.point(promise.epoch) };
-        Some((class, Dependency { queue: self.index, epoch: promise.epoch, event: None }))
+        let last = timeline_state.last_promise().filter(|promise| promise.value >= value).filter(is_own);
+        let promise = last.or_else(|| timeline_state.promises_for(value).find(is_own))?;
+        Some(Dependency { queue: self.index, epoch: promise.epoch, event: None })
     }
 
-    /// Classes `Dominated`, `Native` and `Peer`. The event of the dependency is retained for the caller.
-    fn native_dependency(
-        &self,
-        timeline_state: &TimelineInner,
-        value: u64,
-    ) -> Option<(WaitClass, Dependency)> {
-        let mut best: Option<(WaitClass, Dependency)> = None;
-        for promise in timeline_state.promises_for(value) {
-            let source = self.shared.queue(promise.queue);
-            if matches!(best, Some((WaitClass::Dominated { .. }, _))) {
-                break;
+    /// A submitted signal of another queue: one that this queue waits for already, if there is one. The event of the
+    /// dependency is retained for the caller.
+    fn native_dependency(&self, timeline_state: &TimelineInner, value: u64) -> Option<Dependency> {
+        let is_awaitable = |promise: &&Promise| {
+            let submitted = self.shared.queue(promise.queue).submitted.load(Ordering::Acquire);
+            let accepted = promise.epoch <= submitted || is_mutated(Mutation::WaitsForUnsubmitted);
+            promise.native_epoch != 0 && accepted && self.device.awaitable
+        };
+        let mut best: Option<Dependency> = None;
+        for promise in timeline_state.promises_for(value).filter(is_awaitable) {
+            let (queue, epoch) = (promise.queue, promise.native_epoch);
+            if self.state.frontier.get(queue) >= epoch {
+                return Some(Dependency { queue, epoch, event: None });
             }
-            let accepted = promise.epoch <= source.submitted.load(Ordering::Acquire)
-                || is_mutated(Mutation::WaitsForUnsubmitted);
-            if promise.native_epoch == 0 || !accepted || !self.shared.reaches(self.queue, source) {
-                continue;
-            }
-            let producer = source.point(promise.native_epoch);
-            let class = if self.state.frontier.get(promise.queue) >= promise.native_epoch {
-                WaitClass::Dominated { producer }
-            } else if best.is_some() {
-                continue;
-            } else if producer.queue.device == self.queue.id.device {
-                WaitClass::Native { producer }
-            } else {
-                WaitClass::Peer { producer }
-            };
-            best = Some((
-                class,
-                Dependency { queue: promise.queue, epoch: promise.native_epoch, event: promise.event },
-            ));
+            best.get_or_insert(Dependency { queue, epoch, event: promise.event });
         }
-        let (class, mut dependency) = best?;
-        if matches!(class, WaitClass::Dominated { .. }) {
-            dependency.event = None;
-        }
-        if let Some(event) = dependency.event
+        if let Some(Dependency { queue, event: Some(event), .. }) = best
             && !is_mutated(Mutation::EventNotHeld)
         {
             // The promise exists, so the operation that records the event still retains it.
-            self.shared.queue(dependency.queue).events.lock().retain(event);
+            self.shared.queue(queue).events.lock().retain(event);
         }
-        Some((class, dependency))
+        best
     }
 
     /// Blocks the operation for a foreign timeline.

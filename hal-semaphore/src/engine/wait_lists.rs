@@ -26,7 +26,7 @@ const LARGE: usize = 1024;
 pub(crate) struct ListOwner(u32);
 
 impl ListOwner {
-    /// No queue has this number: there are at most 2¹⁶ devices with 64 queues each.
+    /// No queue has this number: there are at most 64.
     pub(crate) const HOST: Self = Self(u32::MAX);
 
     #[inline]

@@ -17,7 +17,7 @@ use super::outbox::PendingDeliveries;
 use super::queue::{Effects, Publication, QueueGuard};
 use super::timeline_state::{RELEASE_BATCH, Target, TimelineState};
 use super::{Dependency, Shared};
-use crate::backend::{Backend, Completion, Ended, HostTask, Transition};
+use crate::backend::{Backend, Completion, Ended, HostTask};
 use crate::engine_events::EngineEvents;
 use crate::error::CompletionError;
 use crate::failure::Failure;
@@ -26,7 +26,7 @@ use crate::mutation::{Mutation, is_mutated};
 use crate::ring::take_first;
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
-use crate::timeline::{Subscriber, Timeline};
+use crate::timeline::{Registration, Subscriber, Timeline};
 use std::sync::{Arc, Weak};
 
 /// How many operations are routed in one round.
@@ -224,7 +224,7 @@ fn queue_of(target: &Target) -> Option<u32> {
 impl<T: Timeline> Publication<T> {
     /// True if both are values of one timeline.
     fn merges(&self, other: &Self) -> bool {
-        let key = |publication: &Self| publication.timeline.key();
+        let key = |publication: &Self| publication.timeline.registration().map(Registration::key);
         self.state.is_ok() && other.state.is_ok() && key(self).is_some() && key(self) == key(other)
     }
 
@@ -273,7 +273,7 @@ impl<B: Backend> Shared<B> {
         for waiting in state.waiting(promise.value) {
             let dependency = if waiting == promise.queue {
                 Dependency { queue: promise.queue, epoch: promise.epoch, event: None }
-            } else if accepted && promise.native_epoch != 0 && self.reaches(self.queue(waiting), source) {
+            } else if accepted && promise.native_epoch != 0 && self.device.awaitable {
                 Dependency { queue: promise.queue, epoch: promise.native_epoch, event: promise.event }
             } else {
                 continue;
@@ -335,7 +335,6 @@ impl<B: Backend> Shared<B> {
             publications,
             foreign_timelines,
             pending_deliveries,
-            transitions,
             subscriptions,
             runs,
             early,
@@ -353,9 +352,6 @@ impl<B: Backend> Shared<B> {
                 LateEffects { publications, pending_deliveries, reclaims: reclaims_late },
                 deferred,
             );
-        }
-        if B::OBSERVES {
-            self.observe_each(transitions.drain(..));
         }
         if !subscriptions.is_empty() {
             for (timeline, value, timeline_state) in subscriptions.drain(..) {
@@ -384,12 +380,6 @@ impl<B: Backend> Shared<B> {
             for timeline_state in garbage.drain(..) {
                 self.drop_foreign(timeline_state);
             }
-        }
-    }
-
-    pub(super) fn observe_each(&self, transitions: impl IntoIterator<Item = Transition>) {
-        for transition in transitions {
-            self.count_panic(self.foreign(|| self.backend.observe(transition)));
         }
     }
 
@@ -426,7 +416,7 @@ impl<B: Backend> Shared<B> {
         for ((key, work, failure), keep_alive) in runs.drain(..).zip(std::iter::repeat(keep_alive)) {
             // Without it the engine is being dropped, and nothing is left to run.
             if let Some(keep_alive) = keep_alive {
-                let task = HostTask::new(keep_alive, Ticket { engine: self.id, queue: index, key });
+                let task = HostTask::new(keep_alive, Ticket { queue: index, key });
                 self.count_panic(self.foreign(|| match failure {
                     None => self.backend.run(task, work),
                     Some(failure) => self.backend.clean_up(task, work, &failure),
@@ -611,39 +601,27 @@ impl<B: Backend> Shared<B> {
         result
     }
 
-    pub(super) fn poll_devices(&self) {
-        for (number, device) in self.devices.iter().enumerate() {
-            if device.completion != Completion::Callback && device.outstanding(&self.queues) > 0 {
-                self.poll_device(number);
-            }
+    /// A polled device has reported something.
+    fn count_progress(&self) {
+        if self.device.completion == Completion::Poll {
+            self.progress.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    pub(crate) fn poll_device(&self, device: usize) {
-        if let Err(failure) = self.foreign(|| self.backend.poll(device)) {
-            self.lose_panicked(device, failure);
+    /// Polls the device, if it has work and does not report by itself.
+    pub(super) fn poll_device(&self) {
+        if self.device.completion != Completion::Callback
+            && self.outstanding() > 0
+            && let Err(failure) = self.foreign(|| self.backend.poll())
+        {
+            self.lose_panicked(failure);
         }
     }
 
-    /// Loses a device whose state is unknown, because the backend panicked while it worked on it.
-    pub(super) fn lose_panicked(&self, device: usize, failure: Failure) {
+    /// Loses the device, whose state is unknown because the backend has panicked.
+    pub(super) fn lose_panicked(&self, failure: Failure) {
         self.panics.fetch_add(1, Ordering::Relaxed);
-        self.post_loss(device, failure);
-    }
-
-    pub(crate) fn post_loss(&self, device: usize, failure: Failure) {
-        let mut call = EngineCall::new(self);
-        call.deferred().losses.push((device, failure));
-    }
-
-    #[cfg(feature = "reactor")]
-    pub(crate) fn backend(&self) -> &B {
-        &self.backend
-    }
-
-    #[cfg(feature = "reactor")]
-    pub(crate) fn devices(&self) -> usize {
-        self.devices.len()
+        self.lose(failure);
     }
 }
 
@@ -659,8 +637,8 @@ impl<B: Backend> EngineEvents for Shared<B> {
             } else if let Some(index) = deferred.yielding_queue.take() {
                 // Behind the queues for which something was released.
                 deferred.visit_queue(index);
-            } else if let Some((device, failure)) = deferred.losses.pop() {
-                self.spread_loss(device, failure, deferred);
+            } else if let Some(failure) = deferred.loss.take() {
+                self.spread_loss(failure, deferred);
             } else if let Some(index) = take_first(&mut deferred.queues) {
                 QueueGuard::lock(self, index, deferred).run();
             } else if let Some(update) = take_first(&mut deferred.promises_due) {
@@ -726,9 +704,7 @@ impl<B: Backend> EngineEvents for Shared<B> {
         }
         let mut failure = failure;
         if let Some(reported) = self.record_inside_submit(queue, epoch, &mut failure) {
-            if self.polled {
-                self.progress.fetch_add(1, Ordering::Relaxed);
-            }
+            self.count_progress();
             return reported;
         }
         let mut call = EngineCall::new(self);
@@ -738,30 +714,20 @@ impl<B: Backend> EngineEvents for Shared<B> {
         guard.finish(nested);
         drop(call);
         super::deferred_callbacks::run_stranded();
-        if self.polled {
-            self.progress.fetch_add(1, Ordering::Relaxed);
-        }
+        self.count_progress();
         reported
     }
 
-    fn unblock(&self, device: usize) -> Result<(), CompletionError> {
-        let Some(spec) = self.devices.get(device) else {
-            return Err(CompletionError::UnknownDevice { device, devices: self.devices.len() });
-        };
+    fn unblock(&self) {
         let mut call = EngineCall::new(self);
-        spec.unblocks.fetch_add(1, Ordering::AcqRel);
-        crate::sync::fence(Ordering::SeqCst);
-        spec.wake_full(true, call.deferred());
-        Ok(())
+        self.device.unblocks.fetch_add(1, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        self.device.wake_full(true, call.deferred());
     }
 
-    fn lose(&self, device: usize, failure: Failure) -> Result<(), CompletionError> {
-        let devices = self.devices.len();
-        if device >= devices {
-            return Err(CompletionError::UnknownDevice { device, devices });
-        }
-        self.post_loss(device, failure);
-        Ok(())
+    fn lose(&self, failure: Failure) {
+        let mut call = EngineCall::new(self);
+        call.deferred().loss = Some(failure);
     }
 
     fn host_done(&self, ticket: Ticket, result: Result<(), Failure>) {
@@ -782,7 +748,7 @@ mod tests {
 
     #[test]
     fn promise_satisfies_waits_of_other_queues_one_batch_at_a_time() {
-        let engine = crate::engine::Engine::new(SoftBackend::new(vec![device(2)])).unwrap();
+        let engine = crate::engine::Engine::new(SoftBackend::new(device(2))).unwrap();
         let (shared, mut deferred) = (engine.shared(), DeferredWork::default());
         let timeline_state = shared.new_timeline_state(0);
         for wait in (0u32..).take(2 * RELEASE_BATCH + 1) {

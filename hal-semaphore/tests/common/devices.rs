@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Devices that a test drives by hand, with hooks inside the backend.
+//! A device that a test drives by hand, with hooks inside the backend.
 //!
 //! [`Devices`] differs from the library's own `SoftBackend` by its hooks: a test can run code from *inside* the
 //! backend while an event is made, while one item of a batch is accepted, before `submit` answers, while work
 //! is reclaimed. From there it may call the engine, as any backend may. Each queue has a capacity, and so has
-//! each device as a whole.
+//! the device as a whole.
 //!
 //! Nothing moves by itself: [`step`](Devices::step) runs the head of a queue, [`report`](Devices::report)
-//! reports the oldest job that ran. Queues are numbered over all devices.
+//! reports the oldest job that ran.
 
 use super::TestEngine;
 use hal_semaphore::backend::{
@@ -73,8 +73,8 @@ pub(crate) enum Moment {
     Early(u64),
     /// The work of the job with this number is reclaimed.
     Reclaim(u64),
-    /// The device with this number is aborted.
-    Abort(usize),
+    /// The device is aborted.
+    Abort,
 }
 
 enum Hook {
@@ -89,7 +89,6 @@ struct Recording {
 }
 
 struct FakeEvent {
-    device: usize,
     number: u64,
     fired: bool,
 }
@@ -115,7 +114,7 @@ struct HardwareQueue {
 struct DevicesState {
     queues: Vec<HardwareQueue>,
     events: Vec<FakeEvent>,
-    lost: Vec<bool>,
+    lost: bool,
     answers: Vec<(usize, Submitted)>,
     last_answers: Vec<(usize, Submitted)>,
     host: Vec<(HostTask, Job)>,
@@ -127,9 +126,9 @@ struct DevicesState {
     stale_events: usize,
 }
 
-/// Devices made of software. See the [module documentation](self).
+/// A device made of software. See the [module documentation](self).
 pub(crate) struct Devices {
-    pub(super) specs: Vec<DeviceSpec>,
+    spec: DeviceSpec,
     queue_capacity: usize,
     device_capacity: usize,
     event_limit: usize,
@@ -142,19 +141,15 @@ pub(crate) struct Devices {
 
 /// A device with so many queues, which reports by itself.
 pub(crate) fn device(queues: usize, native_waits: NativeWaits) -> DeviceSpec {
-    DeviceSpec { queues, native_waits, peers: Vec::new(), completion: Completion::Callback }
+    DeviceSpec { queues, native_waits, completion: Completion::Callback }
 }
 
 impl Devices {
-    pub(crate) fn new(specs: Vec<DeviceSpec>) -> Self {
-        let queues = specs.iter().map(|spec| spec.queues).sum();
-        let state = DevicesState {
-            queues: (0..queues).map(|_| HardwareQueue::default()).collect(),
-            lost: vec![false; specs.len()],
-            ..DevicesState::default()
-        };
+    pub(crate) fn new(spec: DeviceSpec) -> Self {
+        let queues = (0..spec.queues).map(|_| HardwareQueue::default()).collect();
+        let state = DevicesState { queues, ..DevicesState::default() };
         Self {
-            specs,
+            spec,
             queue_capacity: usize::MAX,
             device_capacity: usize::MAX,
             event_limit: usize::MAX,
@@ -171,7 +166,7 @@ impl Devices {
         Self { queue_capacity: jobs, ..self }
     }
 
-    /// The queues of a device share capacity for this many jobs that have not run.
+    /// The queues share capacity for this many jobs that have not run.
     pub(crate) fn device_capacity(self, jobs: usize) -> Self {
         Self { device_capacity: jobs, ..self }
     }
@@ -192,7 +187,7 @@ impl Devices {
         drop(kept);
     }
 
-    /// An engine for these devices.
+    /// An engine for this device.
     pub(crate) fn start(self) -> TestEngine {
         TestEngine { engine: Engine::new(self).expect("the devices are well described") }
     }
@@ -325,27 +320,22 @@ impl Devices {
         }
     }
 
-    /// Loses a device: its jobs are gone, waits for its points are over, and the engine is notified.
-    pub(crate) fn lose(&self, device: usize, failure: &Failure) {
+    /// Loses the device: its jobs are gone, and the engine is notified.
+    pub(crate) fn lose(&self, failure: &Failure) {
         let mut state = self.state();
-        state.lost[device] = true;
-        for event in state.events.iter_mut().filter(|event| event.device == device) {
-            event.fired = true;
-        }
-        for queue in self.queues_of(device) {
-            let hardware = &mut state.queues[queue];
+        state.lost = true;
+        for hardware in &mut state.queues {
             hardware.queued.clear();
             hardware.ran.clear();
-            hardware.executed = u64::MAX;
         }
         drop(state);
         // The engine may be gone by now; then the report is dropped.
-        let _ = self.completer().lose(device, failure.clone());
+        let _ = self.completer().lose(failure.clone());
     }
 
-    pub(super) fn queues_of(&self, device: usize) -> std::ops::Range<usize> {
-        let first: usize = self.specs[..device].iter().map(|spec| spec.queues).sum();
-        first..first + self.specs[device].queues
+    /// How many queues there are.
+    pub(crate) fn queues(&self) -> usize {
+        self.spec.queues
     }
 
     /// How many jobs a queue holds that have not run.
@@ -389,7 +379,7 @@ impl Devices {
         state.ran.clear();
         state.markers.clear();
         state.early.clear();
-        state.returned.clear();
+        state.returned = Vec::new();
         state.native_waits.clear();
         for queue in &mut state.queues {
             queue.batches.clear();
@@ -419,7 +409,7 @@ impl Devices {
         item: Submission<'_, Self>,
     ) -> Result<Option<u64>, Submitted> {
         let state = &mut *self.state();
-        if state.lost[queue.device()] {
+        if state.lost {
             return Err(Submitted::lost(gone()));
         }
         if let Some(refusal) = item.work.as_ref().and_then(|job| job.refusal.clone()) {
@@ -430,8 +420,7 @@ impl Devices {
             state.markers.extend(id);
             return Ok(id);
         }
-        let shared: usize =
-            self.queues_of(queue.device()).map(|queue| state.queues[queue].queued.len()).sum();
+        let shared: usize = state.queues.iter().map(|queue| queue.queued.len()).sum();
         let own = state.queues[queue.index()].queued.len();
         if own >= self.queue_capacity || shared >= self.device_capacity {
             return Err(Submitted::full(position));
@@ -469,8 +458,8 @@ impl Backend for Devices {
     type Work = Job;
     type Event = usize;
 
-    fn devices(&self) -> Vec<DeviceSpec> {
-        self.specs.clone()
+    fn device(&self) -> DeviceSpec {
+        self.spec
     }
 
     fn start(&self, completer: Completer) {
@@ -509,13 +498,13 @@ impl Backend for Devices {
         answer
     }
 
-    fn create_event(&self, device: usize) -> Result<usize, Failure> {
+    fn create_event(&self) -> Result<usize, Failure> {
         self.come(Moment::EventCreation);
         let mut state = self.state();
         if state.events.len() >= self.event_limit {
-            return Err(Failure::new(Code::ResourceExhausted, format!("device {device} is out of events")));
+            return Err(Failure::new(Code::ResourceExhausted, "the device is out of events"));
         }
-        state.events.push(FakeEvent { device, number: 0, fired: false });
+        state.events.push(FakeEvent { number: 0, fired: false });
         Ok(state.events.len() - 1)
     }
 
@@ -546,8 +535,8 @@ impl Backend for Devices {
         }
     }
 
-    fn abort(&self, device: usize, _why: &Failure) {
-        self.come(Moment::Abort(device));
+    fn abort(&self, _why: &Failure) {
+        self.come(Moment::Abort);
     }
 
     fn reclaim(&self, ended: Ended<Job>) {

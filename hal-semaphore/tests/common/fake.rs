@@ -8,12 +8,10 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use hal_semaphore::backend::{
-    Backend, Batch, Completer, DeferredCallbacks, DeviceSpec, Ended, HostTask, Submitted, Transition,
+    Backend, Batch, Completer, DeferredCallbacks, DeviceSpec, Ended, HostTask, Submitted,
 };
 use hal_semaphore::{Engine, Failure, QueueId, Timeline};
 use std::marker::PhantomData;
-#[cfg(unix)]
-use std::os::{fd, unix::net::UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -25,22 +23,20 @@ type OnEarly<W> = dyn Fn(&mut W) -> Result<bool, Failure> + Send + Sync;
 type CallsBack<W> = dyn Fn(&W) -> bool + Send + Sync;
 type OnReclaim<B, W> = dyn Fn(&B, Ended<W>) + Send + Sync;
 type OnDefer<B> = dyn Fn(&B, DeferredCallbacks) + Send + Sync;
-type OnPoll<B> = dyn Fn(&B, usize) + Send + Sync;
+type OnPoll<B> = dyn Fn(&B) + Send + Sync;
 
 /// See the [module documentation](self).
-pub(crate) struct Fake<T: Timeline, W: Send + 'static, const OBSERVES: bool = false> {
-    specs: Vec<DeviceSpec>,
+pub(crate) struct Fake<T: Timeline, W: Send + 'static> {
+    spec: DeviceSpec,
     completer: OnceLock<Completer>,
     /// The accepted work that [`complete_all`](Fake::complete_all) has not reported, in the order of submission.
     pub(crate) accepted: Mutex<Vec<(QueueId, u64)>>,
-    /// How often the devices were polled.
+    /// How often the device was polled.
     pub(crate) polls: AtomicUsize,
     /// The reclaimed operations.
     pub(crate) ended: Mutex<Vec<Ended<W>>>,
     /// The callbacks that the engine deferred, if the device [keeps](Fake::keeps_deferred) them.
     pub(crate) deferred: Mutex<Vec<DeferredCallbacks>>,
-    /// The observed transitions.
-    pub(crate) transitions: Mutex<Vec<Transition>>,
     on_submit: Hook<OnSubmit<Self>>,
     on_run: Hook<OnRun<Self, W>>,
     on_early: Hook<OnEarly<W>>,
@@ -48,34 +44,18 @@ pub(crate) struct Fake<T: Timeline, W: Send + 'static, const OBSERVES: bool = fa
     on_reclaim: Hook<OnReclaim<Self, W>>,
     on_defer: Hook<OnDefer<Self>>,
     on_poll: Hook<OnPoll<Self>>,
-    #[cfg(unix)]
-    descriptors: Vec<UnixStream>,
     timelines: PhantomData<fn() -> T>,
 }
 
 impl<T: Timeline, W: Send + 'static> Fake<T, W> {
-    pub(crate) fn new(specs: Vec<DeviceSpec>) -> Self {
-        Self::with(specs)
-    }
-}
-
-impl<T: Timeline, W: Send + 'static> Fake<T, W, true> {
-    /// A backend that keeps the transitions of operations.
-    pub(crate) fn observing(specs: Vec<DeviceSpec>) -> Self {
-        Self::with(specs)
-    }
-}
-
-impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Fake<T, W, OBSERVES> {
-    fn with(specs: Vec<DeviceSpec>) -> Self {
+    pub(crate) fn new(spec: DeviceSpec) -> Self {
         Self {
-            specs,
+            spec,
             completer: OnceLock::new(),
             accepted: Mutex::default(),
             polls: AtomicUsize::new(0),
             ended: Mutex::default(),
             deferred: Mutex::default(),
-            transitions: Mutex::default(),
             on_submit: None,
             on_run: None,
             on_early: None,
@@ -83,8 +63,6 @@ impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Fake<T, W, OBSERVES> 
             on_reclaim: None,
             on_defer: None,
             on_poll: None,
-            #[cfg(unix)]
-            descriptors: Vec::new(),
             timelines: PhantomData,
         }
     }
@@ -142,20 +120,13 @@ impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Fake<T, W, OBSERVES> 
     }
 
     /// Answers polls. By default they [report everything](Fake::complete_all).
-    pub(crate) fn on_poll(mut self, hook: impl Fn(&Self, usize) + Send + Sync + 'static) -> Self {
+    pub(crate) fn on_poll(mut self, hook: impl Fn(&Self) + Send + Sync + 'static) -> Self {
         self.on_poll = Some(Box::new(hook));
         self
     }
 
-    /// The descriptor of each device. A poll takes the bytes out of it first.
-    #[cfg(unix)]
-    pub(crate) fn descriptors(mut self, descriptors: Vec<UnixStream>) -> Self {
-        self.descriptors = descriptors;
-        self
-    }
-
     pub(crate) fn start(self) -> Engine<Self> {
-        Engine::new(self).expect("the devices are well described")
+        Engine::new(self).expect("the device is well described")
     }
 
     pub(crate) fn completer(&self) -> &Completer {
@@ -197,15 +168,13 @@ impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Fake<T, W, OBSERVES> 
     }
 }
 
-impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Backend for Fake<T, W, OBSERVES> {
+impl<T: Timeline, W: Send + 'static> Backend for Fake<T, W> {
     type Timeline = T;
     type Work = W;
     type Event = ();
 
-    const OBSERVES: bool = OBSERVES;
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        self.specs.clone()
+    fn device(&self) -> DeviceSpec {
+        self.spec
     }
 
     fn start(&self, completer: Completer) {
@@ -252,25 +221,11 @@ impl<T: Timeline, W: Send + 'static, const OBSERVES: bool> Backend for Fake<T, W
         }
     }
 
-    fn poll(&self, device: usize) {
+    fn poll(&self) {
         self.polls.fetch_add(1, Ordering::SeqCst);
-        #[cfg(unix)]
-        if let Some(mut descriptor) = self.descriptors.get(device) {
-            // Nothing to read means that another thread has polled already.
-            let _ = std::io::Read::read(&mut descriptor, &mut [0; 64]);
-        }
         match &self.on_poll {
-            Some(hook) => hook(self, device),
+            Some(hook) => hook(self),
             None => self.complete_all(),
         }
-    }
-
-    #[cfg(unix)]
-    fn descriptor(&self, device: usize) -> Option<fd::BorrowedFd<'_>> {
-        self.descriptors.get(device).map(fd::AsFd::as_fd)
-    }
-
-    fn observe(&self, transition: Transition) {
-        self.transitions.lock().expect("nothing panics with it").push(transition);
     }
 }

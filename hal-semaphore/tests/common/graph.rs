@@ -3,7 +3,7 @@
 //! Random graphs of operations, and the oracle for the order in which they ran and for their failures.
 //!
 //! Most waits of such a graph cost nothing: the engine drops them because queue order, or an earlier native wait,
-//! already implies them. The devices do exactly what the engine asks and no more, so a wait that was dropped wrongly
+//! already implies them. The device does exactly what the engine asks and no more, so a wait that was dropped wrongly
 //! shows as an operation that ran before its dependency. The oracle is a walk over the execution log.
 //!
 //! `dag.rs` runs the graphs under random orders of steps and in threads, `shuttle.rs` under schedules of a checker.
@@ -19,7 +19,6 @@ pub(crate) type GraphPoint = (usize, u64);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    pub(crate) device: usize,
     pub(crate) affinity: Affinity,
     pub(crate) waits: Vec<GraphPoint>,
     pub(crate) signals: Vec<GraphPoint>,
@@ -40,9 +39,9 @@ pub(crate) enum NodeKind {
 
 /// The parameters of a graph.
 pub(crate) struct Shape {
-    pub(crate) specs: Vec<DeviceSpec>,
-    /// Half of the operations go to the first queue of this device.
-    pub(crate) hub: Option<usize>,
+    pub(crate) spec: DeviceSpec,
+    /// Half of the operations go to the first queue.
+    pub(crate) has_hub: bool,
     /// The smallest number of operations, and how many more there may be.
     pub(crate) operations: (usize, usize),
     /// One operation of so many fails; none, if that is zero. Then each semaphore belongs to one producer.
@@ -52,7 +51,7 @@ pub(crate) struct Shape {
 /// Operations in a topological order, and the signals of the host.
 #[derive(Debug)]
 pub(crate) struct Graph {
-    pub(crate) specs: Vec<DeviceSpec>,
+    pub(crate) spec: DeviceSpec,
     pub(crate) capacity: usize,
     pub(crate) event_limit: usize,
     pub(crate) semaphores: usize,
@@ -61,32 +60,21 @@ pub(crate) struct Graph {
     pub(crate) host: Vec<GraphPoint>,
 }
 
-/// Up to four devices, which can wait for some of each other.
-pub(crate) fn random_specs(random: &mut Seeded) -> Vec<DeviceSpec> {
-    let devices = 1 + random.below(4);
-    (0..devices)
-        .map(|me| DeviceSpec {
-            native_waits: [NativeWaits::Events, NativeWaits::Events, NativeWaits::Epochs, NativeWaits::None]
-                [random.below(4)],
-            peers: (0..devices).filter(|&peer| peer != me && random.one_in(3)).collect(),
-            ..device(1 + random.below(4))
-        })
-        .collect()
+/// A device with up to twelve queues.
+pub(crate) fn random_spec(random: &mut Seeded) -> DeviceSpec {
+    let ways = [NativeWaits::Events, NativeWaits::Events, NativeWaits::Epochs, NativeWaits::None];
+    DeviceSpec { native_waits: ways[random.below(4)], ..device(1 + random.below(12)) }
 }
 
-/// The device and the queues of an operation.
-fn random_place(specs: &[DeviceSpec], hub: Option<usize>, random: &mut Seeded) -> (usize, Affinity) {
-    if let Some(device) = hub
-        && random.one_in(2)
-    {
-        return (device, Affinity::queue(0));
+/// The queues of an operation.
+fn random_place(queues: usize, has_hub: bool, random: &mut Seeded) -> Affinity {
+    if has_hub && random.one_in(2) {
+        return Affinity::queue(0);
     }
-    let device = random.below(specs.len());
-    let affinity = match random.below(3) {
+    match random.below(3) {
         0 => Affinity::ANY,
-        _ => Affinity::queue(random.below(specs[device].queues)),
-    };
-    (device, affinity)
+        _ => Affinity::queue(random.below(queues)),
+    }
 }
 
 fn random_kind(random: &mut Seeded) -> NodeKind {
@@ -101,7 +89,7 @@ fn random_kind(random: &mut Seeded) -> NodeKind {
 
 impl Graph {
     pub(crate) fn new(shape: Shape, mut random: Seeded) -> Self {
-        let Shape { specs, hub, operations: (least, more), failing } = shape;
+        let Shape { spec, has_hub, operations: (least, more), failing } = shape;
         let count = least + random.below(more);
         let mut nodes: Vec<Node> = Vec::new();
         let mut host = Vec::new();
@@ -110,7 +98,7 @@ impl Graph {
         let mut chain = 0;
         let mut points: Vec<GraphPoint> = Vec::new();
         for _ in 0..count {
-            let (device, affinity) = random_place(&specs, hub, &mut random);
+            let affinity = random_place(spec.queues, has_hub, &mut random);
             let mut waits = Vec::new();
             for _ in 0..random.below(4) {
                 if points.is_empty() || random.one_in(20) {
@@ -140,7 +128,6 @@ impl Graph {
             }
             points.extend(&signals);
             nodes.push(Node {
-                device,
                 affinity,
                 waits,
                 signals,
@@ -149,7 +136,7 @@ impl Graph {
             });
         }
         Self {
-            specs,
+            spec,
             capacity: if random.one_in(3) { 1 + random.below(4) } else { usize::MAX },
             event_limit: if random.one_in(3) { random.below(4) } else { usize::MAX },
             semaphores,
@@ -159,19 +146,13 @@ impl Graph {
     }
 
     pub(crate) fn engine(&self) -> (Engine<SoftBackend>, Vec<Semaphore>) {
-        let backend =
-            SoftBackend::new(self.specs.clone()).capacity(self.capacity).event_limit(self.event_limit);
+        let backend = SoftBackend::new(self.spec).capacity(self.capacity).event_limit(self.event_limit);
         let engine = Engine::new(backend).unwrap();
         let semaphores = (0..self.semaphores).map(|_| Semaphore::new(&engine, 0).unwrap()).collect();
         (engine, semaphores)
     }
 
-    pub(crate) fn submit(
-        &self,
-        engine: &Engine<SoftBackend>,
-        semaphores: &[Semaphore],
-        number: usize,
-    ) -> Ticket {
+    pub(crate) fn submit(&self, engine: &Engine<SoftBackend>, semaphores: &[Semaphore], number: usize) {
         let node = &self.nodes[number];
         let points = |points: &[GraphPoint]| -> Vec<(Semaphore, u64)> {
             points.iter().map(|&(semaphore, value)| (semaphores[semaphore].clone(), value)).collect()
@@ -187,10 +168,7 @@ impl Graph {
             }
             _ => Action::Queue(Job::new(tag)),
         };
-        engine
-            .submit(node.device, node.affinity, &points(&node.waits), &points(&node.signals), action)
-            .unwrap()
-            .ticket
+        engine.submit(node.affinity, &points(&node.waits), &points(&node.signals), action).unwrap();
     }
 
     /// For each operation, the operations that must have run before it: for each wait the one that brings the
@@ -271,17 +249,14 @@ impl Graph {
     }
 
     pub(crate) fn queues(&self, engine: &Engine<SoftBackend>) -> Vec<QueueId> {
-        (0..self.specs.len())
-            .flat_map(|device| (0..self.specs[device].queues).map(move |ordinal| (device, ordinal)))
-            .map(|(device, ordinal)| engine.queue(device, ordinal).unwrap())
-            .collect()
+        (0..self.spec.queues).map(|queue| engine.queue(queue).unwrap()).collect()
     }
 }
 
 /// Fails the test unless every operation has ended and every event is idle.
 pub(crate) fn assert_idle(engine: &Engine<SoftBackend>, name: &str) {
-    let occupancy = engine.occupancy();
+    let counts = engine.counts();
     assert_eq!(engine.backend().violations(), 0, "{name}: an event was recycled under a waiting queue");
-    assert_eq!(occupancy.operations, 0, "{name}: operations are left behind: {occupancy:?}");
-    assert_eq!(occupancy.events, occupancy.idle_events, "{name}: an event has leaked");
+    assert_eq!(counts.operations, 0, "{name}: operations are left behind: {counts:?}");
+    assert_eq!(counts.events, counts.idle_events, "{name}: an event has leaked");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Devices without work of their own, so that the engine alone is measured.
+//! A device without work of its own, so that the engine alone is measured.
 
 use hal_semaphore::backend::{Backend, Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
 use hal_semaphore::testing::device;
@@ -19,9 +19,9 @@ enum Ends {
     FlushedInTurn,
 }
 
-/// Devices whose work has ended when `submit` returns, or when they are flushed or polled.
+/// A device whose work has ended when `submit` returns, or when it is flushed or polled.
 pub(crate) struct Noop {
-    specs: Vec<DeviceSpec>,
+    spec: DeviceSpec,
     ends: Ends,
     completer: OnceLock<Completer>,
     latest: Mutex<Vec<(QueueId, u64)>>,
@@ -30,36 +30,36 @@ pub(crate) struct Noop {
 
 #[allow(dead_code, reason = "not every user wants every device")]
 impl Noop {
-    fn new(specs: Vec<DeviceSpec>, ends: Ends) -> Self {
+    fn new(spec: DeviceSpec, ends: Ends) -> Self {
         let (completer, latest, native_waits) = (OnceLock::new(), Mutex::default(), AtomicU64::new(0));
-        Self { specs, ends, completer, latest, native_waits }
+        Self { spec, ends, completer, latest, native_waits }
     }
 
-    /// One device that ends work inside `submit`.
+    /// It ends work inside `submit`.
     pub(crate) fn immediate(queues: usize) -> Self {
-        Self::devices(vec![device(queues)])
+        Self::at_once(device(queues))
     }
 
-    /// One device that ends work when it is flushed.
+    /// It ends work when it is flushed.
     pub(crate) fn deferred(queues: usize) -> Self {
-        Self::new(vec![device(queues)], Ends::Flushed)
+        Self::new(device(queues), Ends::Flushed)
     }
 
-    /// Devices that end work inside `submit`.
-    pub(crate) fn devices(specs: Vec<DeviceSpec>) -> Self {
-        Self::new(specs, Ends::AtOnce)
+    /// It ends work inside `submit`.
+    pub(crate) fn at_once(spec: DeviceSpec) -> Self {
+        Self::new(spec, Ends::AtOnce)
     }
 
-    /// Devices that end work when they are flushed, and report each operation.
-    pub(crate) fn in_turn(specs: Vec<DeviceSpec>) -> Self {
-        Self::new(specs, Ends::FlushedInTurn)
+    /// It ends work when it is flushed, and reports each operation.
+    pub(crate) fn in_turn(spec: DeviceSpec) -> Self {
+        Self::new(spec, Ends::FlushedInTurn)
     }
 
-    /// One device whose work has ended at once, and is reported when the device is polled.
+    /// Its work has ended at once, and is reported when it is polled.
     pub(crate) fn polled(queues: usize) -> Self {
         let spec =
             DeviceSpec { completion: Completion::Poll, native_waits: NativeWaits::None, ..device(queues) };
-        Self::new(vec![spec], Ends::FlushedInTurn)
+        Self::new(spec, Ends::FlushedInTurn)
     }
 
     /// Reports everything that was submitted so far. Returns whether there was anything.
@@ -93,8 +93,8 @@ impl Backend for Noop {
     type Work = u64;
     type Event = u64;
 
-    fn devices(&self) -> Vec<DeviceSpec> {
-        self.specs.clone()
+    fn device(&self) -> DeviceSpec {
+        self.spec
     }
 
     fn start(&self, completer: Completer) {
@@ -128,11 +128,11 @@ impl Backend for Noop {
         Submitted::all()
     }
 
-    fn poll(&self, _device: usize) {
+    fn poll(&self) {
         self.flush();
     }
 
-    fn create_event(&self, _device: usize) -> Result<u64, hal_semaphore::Failure> {
+    fn create_event(&self) -> Result<u64, hal_semaphore::Failure> {
         Ok(0)
     }
 }

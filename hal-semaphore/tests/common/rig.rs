@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! An engine over devices that a test drives by hand, with short words for what tests do all the time.
+//! An engine over a device that a test drives by hand, with short words for what tests do all the time.
 #![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
 #![expect(clippy::indexing_slicing, reason = "a wrong queue number is a mistake of the test")]
 
@@ -47,6 +47,27 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// What the waits of something have cost, by class.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    /// Satisfied by queue order, or by an earlier native wait.
+    pub(crate) ordered: u64,
+    pub(crate) native: u64,
+    pub(crate) blocked: u64,
+}
+
+/// Does something, and says what its waits have cost.
+pub(crate) fn waits_of<B: Backend>(engine: &Engine<B>, work: impl FnOnce()) -> Waits {
+    let before = engine.counts();
+    work();
+    let after = engine.counts();
+    Waits {
+        ordered: after.same_queue + after.dominated - before.same_queue - before.dominated,
+        native: after.native - before.native,
+        blocked: after.blocked - before.blocked,
+    }
+}
+
 /// Timelines and a value for each.
 pub(crate) type Values<'a> = &'a [(&'a Semaphore, u64)];
 
@@ -67,7 +88,7 @@ impl Deref for TestEngine {
 impl TestEngine {
     /// One device with so many queues and no limits.
     pub(crate) fn new(queues: usize, native_waits: NativeWaits) -> Self {
-        Devices::new(vec![device(queues, native_waits)]).start()
+        Devices::new(device(queues, native_waits)).start()
     }
 
     pub(crate) fn semaphore(&self) -> Semaphore {
@@ -78,29 +99,24 @@ impl TestEngine {
         std::array::from_fn(|_| self.semaphore())
     }
 
-    /// Submits to a queue, counted over all devices.
-    pub(crate) fn submit(
-        &self,
-        queue: usize,
-        waits: Values<'_>,
-        signals: Values<'_>,
-        action: Action<Job>,
-    ) -> Placement {
+    /// Submits to a queue.
+    pub(crate) fn submit(&self, queue: usize, waits: Values<'_>, signals: Values<'_>, action: Action<Job>) {
         let owned = |values: Values<'_>| -> Vec<(Semaphore, u64)> {
             values.iter().map(|(semaphore, value)| ((*semaphore).clone(), *value)).collect()
         };
-        let device = (0..self.specs.len())
-            .find(|&device| self.queues_of(device).contains(&queue))
-            .expect("the queue exists");
-        let affinity = Affinity::queue(queue - self.queues_of(device).start);
         self.engine
-            .submit(device, affinity, &owned(waits), &owned(signals), action)
-            .expect("the request is sound")
+            .submit(Affinity::queue(queue), &owned(waits), &owned(signals), action)
+            .expect("the request is sound");
+    }
+
+    /// Does something, and says what its waits have cost.
+    pub(crate) fn waits(&self, work: impl FnOnce(&Self)) -> Waits {
+        waits_of(&self.engine, || work(self))
     }
 
     /// Submits a job that succeeds.
-    pub(crate) fn job(&self, queue: usize, waits: Values<'_>, signals: Values<'_>, id: u64) -> Placement {
-        self.submit(queue, waits, signals, Action::Queue(Job::new(id)))
+    pub(crate) fn job(&self, queue: usize, waits: Values<'_>, signals: Values<'_>, id: u64) {
+        self.submit(queue, waits, signals, Action::Queue(Job::new(id)));
     }
 
     /// Submits a job that fails on its device.
@@ -111,25 +127,25 @@ impl TestEngine {
         signals: Values<'_>,
         id: u64,
         failure: &Failure,
-    ) -> Placement {
-        self.submit(queue, waits, signals, Action::Queue(Job::new(id).fails(failure)))
+    ) {
+        self.submit(queue, waits, signals, Action::Queue(Job::new(id).fails(failure)));
     }
 
     /// Submits a barrier.
-    pub(crate) fn barrier(&self, queue: usize, waits: Values<'_>, signals: Values<'_>) -> Placement {
-        self.submit(queue, waits, signals, Action::Barrier)
+    pub(crate) fn barrier(&self, queue: usize, waits: Values<'_>, signals: Values<'_>) {
+        self.submit(queue, waits, signals, Action::Barrier);
     }
 
     /// Submits a marker.
-    pub(crate) fn marker(&self, queue: usize, waits: Values<'_>, signals: Values<'_>, id: u64) -> Placement {
-        self.submit(queue, waits, signals, Action::Marker(Job::new(id)))
+    pub(crate) fn marker(&self, queue: usize, waits: Values<'_>, signals: Values<'_>, id: u64) {
+        self.submit(queue, waits, signals, Action::Marker(Job::new(id)));
     }
 
     /// Fails the test unless every operation has ended and every event is idle.
     pub(crate) fn assert_idle(&self) {
-        let occupancy = self.engine.occupancy();
-        assert_eq!(occupancy.operations, 0, "{occupancy:?}");
-        assert_eq!(occupancy.events, occupancy.idle_events, "{occupancy:?}");
+        let counts = self.engine.counts();
+        assert_eq!(counts.operations, 0, "{counts:?}");
+        assert_eq!(counts.events, counts.idle_events, "{counts:?}");
         assert_eq!(self.stale_events(), 0, "an event was recycled while a queue waited for it");
     }
 }

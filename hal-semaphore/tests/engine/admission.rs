@@ -4,8 +4,7 @@
 //! (rules S2, S3, S6, S10, S13).
 
 use crate::rig::{Devices, Job, LIMIT, Moment, TestEngine, broken, device, gone, within};
-use hal_semaphore::backend::{NativeWaits, Transition, WaitClass};
-use hal_semaphore::testing::{self, SoftBackend};
+use hal_semaphore::backend::NativeWaits;
 use hal_semaphore::*;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -17,9 +16,7 @@ fn largest_value_can_be_waited_for_and_signalled_and_no_larger_one() {
     let [x, y] = rig.semaphores();
     let submit = |wait, signal| {
         let (waits, signals) = ([(x.clone(), wait)], [(y.clone(), signal)]);
-        rig.engine
-            .submit(0, Affinity::ANY, &waits, &signals, Action::Barrier)
-            .map_err(|refused| refused.error)
+        rig.engine.submit(Affinity::ANY, &waits, &signals, Action::Barrier).map_err(|refused| refused.error)
     };
     for (wait, signal) in [(MAX_VALUE + 1, 1), (1, MAX_VALUE + 1)] {
         let refused = submit(wait, signal).unwrap_err();
@@ -39,7 +36,7 @@ fn signal_of_a_foreign_timeline_is_above_it_unless_it_has_failed() {
     far.signal(5).unwrap();
     let nothing: [(Semaphore, u64); 0] = [];
     let submit =
-        || rig.engine.submit(0, Affinity::ANY, &nothing, &[(far.clone(), 5)], Action::Queue(Job::new(1)));
+        || rig.engine.submit(Affinity::ANY, &nothing, &[(far.clone(), 5)], Action::Queue(Job::new(1)));
     let refused = submit().unwrap_err().error;
     assert!(matches!(refused, SubmitError::SignalNotAbove { value: 5, current: 5 }), "{refused}");
     far.fail(broken("given up"));
@@ -58,7 +55,7 @@ fn refused_action_is_returned_with_its_kind_and_work() {
     for (action, id) in actions.into_iter().zip(1..) {
         let submitted = action(Job::new(id));
         let was = std::mem::discriminant(&submitted);
-        let refused = rig.engine.submit(7, Affinity::ANY, &nothing, &nothing, submitted).unwrap_err();
+        let refused = rig.engine.submit(Affinity(0), &nothing, &nothing, submitted).unwrap_err();
         assert_eq!(std::mem::discriminant(&refused.action), was, "job {id}: {:?}", refused.action);
         let (Action::Queue(job)
         | Action::Host(job)
@@ -70,7 +67,7 @@ fn refused_action_is_returned_with_its_kind_and_work() {
         };
         assert_eq!(job.id, id);
     }
-    let refused = rig.engine.submit(7, Affinity::ANY, &nothing, &nothing, Action::Barrier).unwrap_err();
+    let refused = rig.engine.submit(Affinity(0), &nothing, &nothing, Action::Barrier).unwrap_err();
     assert!(matches!(refused.action, Action::Barrier), "{:?}", refused.action);
 }
 
@@ -84,7 +81,7 @@ fn operation_fails_with_the_first_of_its_waits_that_have_failed() {
     for (waits, cause) in [([&open, &x, &y], "x has failed"), ([&y, &open, &x], "y has failed")] {
         let z = rig.semaphore();
         let waits = waits.map(|timeline| (timeline.clone(), 1));
-        rig.engine.submit(0, Affinity::ANY, &waits, &[(z.clone(), 1)], Action::Barrier).unwrap();
+        rig.engine.submit(Affinity::ANY, &waits, &[(z.clone(), 1)], Action::Barrier).unwrap();
         assert_eq!(z.query().unwrap_err().message(), cause);
     }
 }
@@ -95,36 +92,8 @@ fn request_to_an_engine_that_is_shut_down_is_refused_for_that() {
     let rig = TestEngine::new(1, NativeWaits::None);
     rig.engine.shut_down(&SystemClock::new(), Duration::ZERO, Duration::ZERO).unwrap();
     let nothing: [(Semaphore, u64); 0] = [];
-    let refused = rig.engine.submit(7, Affinity::ANY, &nothing, &nothing, Action::Barrier).unwrap_err();
+    let refused = rig.engine.submit(Affinity(0), &nothing, &nothing, Action::Barrier).unwrap_err();
     assert!(matches!(refused.error, SubmitError::ShutDown), "{}", refused.error);
-}
-
-/// A queue waits natively for the second of two signals of another queue. A later wait for the first costs
-/// nothing, and names the first: the smallest signal that is enough counts (S6).
-#[test]
-fn wait_that_is_dominated_names_the_smallest_signal_that_is_enough() {
-    let engine = Engine::new(SoftBackend::new(vec![testing::device(2)])).unwrap();
-    let x = Semaphore::new(&engine, 0).unwrap();
-    let submit = |queue, waits: &[(Semaphore, u64)], signals: &[(Semaphore, u64)]| {
-        let job = Action::Queue(testing::Job::new(0));
-        engine.submit(0, Affinity::queue(queue), waits, signals, job).unwrap()
-    };
-    submit(1, &[], &[(x.clone(), 1)]);
-    submit(1, &[], &[(x.clone(), 2)]);
-    assert_eq!(submit(0, &[(x.clone(), 2)], &[]).waits.native, 1);
-    engine.backend().take_transitions();
-    assert_eq!(submit(0, &[(x, 1)], &[]).waits.ordered, 1);
-    let producers: Vec<u64> = engine
-        .backend()
-        .take_transitions()
-        .iter()
-        .filter_map(|transition| match transition {
-            Transition::Wait { class: WaitClass::Dominated { producer }, .. } => Some(producer.epoch),
-            _ => None,
-        })
-        .collect();
-    assert!(!producers.is_empty() && producers.iter().all(|&epoch| epoch == 1), "{producers:?}");
-    engine.backend().run_until_idle();
 }
 
 /// While the host tries an early action, one of the two timelines that it waits for fails. The operation fails
@@ -168,12 +137,12 @@ fn operations_that_are_done_early_together_keep_their_order() {
 /// in queue order (S2, S3).
 #[test]
 fn jobs_that_a_lost_device_never_had_are_reclaimed_in_order() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+    let rig = Devices::new(device(1, NativeWaits::None)).queue_capacity(1).start();
     let jobs: Vec<u64> = (1..=9).collect();
     for &id in &jobs {
         rig.job(0, &[], &[], id);
     }
-    rig.lose(0, &gone());
+    rig.lose(&gone());
     let came_back: Vec<u64> = rig.reclaimed().into_iter().filter(|&id| id != 1).collect();
     assert_eq!(came_back, jobs[1..]);
     rig.assert_idle();
@@ -183,7 +152,7 @@ fn jobs_that_a_lost_device_never_had_are_reclaimed_in_order() {
 /// before the work that fills the queue ends (S13).
 #[test]
 fn failure_reaches_an_operation_admitted_to_a_full_queue() {
-    let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
+    let rig = Devices::new(device(2, NativeWaits::Epochs)).queue_capacity(1).start();
     let [x, y] = rig.semaphores();
     let cause = broken("parity");
     rig.failing_job(1, &[], &[(&x, 1)], 1, &cause);

@@ -34,8 +34,7 @@ struct Backlog {
 
 impl Backlog {
     fn new(native_waits: NativeWaits, refusal: &Failure) -> Self {
-        let devices = vec![device(2, native_waits), device(1, NativeWaits::None)];
-        let rig = Devices::new(devices).queue_capacity(ROOM).start();
+        let rig = Devices::new(device(3, native_waits)).queue_capacity(ROOM).start();
         let [released, x, y] = rig.semaphores();
         for id in 1..REFUSED {
             rig.job(0, &[], &[], id);
@@ -73,7 +72,7 @@ impl Backlog {
             }
         });
         while self.rig.step(0) {}
-        let queue = self.rig.engine.queue(0, 0).unwrap();
+        let queue = self.rig.engine.queue(0).unwrap();
         self.rig.completer().complete(queue, REFUSED - 1).unwrap();
         while self.rig.report(0) {}
         self.rig.run_until_idle();
@@ -98,7 +97,7 @@ fn consumer_behind_a_refused_producer_and_a_backlog_fails_with_it() {
         within(4 * LIMIT, move || {
             let cause = broken("no such kernel");
             let backlog = Backlog::new(native_waits, &cause);
-            let queue = backlog.rig.engine.queue(0, 0).unwrap();
+            let queue = backlog.rig.engine.queue(0).unwrap();
             let times = backlog.go(move |devices| {
                 devices.step(0);
                 devices.completer().complete(queue, REFUSED + 1).unwrap();
@@ -125,7 +124,7 @@ fn native_wait_never_names_a_refused_job_in_a_backlog() {
             backlog.go(move |_| {
                 rig.job(1, &[(&x, 1)], &[(&z, 1)], 9);
             });
-            let refused = Point { queue: backlog.rig.engine.queue(0, 0).unwrap(), epoch: REFUSED };
+            let refused = Point { queue: backlog.rig.engine.queue(0).unwrap(), epoch: REFUSED };
             let waits = backlog.rig.native_waits();
             assert!(waits.iter().all(|(point, _)| *point != refused), "{native_waits:?}: {waits:?}");
             backlog.rig.assert_idle();
@@ -207,7 +206,7 @@ fn thread_that_has_waited_for_a_queue_is_left_no_work_later() {
                 std::thread::sleep(Duration::from_millis(20));
             };
             let signals = Keeps { signal: (z.clone(), 1), reads: AtomicUsize::new(0), meanwhile: &meanwhile };
-            rig.engine.submit(0, Affinity::ANY, &[], &signals, Action::Barrier).unwrap();
+            rig.engine.submit(Affinity::ANY, &[], &signals, Action::Barrier).unwrap();
         });
         for id in 0..60 {
             rig.job(0, &[(&x, 1)], &[], 100 + id);
@@ -219,7 +218,7 @@ fn thread_that_has_waited_for_a_queue_is_left_no_work_later() {
             rig.job(0, &[], &[(&z, value)], 300 + value);
         }
         while rig.step(0) {}
-        rig.completer().complete(rig.engine.queue(0, 0).unwrap(), 521).unwrap();
+        rig.completer().complete(rig.engine.queue(0).unwrap(), 521).unwrap();
         assert_eq!(z.query().unwrap(), 401, "a thread that reports has left something");
     });
 }

@@ -86,7 +86,7 @@ fn lock_held_for_a_job_whose_wait_has_failed_is_free_for_its_callback() {
 #[test]
 fn lock_held_for_a_job_whose_device_is_lost_is_free_for_its_callback() {
     lock_held_across(|rig, x| {
-        rig.once(Moment::SubmitBegins(0), |devices| devices.lose(0, &gone()));
+        rig.once(Moment::SubmitBegins(0), |devices| devices.lose(&gone()));
         rig.job(0, &[], &[(x, 1)], 1);
     });
 }
@@ -153,7 +153,7 @@ fn block_in_callback(slow: &Semaphore) -> mpsc::Sender<()> {
 #[test]
 fn slow_callback_delays_no_unrelated_operation() {
     within(LIMIT + LIMIT, || {
-        let rig = Devices::new(vec![device(1, NativeWaits::None), device(1, NativeWaits::None)]).start();
+        let rig = TestEngine::new(2, NativeWaits::None);
         let [slow, x, y] = rig.semaphores();
         let release = block_in_callback(&slow);
         rig.job(1, &[], &[(&x, 1)], 1);
@@ -198,7 +198,7 @@ fn callback_that_waits_for_the_host_ends() {
         });
         std::thread::scope(|scope| {
             scope.spawn(|| a.signal(1).unwrap());
-            eventually("the callback waits", || rig.engine.occupancy().host_waits == 1);
+            eventually("the callback waits", || rig.engine.counts().host_waits == 1);
             b.signal(1).unwrap();
         });
         assert!(receiver.recv().unwrap());
@@ -219,8 +219,8 @@ fn callback_that_panics_affects_nothing_else() {
         rig.run_until_idle();
         assert_eq!(receiver.recv().unwrap(), 1);
         eventually("the next job has ended", || y.query().unwrap() == 1);
-        eventually("the panic has been counted", || rig.engine.stats().panics == 1);
-        assert!(rig.engine.lost(0).is_none());
+        eventually("the panic has been counted", || rig.engine.counts().panics == 1);
+        assert!(rig.engine.lost().is_none());
         assert_eq!(rig.reclaimed(), [1, 2]);
     });
 }
@@ -280,7 +280,7 @@ type Polled = Fake<Semaphore, ()>;
 /// A polled device, what it does with deferred callbacks, and whether its work ends inside `submit`.
 fn polled(at_once: bool, defer: fn(DeferredCallbacks)) -> Engine<Polled> {
     let spec = DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) };
-    Polled::new(vec![spec])
+    Polled::new(spec)
         .on_submit(move |fake, queue, batch| {
             fake.accept(queue, batch);
             if at_once {
@@ -303,7 +303,7 @@ fn lock_held_while(engine: Engine<Polled>, step: impl FnOnce(&Engine<Polled>, &S
             move |_| *calls.lock().unwrap() += 1
         });
         let held = calls.lock().unwrap();
-        engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
+        engine.submit(Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
         step(&engine, &x);
         drop(held);
         eventually("the callback has run", || *calls.lock().unwrap() == 1);
@@ -451,7 +451,6 @@ fn callback_deep_inside_others_is_left_no_work_of_a_queue() {
         let rig = TestEngine::new(1, NativeWaits::None);
         rig.always(Moment::SubmitEnds(0), Devices::run_until_idle);
         let x = rig.semaphore();
-        let ended = rig.barrier(0, &[], &[]).ticket;
         let round = Arc::new(AtomicU64::new(0));
         let callback = std::thread::spawn({
             let (rig, round) = (rig.clone(), round.clone());
@@ -463,7 +462,7 @@ fn callback_deep_inside_others_is_left_no_work_of_a_queue() {
                             std::hint::spin_loop();
                         }
                         seen = round.load(Ordering::SeqCst);
-                        (0..20).for_each(|_| assert_eq!(rig.engine.cancel(ended), Cancel::Ended));
+                        (0..20).for_each(|_| rig.barrier(0, &[], &[]));
                     }
                 });
             }
@@ -517,7 +516,7 @@ fn callback_deep_inside_others_that_waits_for_a_polled_device_ends() {
             let x = Semaphore::new(&engine, 0).unwrap();
             let signals = [(x.clone(), 1)];
             // On another thread: calls of this one have their work done by those around them.
-            let job = || engine.submit(0, Affinity::ANY, &[], &signals, Action::Queue(())).unwrap();
+            let job = || engine.submit(Affinity::ANY, &[], &signals, Action::Queue(())).unwrap();
             std::thread::scope(|scope| scope.spawn(job).join().unwrap());
             sender.send(engine.wait(WaitMode::All, &signals, &SystemClock::new(), Some(LIMIT / 5))).unwrap();
         });
@@ -566,27 +565,6 @@ fn operation_from_deep_inside_callbacks_ends_though_the_engine_is_trimmed() {
     });
     x.signal(1).unwrap();
     assert_eq!(y.query().unwrap(), 1);
-}
-
-/// Inside callbacks a signal sends a job to its device, and while an event is made for it the program cancels
-/// it. That call is so deep inside others that its work is left to them. The job does not run, as the answer
-/// says (S5).
-#[test]
-fn job_that_is_cancelled_deep_inside_callbacks_while_an_event_is_made_fails() {
-    let rig = TestEngine::new(2, NativeWaits::Events);
-    let [gate, x] = rig.semaphores();
-    let ticket = rig.job(0, &[(&gate, 1)], &[(&x, 1)], 1).ticket;
-    let answer = Arc::new(OnceLock::new());
-    rig.once(Moment::EventCreation, {
-        let (engine, answer) = (rig.engine.clone(), answer.clone());
-        move |_| answer.set(engine.cancel(ticket)).unwrap()
-    });
-    inside_callbacks(&rig, 7, move || gate.signal(1).unwrap());
-    assert_eq!(answer.get(), Some(&Cancel::Cancelled));
-    assert_eq!(x.query().unwrap_err().origin(), Origin::Cancelled);
-    rig.run_until_idle();
-    assert_eq!(rig.ran(), [0; 0]);
-    rig.assert_idle();
 }
 
 /// `call_back` runs at once on a thread that may call the program, and on another one as long as this one must
@@ -757,7 +735,7 @@ type Release = Option<Box<dyn FnOnce() + Send>>;
 
 /// A device whose work ends when the test says so.
 fn releasing() -> Fake<Semaphore, Release> {
-    Fake::new(vec![device(2, NativeWaits::None)]).calls_back(Release::is_some).on_reclaim(|_, ended| {
+    Fake::new(device(2, NativeWaits::None)).calls_back(Release::is_some).on_reclaim(|_, ended| {
         if let Some(release) = ended.work.flatten() {
             release();
         }
@@ -780,12 +758,12 @@ fn slow_release_beside_an_operation_on(other: usize) {
         let _ = released.recv();
     });
     let submit = |queue, waits: &[(Semaphore, u64)], signal: &Semaphore, action| {
-        engine.submit(0, Affinity::queue(queue), waits, &[(signal.clone(), 1)], action).unwrap();
+        engine.submit(Affinity::queue(queue), waits, &[(signal.clone(), 1)], action).unwrap();
     };
     submit(0, &[], &x, Action::Queue(Some(slow)));
     submit(other, &[(x.clone(), 1)], &y, Action::Host(None));
     std::thread::scope(|scope| {
-        let (queue, backend) = (engine.queue(0, 0).unwrap(), engine.backend());
+        let (queue, backend) = (engine.queue(0).unwrap(), engine.backend());
         scope.spawn(move || backend.complete(queue, 1));
         let begin = std::time::Instant::now();
         while y.query().unwrap() == 0 && begin.elapsed() < LIMIT {
@@ -815,7 +793,7 @@ fn slow_reclaims_delay_no_job_that_waits_for_capacity() {
         })
         .start();
     let submit = |work| {
-        engine.submit(0, Affinity::queue(0), &[], &[], Action::Queue(work)).unwrap();
+        engine.submit(Affinity::queue(0), &[], &[], Action::Queue(work)).unwrap();
     };
     let seen = Arc::new(Mutex::new(Vec::new()));
     for _ in 0..2 {
@@ -826,7 +804,7 @@ fn slow_reclaims_delay_no_job_that_waits_for_capacity() {
     submit(None);
     is_full.store(false, Ordering::SeqCst);
     assert_eq!(taken.load(Ordering::SeqCst), 2, "the third job does not fit");
-    engine.backend().complete(engine.queue(0, 0).unwrap(), 2);
+    engine.backend().complete(engine.queue(0).unwrap(), 2);
     assert_eq!(*seen.lock().unwrap(), [3, 3], "jobs that the device had when the program was called back");
 }
 
@@ -868,7 +846,7 @@ fn callback_deep_inside_others_that_polls_the_device_sees_its_job_end() {
         let (sender, receiver) = mpsc::channel();
         deep_inside(&rig, move || {
             let x = Semaphore::new(&engine, 0).unwrap();
-            engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
+            engine.submit(Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
             let asks = |_| {
                 engine.poll();
                 x.query().unwrap() == 1
@@ -884,7 +862,7 @@ fn callback_deep_inside_others_that_polls_the_device_sees_its_job_end() {
 /// (S13).
 #[test]
 fn callback_on_a_foreign_signal_runs_after_sixteen_deliveries() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
+    let rig = Devices::new(device(1, NativeWaits::None)).keeps_deferred().start();
     let far = TestEngine::new(1, NativeWaits::None).semaphore();
     for value in 1..=40 {
         rig.job(0, &[], &[(&far, value)], value);
@@ -895,7 +873,7 @@ fn callback_on_a_foreign_signal_runs_after_sixteen_deliveries() {
         let (far, seen) = (far.clone(), seen.clone());
         move |_| seen.set(far.query().unwrap()).unwrap()
     });
-    rig.completer().complete(rig.engine.queue(0, 0).unwrap(), 40).unwrap();
+    rig.completer().complete(rig.engine.queue(0).unwrap(), 40).unwrap();
     assert_eq!(seen.get(), Some(&16));
     while far.query().unwrap() < 40 {
         let before = far.query().unwrap();

@@ -9,7 +9,10 @@ use hal_semaphore::{Action, Affinity, Semaphore};
 
 /// Submits a job to any of the queues that `affinity` allows, and says which it was.
 fn chosen(rig: &TestEngine, affinity: Affinity, waits: &[(Semaphore, u64)]) -> usize {
-    rig.engine.submit(0, affinity, waits, &[], Action::Queue(Job::new(9))).unwrap().queue.ordinal()
+    let queued = || (0..rig.queues()).map(|queue| rig.queued(queue)).collect::<Vec<_>>();
+    let before = queued();
+    rig.engine.submit(affinity, waits, &[], Action::Queue(Job::new(9))).unwrap();
+    queued().iter().zip(before).position(|(after, before)| *after > before).unwrap()
 }
 
 #[test]

@@ -28,7 +28,6 @@ struct Gated {
     barrier: Semaphore,
     /// Signalled by marker 3, which waits for `barrier`.
     marker: Semaphore,
-    marker_ticket: Option<Ticket>,
 }
 
 impl Gated {
@@ -38,7 +37,7 @@ impl Gated {
         let signals = [(&produced, 1), (&other, 1)];
         rig.submit(1, &[], &signals, Action::Queue(producer));
         rig.job(0, &[(&produced, 1)], &[(&consumed, 1)], 2);
-        let mut gated = Self { rig, produced, other, consumed, barrier, marker, marker_ticket: None };
+        let gated = Self { rig, produced, other, consumed, barrier, marker };
         if marked_before_report {
             gated.mark();
         }
@@ -49,11 +48,10 @@ impl Gated {
         gated
     }
 
-    fn mark(&mut self) {
+    fn mark(&self) {
         self.rig.barrier(0, &[(&self.consumed, 1)], &[(&self.barrier, 1)]);
-        let placed = self.rig.marker(0, &[(&self.barrier, 1)], &[(&self.marker, 1)], 3);
-        assert_eq!(placed.waits.blocked, 0, "the device knows its order without the host");
-        self.marker_ticket = Some(placed.ticket);
+        let waits = self.rig.waits(|rig| rig.marker(0, &[(&self.barrier, 1)], &[(&self.marker, 1)], 3));
+        assert_eq!(waits.blocked, 0, "the device knows its order without the host");
     }
 
     fn all(&self) -> [&Semaphore; 4] {
@@ -170,35 +168,14 @@ fn consumer_of_a_gated_coalesced_marker_runs_at_once_and_ends_last() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         let end = gated.rig.semaphore();
-        let placed = gated.rig.job(2, &[(&gated.marker, 1)], &[(&end, 1)], 4);
-        assert_eq!(placed.waits.blocked, 0, "{native_waits:?}, markers before the report: {before_report}");
+        let waits = gated.rig.waits(|rig| rig.job(2, &[(&gated.marker, 1)], &[(&end, 1)], 4));
+        assert_eq!(waits.blocked, 0, "{native_waits:?}, markers before the report: {before_report}");
         assert!(gated.rig.step(2) && gated.rig.report(2));
         gated.assert_unseen();
         assert_eq!(end.query().unwrap(), 0);
         assert!(gated.rig.report(1));
         assert_eq!((gated.marker.query().unwrap(), end.query().unwrap()), (1, 1));
         assert_eq!(gated.rig.reclaimed(), [1, 2, 3, 4]);
-        gated.rig.assert_idle();
-    });
-}
-
-/// A coalesced marker of a gated queue is cancelled. Too late or not, the answer is true and the queue
-/// continues (S5).
-#[test]
-fn cancelled_coalesced_marker_of_a_gated_queue_still_signals() {
-    each_case(|native_waits, before_report| {
-        let gated = Gated::new(native_waits, before_report, Job::new(1));
-        let answer = gated.rig.engine.cancel(gated.marker_ticket.unwrap());
-        gated.rig.run_until_idle();
-        match answer {
-            Cancel::Cancelled => assert!(gated.marker.query().is_err()),
-            Cancel::TooLate => assert_eq!(gated.marker.query().unwrap(), 1),
-            Cancel::Ended => panic!("the marker waits for a report"),
-        }
-        assert_eq!(gated.barrier.query().unwrap(), 1);
-        let mut reclaimed = gated.rig.reclaimed();
-        reclaimed.sort_unstable();
-        assert_eq!(reclaimed, [1, 2, 3]);
         gated.rig.assert_idle();
     });
 }
@@ -210,7 +187,7 @@ fn coalesced_markers_of_a_gated_queue_fail_with_the_device() {
     each_case(|native_waits, before_report| {
         let gated = Gated::new(native_waits, before_report, Job::new(1));
         let cause = gone();
-        gated.rig.lose(0, &cause);
+        gated.rig.lose(&cause);
         for semaphore in gated.all() {
             assert!(semaphore.query().unwrap_err().same_root(&cause), "{native_waits:?}");
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The three ways in which a device reports: by callback, when polled, by file descriptor.
+//! What a device reports and a program asks for: reports, refusals, deadlines.
 
 use crate::fake::Fake;
 use hal_semaphore::backend::{Completer, Completion, DeviceSpec};
@@ -13,82 +13,77 @@ use std::time::Duration;
 #[test]
 fn host_wait_drives_a_polled_device() {
     let spec = DeviceSpec { completion: Completion::Poll, ..device(2) };
-    let engine = Engine::new(SoftBackend::new(vec![spec])).unwrap();
+    let engine = Engine::new(SoftBackend::new(spec)).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
     for value in 1..=10 {
         let queue = Affinity::queue((value % 2) as usize);
         let (waits, signals) = ([(x.clone(), value - 1)], [(x.clone(), value)]);
-        engine.submit(0, queue, &waits, &signals, Action::Queue(Job::new(value))).unwrap();
+        engine.submit(queue, &waits, &signals, Action::Queue(Job::new(value))).unwrap();
     }
     assert_eq!(x.query().unwrap(), 0);
     // This thread alone is there to ask the device.
     engine.wait(WaitMode::All, &[(x.clone(), 10)], &SystemClock::new(), None).unwrap();
     assert_eq!(x.query().unwrap(), 10);
-    engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 11)], Action::Queue(Job::new(11))).unwrap();
+    engine.submit(Affinity::ANY, &[], &[(x.clone(), 11)], Action::Queue(Job::new(11))).unwrap();
     engine.poll();
     assert_eq!(x.query().unwrap(), 11);
 }
 
 #[test]
 fn impossible_reports_are_refused() {
-    let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
-    let other = Engine::new(SoftBackend::new(vec![device(2)])).unwrap();
-    let (queue, strange) = (engine.queue(0, 0).unwrap(), other.queue(0, 1).unwrap());
+    let engine = Engine::new(SoftBackend::new(device(1))).unwrap();
+    let other = Engine::new(SoftBackend::new(device(2))).unwrap();
+    let (queue, strange) = (engine.queue(0).unwrap(), other.queue(1).unwrap());
     let completer: Completer = engine.backend().completer();
     assert_eq!(
         completer.complete(queue, 1),
         Err(CompletionError::NotSubmitted { queue, epoch: 1, submitted: 0 })
     );
     assert_eq!(completer.complete(strange, 0), Err(CompletionError::UnknownQueue { index: 1, queues: 1 }));
-    let gone = CompletionError::UnknownDevice { device: 4, devices: 1 };
-    assert_eq!(completer.unblock(4), Err(gone.clone()));
-    assert_eq!(completer.lose(4, Failure::new(Code::Unavailable, "unplugged")), Err(gone));
-    let gone = CompletionError::UnknownDevice { device: 1, devices: 1 };
-    assert_eq!(completer.lose(1, Failure::new(Code::Unavailable, "unplugged")), Err(gone.clone()));
-    assert_eq!(completer.unblock(1), Err(gone));
     drop(engine);
     assert_eq!(completer.complete(queue, 0), Err(CompletionError::Gone));
+    assert_eq!(completer.unblock(), Err(CompletionError::Gone));
+    assert_eq!(completer.lose(Failure::new(Code::Unavailable, "unplugged")), Err(CompletionError::Gone));
 }
 
 #[test]
 fn bad_submissions_are_refused_and_change_nothing() {
-    let engine = Fake::new(vec![device(3)]).start();
+    let engine = Fake::new(device(3)).start();
     let live = Semaphore::new(&engine, 0).unwrap();
-    let before = (engine.occupancy(), engine.stats());
-    let refuse = |device, affinity, waits: &[(Semaphore, u64)], signals: &[(Semaphore, u64)]| {
-        let refused = engine.submit(device, affinity, waits, signals, Action::Queue(())).unwrap_err();
-        assert_eq!((engine.occupancy(), engine.stats()), before);
+    let before = engine.counts();
+    let refuse = |affinity, waits: &[(Semaphore, u64)], signals: &[(Semaphore, u64)]| {
+        let refused = engine.submit(affinity, waits, signals, Action::Queue(())).unwrap_err();
+        assert_eq!(engine.counts(), before);
         refused.error
     };
     let any = Affinity::ANY;
-    assert_eq!(refuse(1, any, &[], &[]), SubmitError::UnknownDevice { device: 1, devices: 1 });
-    assert_eq!(refuse(0, Affinity(0), &[], &[]), SubmitError::NoQueue { device: 0, known: 7 });
-    assert_eq!(refuse(0, Affinity::queue(64), &[], &[]), SubmitError::NoQueue { device: 0, known: 7 });
-    let unknown = SubmitError::UnknownQueue { device: 0, mask: 9, known: 7 };
-    assert_eq!(refuse(0, Affinity(9), &[], &[]), unknown);
+    assert_eq!(refuse(Affinity(0), &[], &[]), SubmitError::NoQueue { known: 7 });
+    assert_eq!(refuse(Affinity::queue(64), &[], &[]), SubmitError::NoQueue { known: 7 });
+    let unknown = SubmitError::UnknownQueue { mask: 9, known: 7 };
+    assert_eq!(refuse(Affinity(9), &[], &[]), unknown);
     let large = MAX_VALUE + 1;
-    assert_eq!(refuse(0, any, &[(live.clone(), large)], &[]), SubmitError::ValueTooLarge { value: large });
-    assert_eq!(refuse(0, any, &[], &[(live.clone(), large)]), SubmitError::ValueTooLarge { value: large });
+    assert_eq!(refuse(any, &[(live.clone(), large)], &[]), SubmitError::ValueTooLarge { value: large });
+    assert_eq!(refuse(any, &[], &[(live.clone(), large)]), SubmitError::ValueTooLarge { value: large });
     let not_above = SubmitError::SignalNotAbove { value: 0, current: 0 };
-    assert_eq!(refuse(0, any, &[], &[(live.clone(), 0)]), not_above);
+    assert_eq!(refuse(any, &[], &[(live.clone(), 0)]), not_above);
     live.signal(7).unwrap();
     for value in [6, 7] {
         let not_above = SubmitError::SignalNotAbove { value, current: 7 };
-        assert_eq!(refuse(0, any, &[], &[(live.clone(), value)]), not_above);
+        assert_eq!(refuse(any, &[], &[(live.clone(), value)]), not_above);
     }
     // The largest value that there is can be waited for and signalled.
     let largest = [(live, MAX_VALUE)];
-    engine.submit(0, any, &largest, &[], Action::Queue(())).unwrap();
-    engine.submit(0, any, &[], &largest, Action::Barrier).unwrap();
+    engine.submit(any, &largest, &[], Action::Queue(())).unwrap();
+    engine.submit(any, &[], &largest, Action::Barrier).unwrap();
     assert_eq!(largest[0].0.query().unwrap(), MAX_VALUE);
 }
 
 #[test]
 fn largest_value_may_be_waited_for_and_signalled() {
-    let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+    let engine = Engine::new(SoftBackend::new(device(1))).unwrap();
     let [x, y] = [0, 0].map(|value| Semaphore::new(&engine, value).unwrap());
     let (waits, signals) = ([(x.clone(), MAX_VALUE)], [(y.clone(), MAX_VALUE)]);
-    engine.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
+    engine.submit(Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
     x.signal(MAX_VALUE).unwrap();
     assert_eq!(y.query().unwrap(), MAX_VALUE);
     assert_eq!(Semaphore::new(&engine, MAX_VALUE).unwrap().query().unwrap(), MAX_VALUE);
@@ -98,10 +93,10 @@ fn largest_value_may_be_waited_for_and_signalled() {
 /// so any will do.
 #[test]
 fn signal_of_another_engines_timeline_has_to_be_above_its_value_unless_it_has_failed() {
-    let [engine, other] = [(), ()].map(|()| Engine::new(SoftBackend::new(vec![device(1)])).unwrap());
+    let [engine, other] = [(), ()].map(|()| Engine::new(SoftBackend::new(device(1))).unwrap());
     let x = Semaphore::new(&other, 5).unwrap();
     let signal = |value| {
-        let submitted = engine.submit(0, Affinity::ANY, &[], &[(x.clone(), value)], Action::Barrier);
+        let submitted = engine.submit(Affinity::ANY, &[], &[(x.clone(), value)], Action::Barrier);
         submitted.map(|_| ()).map_err(|refused| refused.error)
     };
     for value in [4, 5] {
@@ -113,7 +108,7 @@ fn signal_of_another_engines_timeline_has_to_be_above_its_value_unless_it_has_fa
 
 #[test]
 fn bad_signals_are_refused_and_change_nothing() {
-    let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+    let engine = Engine::new(SoftBackend::new(device(1))).unwrap();
     assert!(matches!(Semaphore::new(&engine, MAX_VALUE + 1), Err(SignalError::ValueTooLarge { .. })));
     let x = Semaphore::new(&engine, 5).unwrap();
     assert!(matches!(x.signal(5), Err(SignalError::NotAbove { value: 5, current: 5 })));
@@ -129,71 +124,67 @@ fn bad_signals_are_refused_and_change_nothing() {
 /// Without a handle nothing can signal: the waiter fails instead of waiting.
 #[test]
 fn wait_for_a_semaphore_that_is_dropped_fails_as_abandoned() {
-    let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+    let engine = Engine::new(SoftBackend::new(device(1))).unwrap();
     let (x, y) = (Semaphore::new(&engine, 3).unwrap(), Semaphore::new(&engine, 0).unwrap());
     let waits = [(x, 4)];
-    engine.submit(0, Affinity::ANY, &waits, &[(y.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
+    engine.submit(Affinity::ANY, &waits, &[(y.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
     drop(waits);
     let failure = y.query().unwrap_err();
     assert_eq!((failure.code(), failure.origin()), (Code::Aborted, Origin::Abandoned));
-    assert_eq!(engine.occupancy().operations, 0);
+    assert_eq!(engine.counts().operations, 0);
 }
 
 #[test]
 fn full_queue_keeps_its_order_and_loses_nothing() {
-    let engine = Engine::new(SoftBackend::new(vec![device(2)]).capacity(3)).unwrap();
+    let engine = Engine::new(SoftBackend::new(device(2)).capacity(3)).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
     for tag in 1..=20 {
-        engine.submit(0, Affinity::queue(0), &[], &[(x.clone(), tag)], Action::Queue(Job::new(tag))).unwrap();
+        engine.submit(Affinity::queue(0), &[], &[(x.clone(), tag)], Action::Queue(Job::new(tag))).unwrap();
     }
-    assert_eq!(engine.backend().queued(engine.queue(0, 0).unwrap()), 3);
+    assert_eq!(engine.backend().queued(engine.queue(0).unwrap()), 3);
     engine.backend().run_until_idle();
     assert_eq!(engine.backend().tags(), (1..=20).collect::<Vec<_>>());
     assert_eq!(x.query().unwrap(), 20);
 
     // No capacity although nothing is in flight: an error, not a hang.
-    let engine = Engine::new(SoftBackend::new(vec![device(1)]).capacity(0)).unwrap();
+    let engine = Engine::new(SoftBackend::new(device(1)).capacity(0)).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
-    engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
+    engine.submit(Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
     assert_eq!(x.query().unwrap_err().code(), Code::ResourceExhausted);
 }
 
 #[test]
-fn lost_device_fails_its_own_work_and_no_other() {
-    let engine = Engine::new(SoftBackend::new(vec![device(2), device(1)])).unwrap();
-    let (x, y, z, blocked) = (
-        Semaphore::new(&engine, 0).unwrap(),
-        Semaphore::new(&engine, 0).unwrap(),
-        Semaphore::new(&engine, 0).unwrap(),
-        Semaphore::new(&engine, 0).unwrap(),
-    );
-    let job = |device, waits: &[(Semaphore, u64)], signal: (&Semaphore, u64)| {
-        let signals = [(signal.0.clone(), signal.1)];
-        engine.submit(device, Affinity::ANY, waits, &signals, Action::Queue(Job::new(signal.1))).unwrap();
+fn lost_device_fails_its_work_and_that_of_no_other_engine() {
+    let [engine, other] = [(), ()].map(|()| Engine::new(SoftBackend::new(device(2))).unwrap());
+    let [x, y, blocked] = [0; 3].map(|value| Semaphore::new(&engine, value).unwrap());
+    let z = Semaphore::new(&other, 0).unwrap();
+    let job = |engine: &Engine<SoftBackend>, waits: &[(Semaphore, u64)], signal: &Semaphore| {
+        let signals = [(signal.clone(), 1)];
+        engine.submit(Affinity::ANY, waits, &signals, Action::Queue(Job::new(1))).unwrap();
     };
-    job(0, &[], (&x, 1));
-    job(0, &[(blocked.clone(), 1)], (&y, 1));
-    job(1, &[], (&z, 1));
+    job(&engine, &[], &x);
+    job(&engine, &[(blocked.clone(), 1)], &y);
+    job(&other, &[], &z);
     let cause = Failure::with_origin(Code::Unavailable, Origin::Device, "the card fell off the bus");
-    engine.backend().completer().lose(0, cause.clone()).unwrap();
-    engine.backend().completer().lose(0, Failure::new(Code::Internal, "again")).unwrap();
+    engine.backend().completer().lose(cause.clone()).unwrap();
+    engine.backend().completer().lose(Failure::new(Code::Internal, "again")).unwrap();
     for lost in [&x, &y] {
         assert!(lost.query().unwrap_err().same_root(&cause));
     }
     // Later operations fail with the same cause, through their signals.
     let late = Semaphore::new(&engine, 0).unwrap();
-    job(0, &[], (&late, 1));
+    job(&engine, &[], &late);
     assert!(late.query().unwrap_err().same_root(&cause));
-    engine.backend().run_until_idle();
+    other.backend().run_until_idle();
     assert_eq!(z.query().unwrap(), 1);
-    assert!(engine.lost(1).is_none());
-    assert_eq!(engine.backend().reclaimed().len(), 4);
-    assert_eq!(engine.occupancy().operations, 0);
+    assert!(other.lost().is_none());
+    assert_eq!(engine.backend().reclaimed().len(), 3);
+    assert_eq!(engine.counts().operations, 0);
 }
 
 #[test]
 fn deadline_of_a_wait_is_read_from_its_clock() {
-    let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+    let engine = Engine::new(SoftBackend::new(device(1))).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
     let clock = VirtualClock::new();
     std::thread::scope(|scope| {
@@ -209,7 +200,7 @@ fn deadline_of_a_wait_is_read_from_its_clock() {
         clock.advance(Duration::from_secs(1));
         assert!(matches!(waiter.join().unwrap(), Err(WaitError::DeadlineExceeded)));
     });
-    assert_eq!((clock.sleepers(), engine.occupancy().host_waits), (0, 0));
+    assert_eq!((clock.sleepers(), engine.counts().host_waits), (0, 0));
     let none: [(Semaphore, u64); 0] = [];
     assert!(matches!(engine.wait(WaitMode::Any, &none, &clock, None), Err(WaitError::Empty)));
     engine.wait(WaitMode::All, &none, &clock, None).unwrap();
@@ -227,7 +218,7 @@ fn deadline_of_a_wait_is_read_from_its_clock() {
 /// Timelines and values may come as two slices, as a C ABI has them. There are as many as the shorter one has.
 #[test]
 fn pair_of_slices_names_what_both_of_them_have() {
-    let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+    let engine = Engine::new(SoftBackend::new(device(1))).unwrap();
     let [x, y] = [7, 0].map(|value| Semaphore::new(&engine, value).unwrap());
     let (both, values) = ([x, y.clone()], [7, 1]);
     let pair: (&[Semaphore], &[u64]) = (&both, &values[..1]);
@@ -235,7 +226,7 @@ fn pair_of_slices_names_what_both_of_them_have() {
     let clock = SystemClock::new();
     engine.wait(WaitMode::All, &pair, &clock, Some(clock.now())).unwrap();
     let signals: (&[Semaphore], &[u64]) = (&both[1..], &values[1..]);
-    engine.submit(0, Affinity::ANY, &pair, &signals, Action::Barrier).unwrap();
+    engine.submit(Affinity::ANY, &pair, &signals, Action::Barrier).unwrap();
     assert_eq!(y.query().unwrap(), 1);
 }
 
@@ -257,7 +248,7 @@ impl Clock for Counted {
 /// without.
 #[test]
 fn thread_that_waits_sleeps_until_it_is_woken() {
-    let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+    let engine = Engine::new(SoftBackend::new(device(1))).unwrap();
     for until in [None, Some(Duration::from_secs(60))] {
         let x = Semaphore::new(&engine, 0).unwrap();
         let clock = Counted(SystemClock::new(), AtomicUsize::new(0));
@@ -269,133 +260,5 @@ fn thread_that_waits_sleeps_until_it_is_woken() {
         });
         let sleeps = clock.1.into_inner();
         assert!(sleeps <= 10, "it lay down {sleeps} times");
-    }
-}
-
-#[cfg(all(unix, feature = "reactor"))]
-mod descriptor {
-    use super::*;
-    use hal_semaphore::backend::Submitted;
-    use hal_semaphore::reactor::Reactor;
-    use std::io::{Read, Write};
-    use std::os::unix::net::UnixStream;
-    use std::sync::Arc;
-
-    /// Devices that each have one descriptor: a byte in it for each operation that has ended.
-    struct Wired {
-        engine: Engine<Fake<Semaphore, ()>>,
-        far: Arc<Vec<UnixStream>>,
-    }
-
-    fn wired(devices: usize) -> Wired {
-        let (near, far): (Vec<_>, Vec<_>) = (0..devices)
-            .map(|_| {
-                let (near, far) = UnixStream::pair().unwrap();
-                near.set_nonblocking(true).unwrap();
-                (near, far)
-            })
-            .unzip();
-        let spec = DeviceSpec {
-            native_waits: backend::NativeWaits::Epochs,
-            completion: Completion::Descriptor,
-            ..device(4)
-        };
-        let far = Arc::new(far);
-        let engine = Fake::new(vec![spec; devices])
-            .descriptors(near)
-            .on_submit({
-                let far = far.clone();
-                move |fake, queue, batch| {
-                    fake.accept(queue, batch);
-                    (&far[queue.device()]).write_all(&vec![1; batch.len()]).unwrap();
-                    Submitted::all()
-                }
-            })
-            .on_poll(|fake, device| {
-                let mut accepted = fake.accepted.lock().unwrap();
-                let own: Vec<_> = accepted.extract_if(.., |(queue, _)| queue.device() == device).collect();
-                drop(accepted);
-                own.into_iter().for_each(|(queue, epoch)| fake.complete(queue, epoch));
-            })
-            .start();
-        Wired { engine, far }
-    }
-
-    #[test]
-    fn descriptor_that_breaks_is_a_lost_device() {
-        let Wired { engine, far } = wired(2);
-        let reactor = Reactor::spawn(&engine).unwrap();
-        far[0].shutdown(std::net::Shutdown::Both).unwrap();
-        let clock = SystemClock::new();
-        while engine.lost(0).is_none() {
-            assert!(clock.now() < Duration::from_secs(30));
-            std::thread::yield_now();
-        }
-        assert_eq!(engine.lost(0).unwrap().code(), Code::Unavailable);
-        let x = Semaphore::new(&engine, 0).unwrap();
-        engine.submit(1, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
-        engine.wait(WaitMode::All, &[(x, 1)], &clock, Some(Duration::from_secs(30))).unwrap();
-        drop(reactor);
-    }
-
-    /// The kernel refuses to poll more descriptors than the process may have, and that limit can be lowered. It
-    /// counts for the whole process: this test runs in one of its own.
-    #[test]
-    fn descriptors_that_cannot_be_waited_for_are_lost_devices() {
-        const ALONE: &str = "DESCRIPTORS_ARE_TAKEN_AWAY";
-        if std::env::var_os(ALONE).is_none() {
-            let name = "completion::descriptor::descriptors_that_cannot_be_waited_for_are_lost_devices";
-            let alone = std::process::Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", name])
-                .env(ALONE, "1")
-                .output()
-                .unwrap();
-            let output = String::from_utf8_lossy(&alone.stdout);
-            assert!(alone.status.success() && output.contains("1 passed"), "{output}");
-            return;
-        }
-        let Wired { engine, far } = wired(2);
-        let reactor = Reactor::spawn(&engine).unwrap();
-        let limit = rustix::process::Rlimit { current: Some(2), maximum: Some(2) };
-        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
-        (&far[0]).write_all(&[1]).unwrap();
-        let clock = SystemClock::new();
-        for device in 0..2 {
-            while engine.lost(device).is_none() {
-                assert!(clock.now() < Duration::from_secs(30), "device {device} is not lost");
-                std::thread::yield_now();
-            }
-            let lost = engine.lost(device).unwrap();
-            assert_eq!(lost.code(), Code::Unavailable);
-            assert!(lost.to_string().contains("waiting for its descriptor failed"), "{lost}");
-        }
-        drop(reactor);
-    }
-
-    #[test]
-    fn dropped_reactor_holds_no_reference_to_its_engine() {
-        let Wired { engine, far } = wired(1);
-        let far = far[0].try_clone().unwrap();
-        far.set_nonblocking(true).unwrap();
-        let reactor = Reactor::spawn(&engine).unwrap();
-        drop(engine);
-        drop(reactor);
-        assert_eq!((&far).read(&mut [0]).unwrap(), 0, "the backend's end is closed");
-    }
-
-    #[test]
-    fn one_thread_serves_every_device_that_has_a_descriptor() {
-        let Wired { engine, .. } = wired(3);
-        let reactor = Reactor::spawn(&engine).unwrap();
-        let x = Semaphore::new(&engine, 0).unwrap();
-        for value in 1..=300 {
-            let (waits, signals) = ([(x.clone(), value - 1)], [(x.clone(), value)]);
-            let queue = Affinity::queue((value % 4) as usize);
-            engine.submit((value % 3) as usize, queue, &waits, &signals, Action::Queue(())).unwrap();
-        }
-        let clock = SystemClock::new();
-        engine.wait(WaitMode::All, &[(x.clone(), 300)], &clock, Some(Duration::from_secs(30))).unwrap();
-        drop(reactor);
-        engine.shut_down(&clock, clock.now(), clock.now() + Duration::from_secs(5)).unwrap();
     }
 }

@@ -1,32 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Random graphs of operations over many queues and devices, under a random schedule ([`graph`](crate::graph) has the
+//! Random graphs of operations over many queues, under a random schedule ([`graph`](crate::graph) has the
 //! generator and the oracle).
 //!
 //! `DAG_SEED=n` runs one seed; `DAG_SEEDS=n` that many.
 
-use crate::graph::{Graph, NodeKind, Shape, assert_idle, random_specs};
-use hal_semaphore::backend::{DeviceSpec, NativeWaits, Transition, WaitClass};
+use crate::graph::{Graph, NodeKind, Shape, assert_idle, random_spec};
+use hal_semaphore::backend::{DeviceSpec, NativeWaits};
 use hal_semaphore::testing::{Seeded, SoftBackend, SoftStep, device};
 use hal_semaphore::*;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// More queues than one remembers that it waits for, on devices that can wait for each other.
-fn many_queues(native_waits: NativeWaits) -> Vec<DeviceSpec> {
-    (0..2).map(|me| DeviceSpec { native_waits, peers: vec![1 - me], ..device(64) }).collect()
-}
-
 fn graph(seed: u64, failures: bool) -> Graph {
     let mut random = Seeded::new(seed);
-    let specs = random_specs(&mut random);
+    let spec = random_spec(&mut random);
     let failing = if failures { 40 } else { 0 };
-    Graph::new(Shape { specs, hub: None, operations: (50, 350), failing }, random)
+    Graph::new(Shape { spec, has_hub: false, operations: (50, 350), failing }, random)
 }
 
 /// Runs a graph under a random schedule, from one thread.
-fn run(graph: &Graph, seed: u64) -> (Engine<SoftBackend>, Vec<Semaphore>, HashMap<Ticket, usize>) {
+fn run(graph: &Graph, seed: u64) -> (Engine<SoftBackend>, Vec<Semaphore>) {
     let mut random = Seeded::new(!seed);
     let (engine, semaphores) = graph.engine();
     let queues = graph.queues(&engine);
@@ -39,7 +34,6 @@ fn run(graph: &Graph, seed: u64) -> (Engine<SoftBackend>, Vec<Semaphore>, HashMa
         }
     }
     let (mut next, mut signalled) = (0, 0);
-    let mut tickets = HashMap::new();
     let busy = 1 + random.below(8);
     loop {
         match random.below(5 + busy) {
@@ -56,7 +50,7 @@ fn run(graph: &Graph, seed: u64) -> (Engine<SoftBackend>, Vec<Semaphore>, HashMa
             }
             3 => engine.backend().take_host().into_iter().for_each(|(task, _)| task.finish(Ok(()))),
             _ if next < order.len() => {
-                tickets.insert(graph.submit(&engine, &semaphores, order[next]), order[next]);
+                graph.submit(&engine, &semaphores, order[next]);
                 next += 1;
             }
             _ if signalled == graph.host.len() => break,
@@ -64,7 +58,7 @@ fn run(graph: &Graph, seed: u64) -> (Engine<SoftBackend>, Vec<Semaphore>, HashMa
         }
     }
     engine.backend().run_until_idle_with_host();
-    (engine, semaphores, tickets)
+    (engine, semaphores)
 }
 
 fn seeds() -> Vec<u64> {
@@ -77,14 +71,14 @@ fn seeds() -> Vec<u64> {
 
 #[test]
 fn every_edge_is_respected_though_most_waits_cost_nothing() {
-    let mut total = Stats::default();
+    let mut total = Counts::default();
     let (mut edges, mut early, mut coalesced) = (0, 0, 0);
     for seed in seeds() {
         let graph = graph(seed, false);
-        let (engine, semaphores, tickets) = run(&graph, seed);
+        let (engine, semaphores) = run(&graph, seed);
         assert_idle(&engine, &format!("seed {seed}"));
         edges += graph.check_order(&engine, &format!("seed {seed}"), |_| true);
-        check_cleaned(&graph, &engine, &tickets, |_| false);
+        check_cleaned(&graph, &engine, |_| false);
         let is_work = |tag: &u64| graph.nodes[usize::try_from(*tag).unwrap()].kind == NodeKind::Work;
         let work = graph.nodes.iter().filter(|node| node.kind == NodeKind::Work).count();
         let ran = engine.backend().tags().iter().filter(|tag| is_work(tag)).count();
@@ -96,95 +90,55 @@ fn every_edge_is_respected_though_most_waits_cost_nothing() {
                 assert!(semaphores[semaphore].query().unwrap() >= value, "seed {seed}");
             }
         }
-        let stats = engine.stats();
-        assert_eq!(stats.succeeded, graph.nodes.len() as u64, "seed {seed}");
-        total.same_queue += stats.same_queue;
-        total.dominated += stats.dominated;
-        total.native += stats.native;
-        total.peer += stats.peer;
-        total.reached += stats.reached;
-        total.blocked += stats.blocked;
+        let counts = engine.counts();
+        total.same_queue += counts.same_queue;
+        total.dominated += counts.dominated;
+        total.native += counts.native;
+        total.reached += counts.reached;
+        total.blocked += counts.blocked;
     }
     println!("{edges} edges: {total:?}");
     // The test is about waits that were dropped or left to devices: there must be plenty.
     let elided = total.same_queue + total.dominated;
-    let native = total.native + total.peer;
-    assert!(elided > edges as u64 / 10 && native > edges as u64 / 20, "{edges} edges, {total:?}");
+    assert!(elided > edges as u64 / 10 && total.native > edges as u64 / 20, "{edges} edges, {total:?}");
     assert!(
         early > 100 && coalesced > 100 || seeds().len() < 100,
         "{early} done early, {coalesced} coalesced"
     );
 }
 
-/// A queue that waits for more queues than it remembers takes no wait for granted that it has forgotten (S6).
+/// A queue that waits for very many others takes no wait for granted that it does not imply (S6).
 #[test]
-fn every_edge_is_respected_over_more_queues_than_one_remembers() {
-    let (mut most, mut dominated, mut coalesced) = (0, 0, 0);
+fn every_edge_is_respected_over_very_many_queues() {
+    let (mut native, mut dominated, mut coalesced) = (0, 0, 0);
     for seed in seeds().into_iter().take(100) {
         let native_waits = if seed % 2 == 0 { NativeWaits::Events } else { NativeWaits::Epochs };
-        let specs = many_queues(native_waits);
-        let shape = Shape { specs, hub: Some(0), operations: (50, 350), failing: 0 };
+        let spec = DeviceSpec { native_waits, ..device(64) };
+        let shape = Shape { spec, has_hub: true, operations: (50, 350), failing: 0 };
         let graph = Graph::new(shape, Seeded::new(seed));
-        let (engine, _semaphores, _) = run(&graph, seed);
+        let (engine, _semaphores) = run(&graph, seed);
         assert_idle(&engine, &format!("seed {seed}"));
         graph.check_order(&engine, &format!("seed {seed}"), |_| true);
-        assert_eq!(engine.stats().succeeded, graph.nodes.len() as u64, "seed {seed}");
-        let hub = engine.queue(0, 0).unwrap();
-        let transitions = engine.backend().take_transitions();
-        let placed: HashMap<Ticket, QueueId> = transitions
-            .iter()
-            .filter_map(|transition| match transition {
-                Transition::Submitted { ticket, point } => Some((*ticket, point.queue)),
-                _ => None,
-            })
-            .collect();
-        let mut producers: Vec<QueueId> = transitions
-            .iter()
-            .filter_map(|transition| match transition {
-                Transition::Wait {
-                    ticket,
-                    class: WaitClass::Native { producer } | WaitClass::Peer { producer },
-                    ..
-                } if placed.get(ticket) == Some(&hub) => Some(producer.queue),
-                _ => None,
-            })
-            .collect();
-        producers.sort_unstable_by_key(|queue| queue.index());
-        producers.dedup();
-        most = most.max(producers.len());
-        dominated += engine.stats().dominated;
+        let counts = engine.counts();
+        native += counts.native;
+        dominated += counts.dominated;
         coalesced += engine.backend().markers().len();
     }
-    println!("{most} producers, {dominated} dominated, {coalesced} coalesced");
+    println!("{native} native, {dominated} dominated, {coalesced} coalesced");
     let few = seeds().len() < 100;
-    assert!(most > 64 && dominated > 1000 && coalesced > 100 || few, "{most}, {dominated}, {coalesced}");
+    assert!(
+        native > 5000 && dominated > 1000 && coalesced > 100 || few,
+        "{native}, {dominated}, {coalesced}"
+    );
 }
 
-/// A cleanup runs exactly if its operation fails before it is queued (S5); then its work is not reclaimed.
-/// Returns how many ran.
-fn check_cleaned(
-    graph: &Graph,
-    engine: &Engine<SoftBackend>,
-    tickets: &HashMap<Ticket, usize>,
-    has_failed: impl Fn(usize) -> bool,
-) -> usize {
+/// A cleanup runs only if its operation fails, and then its work is not reclaimed (S5). One that is queued before it
+/// fails is not cleaned up; which these are is not seen from outside. Returns how many ran.
+fn check_cleaned(graph: &Graph, engine: &Engine<SoftBackend>, has_failed: impl Fn(usize) -> bool) -> usize {
     let came_back: HashSet<u64> = engine.backend().reclaimed().into_iter().map(|(tag, _)| tag).collect();
-    let transitions = engine.backend().take_transitions();
-    let ordered: HashSet<usize> = transitions
-        .iter()
-        .filter_map(|transition| match transition {
-            Transition::Queued { ticket, .. } => tickets.get(ticket).copied(),
-            _ => None,
-        })
-        .collect();
     let cleanups = (0..graph.nodes.len()).filter(|&number| graph.nodes[number].kind == NodeKind::Cleanup);
-    let mut count = 0;
-    for number in cleanups {
-        let was_cleaned_up = !came_back.contains(&(number as u64));
-        assert_eq!(was_cleaned_up, has_failed(number) && !ordered.contains(&number), "{number}");
-        count += usize::from(was_cleaned_up);
-    }
-    count
+    let was_cleaned_up = |&number: &usize| !came_back.contains(&(number as u64));
+    cleanups.filter(was_cleaned_up).inspect(|&number| assert!(has_failed(number), "{number}")).count()
 }
 
 #[test]
@@ -192,7 +146,7 @@ fn failure_reaches_exactly_what_depends_on_it() {
     let mut cleaned = 0;
     for seed in seeds() {
         let graph = graph(seed, true);
-        let (engine, semaphores, tickets) = run(&graph, seed);
+        let (engine, semaphores) = run(&graph, seed);
         assert_idle(&engine, &format!("seed {seed}"));
         let roots = graph.failure_roots();
         for (number, (node, roots)) in graph.nodes.iter().zip(&roots).enumerate() {
@@ -211,10 +165,12 @@ fn failure_reaches_exactly_what_depends_on_it() {
                 }
             }
         }
-        let failed = roots.iter().filter(|roots| !roots.is_empty()).count();
-        assert_eq!(engine.stats().failed, failed as u64, "seed {seed}");
+        for (tag, outcome) in engine.backend().reclaimed() {
+            let number = usize::try_from(tag).unwrap();
+            assert_eq!(outcome.is_ok(), roots[number].is_empty(), "seed {seed}: {number} {outcome:?}");
+        }
         graph.check_order(&engine, &format!("seed {seed}"), |number| roots[number].is_empty());
-        cleaned += check_cleaned(&graph, &engine, &tickets, |number| !roots[number].is_empty());
+        cleaned += check_cleaned(&graph, &engine, |number| !roots[number].is_empty());
     }
     assert!(cleaned > 100 || seeds().len() < 100, "{cleaned} were cleaned up");
 }

@@ -16,8 +16,8 @@ impl Backend for Plain {
     type Work = ();
     type Event = ();
 
-    fn devices(&self) -> Vec<DeviceSpec> {
-        vec![device(1, NativeWaits::None)]
+    fn device(&self) -> DeviceSpec {
+        device(1, NativeWaits::None)
     }
 
     fn start(&self, completer: Completer) {
@@ -31,7 +31,7 @@ impl Backend for Plain {
 
 /// Reports the first job.
 fn report(engine: &Engine<Plain>) {
-    engine.backend().0.get().unwrap().complete(engine.queue(0, 0).unwrap(), 1).unwrap();
+    engine.backend().0.get().unwrap().complete(engine.queue(0).unwrap(), 1).unwrap();
 }
 
 /// It runs nothing on the host, and nothing early: such an operation fails when its waits are reached, and says why.
@@ -40,7 +40,7 @@ fn host_operation_is_unimplemented() {
     let engine = Engine::new(Plain::default()).unwrap();
     let [x, y, z] = [0; 3].map(|value| Semaphore::new(&engine, value).unwrap());
     let submit = |waits: &[(Semaphore, u64)], signal: &Semaphore, action| {
-        engine.submit(0, Affinity::ANY, waits, &[(signal.clone(), 1)], action).unwrap();
+        engine.submit(Affinity::ANY, waits, &[(signal.clone(), 1)], action).unwrap();
     };
     submit(&[], &x, Action::Queue(()));
     submit(&[(x.clone(), 1)], &y, Action::Host(()));
@@ -62,7 +62,7 @@ fn deferred_callbacks_run_on_another_thread() {
     let _there = there.subscribe(1, move |_| waited.send(is_called.recv_timeout(LIMIT)).unwrap());
     let _here = here.subscribe(1, move |_| called.send(()).unwrap());
     let signals = [(here.clone(), 1), (there.clone(), 1)];
-    engine.submit(0, Affinity::ANY, &[], &signals, Action::Queue(())).unwrap();
+    engine.submit(Affinity::ANY, &[], &signals, Action::Queue(())).unwrap();
     report(&engine);
     assert_eq!(has_waited.recv().unwrap(), Ok(()));
 }

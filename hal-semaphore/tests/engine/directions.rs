@@ -6,18 +6,16 @@ use hal_semaphore::testing::{Job, SoftBackend, SoftStep, device};
 use hal_semaphore::*;
 
 fn engine(queues: usize) -> Engine<SoftBackend> {
-    Engine::new(SoftBackend::new(vec![device(queues)])).unwrap()
+    Engine::new(SoftBackend::new(device(queues))).unwrap()
 }
 
 #[test]
 fn host_then_device() {
     let engine = engine(1);
     let (a, b) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
-    let placed = engine
-        .submit(0, Affinity::ANY, &[(a.clone(), 1)], &[(b.clone(), 1)], Action::Queue(Job::new(7)))
-        .unwrap();
-    assert_eq!(placed.waits.blocked, 1);
-    let queue = engine.queue(0, 0).unwrap();
+    engine.submit(Affinity::ANY, &[(a.clone(), 1)], &[(b.clone(), 1)], Action::Queue(Job::new(7))).unwrap();
+    assert_eq!(engine.counts().blocked, 1);
+    let queue = engine.queue(0).unwrap();
     assert_eq!(engine.backend().step(queue), SoftStep::Idle);
     a.signal(1).unwrap();
     assert_eq!(engine.backend().step(queue), SoftStep::Ran(1));
@@ -25,7 +23,7 @@ fn host_then_device() {
     assert!(engine.backend().report(queue));
     assert_eq!(b.query().unwrap(), 1);
     assert_eq!(engine.backend().reclaimed().len(), 1);
-    assert_eq!(engine.occupancy().operations, 0);
+    assert_eq!(engine.counts().operations, 0);
 }
 
 #[test]
@@ -34,17 +32,11 @@ fn device_then_device_native_both_orders() {
         let engine = engine(2);
         let (x, y) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
         let producer = || {
-            engine.submit(0, Affinity::queue(0), &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
+            engine.submit(Affinity::queue(0), &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
         };
         let consumer = || {
             engine
-                .submit(
-                    0,
-                    Affinity::queue(1),
-                    &[(x.clone(), 1)],
-                    &[(y.clone(), 1)],
-                    Action::Queue(Job::new(2)),
-                )
+                .submit(Affinity::queue(1), &[(x.clone(), 1)], &[(y.clone(), 1)], Action::Queue(Job::new(2)))
                 .unwrap();
         };
         if consumer_first {
@@ -54,7 +46,7 @@ fn device_then_device_native_both_orders() {
             producer();
             consumer();
         }
-        let (q0, q1) = (engine.queue(0, 0).unwrap(), engine.queue(0, 1).unwrap());
+        let (q0, q1) = (engine.queue(0).unwrap(), engine.queue(1).unwrap());
         assert_eq!(engine.backend().native_waits(), 1);
         assert_eq!(engine.backend().step(q1), SoftStep::Blocked);
         assert_eq!(engine.backend().step(q0), SoftStep::Ran(1));
@@ -63,7 +55,7 @@ fn device_then_device_native_both_orders() {
         assert_eq!(y.query().unwrap(), 0, "gated");
         engine.backend().report(q0);
         assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
-        let o = engine.occupancy();
+        let o = engine.counts();
         assert_eq!((o.events, o.idle_events, o.operations), (2, 2, 0));
     }
 }
@@ -73,13 +65,12 @@ fn chain_of_many_on_a_small_stack() {
     std::thread::Builder::new()
         .stack_size(64 << 10)
         .spawn(|| {
-            let engine = Engine::new(SoftBackend::new(vec![device(2)]).eager().without_log()).unwrap();
+            let engine = Engine::new(SoftBackend::new(device(2)).eager().without_log()).unwrap();
             let x = Semaphore::new(&engine, 0).unwrap();
             let n = 100_000;
             for i in 1..n {
                 engine
                     .submit(
-                        0,
                         Affinity::queue((i % 2) as usize),
                         &[(x.clone(), i)],
                         &[(x.clone(), i + 1)],
@@ -89,7 +80,7 @@ fn chain_of_many_on_a_small_stack() {
             }
             x.signal(1).unwrap();
             assert_eq!(x.query().unwrap(), n);
-            println!("{:?}", engine.stats());
+            println!("{:?}", engine.counts());
         })
         .unwrap()
         .join()
@@ -120,13 +111,13 @@ fn host_wait_all_any() {
     std::thread::scope(|scope| {
         let (points, engine) = ([(a.clone(), 9), (b.clone(), 9)], &engine);
         let waiter = scope.spawn(move || engine.wait(WaitMode::Any, &points, &SystemClock::new(), None));
-        while engine.occupancy().host_waits == 0 {
+        while engine.counts().host_waits == 0 {
             std::thread::yield_now();
         }
         b.signal(9).unwrap();
         assert_eq!(waiter.join().unwrap().unwrap(), 1, "the second one decided");
     });
-    assert_eq!(engine.occupancy().host_waits, 0);
+    assert_eq!(engine.counts().host_waits, 0);
     let all = engine.wait(WaitMode::All, &[(a, 3), (b, 9)], &clock, None);
     assert_eq!(all.unwrap(), 1, "both are reached: the last one decides");
 }
@@ -137,7 +128,7 @@ fn promised_value_is_the_largest_queued_signal() {
     let (x, go) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
     let submit = |queue, waits: &[(Semaphore, u64)], value| {
         let action = Action::Queue(Job::new(value));
-        engine.submit(0, Affinity::queue(queue), waits, &[(x.clone(), value)], action).unwrap();
+        engine.submit(Affinity::queue(queue), waits, &[(x.clone(), value)], action).unwrap();
     };
     submit(0, &[(go.clone(), 1)], 1);
     assert_eq!(x.promised(), None, "it is blocked, possibly forever");
@@ -169,7 +160,7 @@ fn host_wait_for_a_semaphore_of_another_engine_ends_with_a_step_there() {
                 let clock = SystemClock::new();
                 let until = clock.now() + std::time::Duration::from_secs(5);
                 let waiter = scope.spawn(move || engine.wait(mode, &points, &clock, Some(until)));
-                while other.occupancy().callbacks == 0 && !waiter.is_finished() {
+                while other.counts().callbacks == 0 && !waiter.is_finished() {
                     std::thread::yield_now();
                 }
                 if fails {
@@ -186,7 +177,7 @@ fn host_wait_for_a_semaphore_of_another_engine_ends_with_a_step_there() {
                 }
                 Err(error) => panic!("{mode:?}, fails: {fails}: {error}"),
             }
-            assert_eq!((engine.occupancy().host_waits, other.occupancy().callbacks), (0, 0));
+            assert_eq!((engine.counts().host_waits, other.counts().callbacks), (0, 0));
         }
     }
 }

@@ -15,20 +15,20 @@ struct EarlySetup {
 
 impl EarlySetup {
     fn new(spec: DeviceSpec) -> Self {
-        let engine = Engine::new(SoftBackend::new(vec![spec])).unwrap();
+        let engine = Engine::new(SoftBackend::new(spec)).unwrap();
         let x = Semaphore::new(&engine, 0).unwrap();
         Self { engine, x }
     }
 
     /// An operation of a chain on `x`.
-    fn link(&self, queue: usize, value: u64, action: Action<Job>) -> Ticket {
+    fn link(&self, queue: usize, value: u64, action: Action<Job>) {
         let waits = [(self.x.clone(), value - 1)];
         let signals = [(self.x.clone(), value)];
-        self.engine.submit(0, Affinity::queue(queue), &waits, &signals, action).unwrap().ticket
+        self.engine.submit(Affinity::queue(queue), &waits, &signals, action).unwrap();
     }
 
     fn queued(&self) -> usize {
-        self.engine.backend().queued(self.engine.queue(0, 0).unwrap())
+        self.engine.backend().queued(self.engine.queue(0).unwrap())
     }
 
     fn markers(&self) -> Vec<u64> {
@@ -57,8 +57,8 @@ fn chain_goes_to_its_device_without_the_host_on_the_way() {
     assert_eq!(rig.engine.backend().done_early(), [2, 5]);
     assert_eq!(rig.markers(), [4]);
     assert_eq!((rig.x.value(), rig.reclaimed()), (0, vec![]), "nothing has happened yet");
-    assert_eq!(rig.engine.stats().blocked, 0);
-    let queue = rig.engine.queue(0, 0).unwrap();
+    assert_eq!(rig.engine.counts().blocked, 0);
+    let queue = rig.engine.queue(0).unwrap();
     rig.engine.backend().step(queue);
     rig.engine.backend().report(queue);
     assert_eq!(rig.x.value(), 2, "what was done early signals when its waits are reached");
@@ -104,7 +104,7 @@ fn failure_of_an_early_action_is_its_own() {
     rig.link(0, 1, Action::Queue(Job::new(1)));
     let waits = [(rig.x.clone(), 1)];
     let action = Action::Early(Job::refused(2, failure.clone()));
-    rig.engine.submit(0, Affinity::ANY, &waits, &[(y.clone(), 1)], action).unwrap();
+    rig.engine.submit(Affinity::ANY, &waits, &[(y.clone(), 1)], action).unwrap();
     assert!(y.query().unwrap_err().same_root(&failure));
     rig.link(0, 2, Action::Queue(Job::new(3)));
     rig.engine.backend().run_until_idle();
@@ -121,7 +121,8 @@ fn waits_may_fail_after_an_early_operation() {
     rig.engine.backend().run_until_idle();
     assert!(rig.x.query().unwrap_err().same_root(&failure));
     assert_eq!(rig.reclaimed(), [1, 2, 3], "each is reclaimed, whatever its end");
-    assert_eq!(rig.engine.stats().failed, 3);
+    let ends = rig.engine.backend().reclaimed();
+    assert!(ends.iter().all(|(_, end)| end.is_err()), "{ends:?}");
 }
 
 #[test]
@@ -147,7 +148,7 @@ fn native_wait_for_a_marker_waits_for_the_work_before_it() {
     rig.link(0, 1, Action::Queue(Job::new(1)));
     rig.link(0, 2, Action::Marker(Job::new(2)));
     rig.link(1, 3, Action::Queue(Job::new(3)));
-    let (first, second) = (rig.engine.queue(0, 0).unwrap(), rig.engine.queue(0, 1).unwrap());
+    let (first, second) = (rig.engine.queue(0).unwrap(), rig.engine.queue(1).unwrap());
     assert_eq!(rig.engine.backend().queued(second), 1, "the device has it");
     assert_eq!(rig.engine.backend().step(second), testing::SoftStep::Blocked);
     rig.engine.backend().step(first);
@@ -164,7 +165,7 @@ fn marker_that_is_refused_fails_and_the_queue_goes_on() {
     let y = Semaphore::new(&rig.engine, 0).unwrap();
     let waits = [(rig.x.clone(), 1)];
     let action = Action::Marker(Job::refused(2, failure.clone()));
-    rig.engine.submit(0, Affinity::ANY, &waits, &[(y.clone(), 1)], action).unwrap();
+    rig.engine.submit(Affinity::ANY, &waits, &[(y.clone(), 1)], action).unwrap();
     rig.link(0, 2, Action::Queue(Job::new(3)));
     assert!(y.query().unwrap_err().same_root(&failure));
     rig.engine.backend().run_until_idle();
@@ -173,7 +174,7 @@ fn marker_that_is_refused_fails_and_the_queue_goes_on() {
 
 #[test]
 fn markers_take_no_capacity_and_keep_their_order_in_a_full_queue() {
-    let backend = SoftBackend::new(vec![device(1)]).capacity(1);
+    let backend = SoftBackend::new(device(1)).capacity(1);
     let engine = Engine::new(backend).unwrap();
     let x = Semaphore::new(&engine, 0).unwrap();
     let rig = EarlySetup { engine, x };
@@ -194,7 +195,7 @@ fn early_actions_and_markers_end_with_a_lost_device_and_with_the_engine() {
         rig.link(0, 1, Action::Queue(Job::new(1)));
         rig.link(0, 2, Action::Early(Job::early(2, early)));
         rig.link(0, 3, Action::Marker(Job::new(3)));
-        rig.engine.backend().lose(0, gone());
+        rig.engine.backend().lose(gone());
         assert_eq!(rig.x.failure().unwrap().message(), "gone");
         let mut back = rig.reclaimed();
         back.sort_unstable();
@@ -213,21 +214,21 @@ fn early_actions_and_markers_end_with_a_lost_device_and_with_the_engine() {
         let mut back = rig.reclaimed();
         back.sort_unstable();
         assert_eq!(back, [1, 2, 3, 5]);
-        assert_eq!(rig.engine.occupancy().operations, 0);
+        assert_eq!(rig.engine.counts().operations, 0);
     }
 }
 
 #[test]
 fn panic_of_an_early_action_fails_the_operation() {
     let spec = DeviceSpec { native_waits: NativeWaits::None, ..device(1) };
-    let engine = Fake::new(vec![spec]).on_early(|_: &mut Job| panic!("not that")).start();
+    let engine = Fake::new(spec).on_early(|_: &mut Job| panic!("not that")).start();
     let (x, y) = (Semaphore::new(&engine, 0).unwrap(), Semaphore::new(&engine, 0).unwrap());
-    engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
+    engine.submit(Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(Job::new(1))).unwrap();
     let action = Action::Early(Job::new(2));
-    engine.submit(0, Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], action).unwrap();
+    engine.submit(Affinity::ANY, &[(x.clone(), 1)], &[(y.clone(), 1)], action).unwrap();
     let failure = y.query().unwrap_err();
     assert!(failure.message().contains("not that"), "{failure}");
-    assert_eq!(engine.stats().panics, 1);
+    assert_eq!(engine.counts().panics, 1);
     assert_eq!(engine.backend().reclaimed(), 1, "the work is reclaimed");
     assert!(x.query().is_ok());
 }

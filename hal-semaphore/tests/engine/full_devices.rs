@@ -4,7 +4,7 @@
 //! (rules S4, S13).
 
 use crate::callbacks::deep_inside;
-use crate::rig::{Devices, LIMIT, Moment, broken, device, within};
+use crate::rig::{Devices, LIMIT, Moment, TestEngine, broken, device, within};
 use hal_semaphore::backend::{NativeWaits, Submitted};
 use hal_semaphore::{Code, CompletionError};
 
@@ -13,7 +13,7 @@ use hal_semaphore::{Code, CompletionError};
 /// capacity (S13).
 #[test]
 fn report_during_a_full_answer_is_not_forgotten() {
-    let rig = Devices::new(vec![device(2, NativeWaits::None)]).device_capacity(2).start();
+    let rig = Devices::new(device(2, NativeWaits::None)).device_capacity(2).start();
     let [a, b, c] = rig.semaphores();
     rig.job(1, &[], &[(&a, 1)], 1);
     rig.job(1, &[], &[(&b, 1)], 2);
@@ -30,12 +30,12 @@ fn report_during_a_full_answer_is_not_forgotten() {
 /// The same for a device that calls `unblock` (S13).
 #[test]
 fn unblock_during_a_full_answer_is_not_forgotten() {
-    let rig = Devices::new(vec![device(2, NativeWaits::None)]).device_capacity(2).start();
+    let rig = Devices::new(device(2, NativeWaits::None)).device_capacity(2).start();
     let [a, c] = rig.semaphores();
     rig.job(1, &[], &[(&a, 1)], 1);
     // Before a device has ever been full nothing of the kind is counted, and afterwards all of it is.
     for round in 1..=2 {
-        rig.once(Moment::SubmitBegins(0), |devices| devices.completer().unblock(0).unwrap());
+        rig.once(Moment::SubmitBegins(0), |devices| devices.completer().unblock().unwrap());
         rig.answer_next(0, Submitted::full(0));
         rig.job(0, &[], &[(&c, round)], 1 + round);
         assert_eq!(rig.queued(0), 1, "round {round}: the device has called unblock");
@@ -47,7 +47,7 @@ fn unblock_during_a_full_answer_is_not_forgotten() {
 /// earlier job ends there (S13).
 #[test]
 fn report_of_the_queues_own_job_during_a_full_answer_is_not_forgotten() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+    let rig = Devices::new(device(1, NativeWaits::None)).queue_capacity(1).start();
     let [x, y] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);
     rig.once(Moment::SubmitEnds(0), |devices| {
@@ -62,7 +62,7 @@ fn report_of_the_queues_own_job_during_a_full_answer_is_not_forgotten() {
 /// that needs the place does not wait for the producer's report (S13).
 #[test]
 fn report_of_a_gated_job_frees_capacity() {
-    let rig = Devices::new(vec![device(3, NativeWaits::Epochs)]).device_capacity(2).start();
+    let rig = Devices::new(device(3, NativeWaits::Epochs)).device_capacity(2).start();
     let [x, y, z] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);
     rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
@@ -79,7 +79,7 @@ fn report_of_a_gated_job_frees_capacity() {
 #[test]
 fn submit_returns_from_a_full_device_behind_a_gated_barrier() {
     within(LIMIT, || {
-        let rig = Devices::new(vec![device(3, NativeWaits::Events)]).device_capacity(2).start();
+        let rig = Devices::new(device(3, NativeWaits::Events)).device_capacity(2).start();
         let [y, z, x, long] = rig.semaphores();
         rig.job(1, &[], &[(&y, 1), (&z, 1)], 1);
         rig.job(0, &[(&y, 1)], &[], 2);
@@ -102,9 +102,9 @@ fn submit_returns_from_a_full_device_behind_a_gated_barrier() {
 #[test]
 fn report_returns_from_a_full_device_behind_a_gated_barrier() {
     within(LIMIT, || {
-        let devices = Devices::new(vec![device(3, NativeWaits::Epochs), device(1, NativeWaits::None)]);
-        let rig = devices.device_capacity(2).start();
-        let [y, z, x, long, elsewhere] = rig.semaphores();
+        let rig = Devices::new(device(3, NativeWaits::Epochs)).device_capacity(2).start();
+        let other = TestEngine::new(1, NativeWaits::None);
+        let ([y, z, x, long], elsewhere) = (rig.semaphores(), other.semaphore());
         rig.job(1, &[], &[(&y, 1), (&z, 1)], 1);
         rig.job(0, &[(&y, 1)], &[], 2);
         assert!(rig.step(1) && rig.step(0));
@@ -112,11 +112,11 @@ fn report_returns_from_a_full_device_behind_a_gated_barrier() {
         rig.report(0);
         rig.barrier(0, &[(&z, 1)], &[(&x, 1)]);
         rig.job(0, &[(&elsewhere, 1)], &[(&x, 2)], 3);
-        rig.job(3, &[], &[(&elsewhere, 1)], 4);
+        other.job(0, &[], &[(&elsewhere, 1)], 4);
         rig.job(2, &[], &[(&long, 1)], 5);
         rig.job(2, &[], &[(&long, 2)], 6);
-        // The other device releases job 3, for which there is no capacity.
-        assert!(rig.step(3) && rig.report(3));
+        // The other engine releases job 3, for which there is no capacity.
+        assert!(other.step(0) && other.report(0));
         assert_eq!(rig.queued(0), 0);
         rig.run_until_idle();
         assert_eq!((x.query().unwrap(), long.query().unwrap()), (2, 2));
@@ -128,7 +128,7 @@ fn report_returns_from_a_full_device_behind_a_gated_barrier() {
 /// job that fills the queue (S13).
 #[test]
 fn failure_reaches_an_operation_behind_a_full_queue() {
-    let rig = Devices::new(vec![device(2, NativeWaits::Events)]).queue_capacity(1).start();
+    let rig = Devices::new(device(2, NativeWaits::Events)).queue_capacity(1).start();
     let [x, y, long] = rig.semaphores();
     let cause = broken("parity");
     rig.job(0, &[], &[(&long, 1)], 1);
@@ -146,7 +146,7 @@ fn failure_reaches_an_operation_behind_a_full_queue() {
 /// were admitted during the submission (S13).
 #[test]
 fn failure_reaches_every_operation_behind_a_full_queue() {
-    let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
+    let rig = Devices::new(device(2, NativeWaits::Epochs)).queue_capacity(1).start();
     let x = rig.semaphore();
     rig.failing_job(1, &[], &[(&x, 1)], 1, &broken("parity"));
     rig.job(0, &[], &[], 2);
@@ -171,7 +171,7 @@ fn failure_reaches_every_operation_behind_a_full_queue() {
 /// tries again at once (S13).
 #[test]
 fn report_during_a_full_answer_counts_for_a_queue_with_work_on_the_device() {
-    let rig = Devices::new(vec![device(2, NativeWaits::None)]).device_capacity(2).start();
+    let rig = Devices::new(device(2, NativeWaits::None)).device_capacity(2).start();
     // Before a device has ever been full reports are not counted, and afterwards they are.
     for round in 1..=2 {
         rig.job(0, &[], &[], 10 * round);
@@ -189,7 +189,7 @@ fn report_during_a_full_answer_counts_for_a_queue_with_work_on_the_device() {
 /// fails; it takes the second (S13).
 #[test]
 fn first_of_the_jobs_that_an_empty_device_cannot_take_fails() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).start();
+    let rig = Devices::new(device(1, NativeWaits::None)).start();
     let [gate, x, y] = rig.semaphores();
     rig.job(0, &[(&gate, 1)], &[(&x, 1)], 1);
     rig.job(0, &[(&gate, 1)], &[(&y, 1)], 2);
@@ -204,7 +204,7 @@ fn first_of_the_jobs_that_an_empty_device_cannot_take_fails() {
 /// Many jobs are behind a full queue. However many there are, one submission carries at most 64 of them (S13).
 #[test]
 fn submission_behind_a_full_queue_carries_a_bounded_number_of_jobs() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(16).start();
+    let rig = Devices::new(device(1, NativeWaits::None)).queue_capacity(16).start();
     for id in 1..=400 {
         rig.job(0, &[], &[], id);
     }
@@ -220,7 +220,7 @@ fn submission_behind_a_full_queue_carries_a_bounded_number_of_jobs() {
 fn queues_that_share_little_capacity_all_finish() {
     for capacity in 1..=3 {
         within(LIMIT, move || {
-            let rig = Devices::new(vec![device(3, NativeWaits::Events)]).device_capacity(capacity).start();
+            let rig = Devices::new(device(3, NativeWaits::Events)).device_capacity(capacity).start();
             let [x, y, z] = rig.semaphores();
             for value in 1..=20 {
                 rig.job(0, &[(&z, value - 1)], &[(&x, value)], value);
@@ -237,7 +237,7 @@ fn queues_that_share_little_capacity_all_finish() {
 /// A device has no capacity at all. Each job fails with that, and none is left behind the first (S13).
 #[test]
 fn device_without_any_capacity_fails_each_job() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(0).start();
+    let rig = Devices::new(device(1, NativeWaits::None)).queue_capacity(0).start();
     for id in 1..=3 {
         let x = rig.semaphore();
         rig.job(0, &[], &[(&x, 1)], id);
@@ -250,11 +250,11 @@ fn device_without_any_capacity_fails_each_job() {
 /// yet to run (S5).
 #[test]
 fn report_of_a_returned_job_is_refused() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
+    let rig = Devices::new(device(1, NativeWaits::None)).queue_capacity(1).start();
     let x = rig.semaphore();
     rig.job(0, &[], &[], 1);
     rig.job(0, &[], &[(&x, 1)], 2);
-    let queue = rig.engine.queue(0, 0).expect("the queue exists");
+    let queue = rig.engine.queue(0).expect("the queue exists");
     let mistake = CompletionError::NotSubmitted { queue, epoch: 2, submitted: 1 };
     assert_eq!(rig.completer().complete(queue, 2), Err(mistake));
     assert!(rig.step(0) && rig.report(0));
@@ -268,7 +268,7 @@ fn report_of_a_returned_job_is_refused() {
 /// jobs has ended (S13).
 #[test]
 fn full_device_is_not_tried_again_for_each_job_that_ends() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(16).start();
+    let rig = Devices::new(device(1, NativeWaits::None)).queue_capacity(16).start();
     let x = rig.semaphore();
     let jobs = 400;
     for value in 1..=jobs {
@@ -286,7 +286,7 @@ fn full_device_is_not_tried_again_for_each_job_that_ends() {
 /// how much: a later burst is handed over together, without trying the capacity step by step (S13).
 #[test]
 fn jobs_taken_one_by_one_show_the_capacity() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).start();
+    let rig = Devices::new(device(1, NativeWaits::None)).start();
     let gate = rig.semaphore();
     rig.job(0, &[], &[], 1);
     // The first time the engine tries once more.
@@ -312,7 +312,7 @@ fn jobs_taken_one_by_one_show_the_capacity() {
 /// failed by then: it fails at once, and does not wait for capacity (S3).
 #[test]
 fn pending_job_of_a_full_queue_whose_wait_fails_fails_at_once() {
-    let rig = Devices::new(vec![device(2, NativeWaits::Epochs)]).queue_capacity(1).start();
+    let rig = Devices::new(device(2, NativeWaits::Epochs)).queue_capacity(1).start();
     let [x, y] = rig.semaphores();
     rig.job(1, &[], &[(&x, 1)], 1);
     rig.job(0, &[], &[], 2);

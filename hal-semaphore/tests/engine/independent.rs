@@ -89,16 +89,16 @@ impl Backend for Card {
     type Work = u32;
     type Event = u32;
 
-    fn devices(&self) -> Vec<DeviceSpec> {
+    fn device(&self) -> DeviceSpec {
         let (queues, native_waits) = (self.queues, self.native_waits);
-        vec![DeviceSpec { queues, native_waits, peers: Vec::new(), completion: Completion::Callback }]
+        DeviceSpec { queues, native_waits, completion: Completion::Callback }
     }
 
     fn start(&self, completer: Completer) {
         let _ = self.completer.set(completer);
     }
 
-    fn create_event(&self, _device: usize) -> Result<u32, Failure> {
+    fn create_event(&self) -> Result<u32, Failure> {
         let mut state = self.state();
         state.events += 1;
         Ok(state.events)
@@ -168,11 +168,11 @@ impl CardSetup {
         waits: &[(&Semaphore, u64)],
         signals: &[(&Semaphore, u64)],
         action: Action<u32>,
-    ) -> Placement {
+    ) {
         let owned = |points: &[(&Semaphore, u64)]| -> Vec<_> {
             points.iter().map(|&(semaphore, value)| (semaphore.clone(), value)).collect()
         };
-        self.0.submit(0, Affinity::queue(queue), &owned(waits), &owned(signals), action).unwrap()
+        self.0.submit(Affinity::queue(queue), &owned(waits), &owned(signals), action).unwrap();
     }
 
     fn completer(&self) -> &Completer {
@@ -180,11 +180,11 @@ impl CardSetup {
     }
 
     fn report(&self, queue: usize, epoch: u64) {
-        self.completer().complete(self.0.queue(0, queue).unwrap(), epoch).unwrap();
+        self.completer().complete(self.0.queue(queue).unwrap(), epoch).unwrap();
     }
 
     fn report_failed(&self, queue: usize, epoch: u64, failure: &Failure) {
-        self.completer().fail(self.0.queue(0, queue).unwrap(), epoch, failure.clone()).unwrap();
+        self.completer().fail(self.0.queue(queue).unwrap(), epoch, failure.clone()).unwrap();
     }
 
     /// The oldest job of a queue starts, ends and is reported. Returns whether there was one.
@@ -272,7 +272,7 @@ fn capacity_announced_by_unblock_is_shared() {
     for _ in 0..800 {
         let began = (0..2).find_map(|queue| Some((queue, setup.card().begin(queue)?)));
         running.extend(began);
-        setup.completer().unblock(0).unwrap();
+        setup.completer().unblock().unwrap();
         if running.len() > 2 {
             let (queue, epoch) = running.pop_front().unwrap();
             setup.report(queue, epoch);
@@ -306,15 +306,15 @@ fn signal_that_is_named_twice_is_waited_for_by_the_event_that_is_recorded() {
     gate.signal(1).unwrap();
     assert_eq!(x.query().unwrap(), 4);
     setup.card().state().takes.clear();
-    assert_eq!(setup.submit(1, &[(&x, 5)], &[], Action::Queue(3)).waits.native, 1);
+    setup.submit(1, &[(&x, 5)], &[], Action::Queue(3));
     let state = setup.card().state();
     let named = |queue: usize, name| state.queues[queue].iter().find(|job| job.name == name).unwrap();
     assert!(named(0, 1).event.is_some());
     assert_eq!(named(1, 3).waits[0].event, named(0, 1).event);
     drop(state);
     while setup.step(0) | setup.step(1) {}
-    let occupancy = setup.0.occupancy();
-    assert_eq!((occupancy.operations, occupancy.events), (0, occupancy.idle_events));
+    let counts = setup.0.counts();
+    assert_eq!((counts.operations, counts.events), (0, counts.idle_events));
 }
 
 /// An operation signals a timeline of its engine and one of another. A callback on the first waits for the
@@ -493,7 +493,7 @@ fn queue_kept_full_by_another_resumes_when_that_has_ended() {
     setup.report(1, effect);
     setup.report(0, cause);
     assert!(setup.step(1), "the device is idle, and a job is left");
-    assert_eq!(setup.0.occupancy().operations, 0);
+    assert_eq!(setup.0.counts().operations, 0);
 }
 
 /// An operation's dependency has failed, and so has the operation by itself. Its signals fail with its own
@@ -522,7 +522,7 @@ fn reason_for_a_refusal_outlives_the_loss_of_the_device() {
     state.answer = Some(Submitted::failed(0, refusal.clone()));
     state.when_submitted = Some(Box::new({
         let (setup, loss) = (setup.clone(), loss.clone());
-        move || setup.completer().lose(0, loss).unwrap()
+        move || setup.completer().lose(loss).unwrap()
     }));
     drop(state);
     setup.submit(0, &[], &[(&x, 1)], Action::Queue(1));
@@ -537,41 +537,17 @@ fn reason_for_a_refusal_outlives_the_loss_of_the_device() {
 fn failure_after_the_value_spares_waits_not_released_yet() {
     const MANY: u64 = 500;
     let setup = CardSetup::new(1, NativeWaits::None, 9);
-    let x = setup.semaphore();
+    let (x, ended) = (setup.semaphore(), setup.semaphore());
     setup.card().state().when_run = Some(Box::new({
         let x = x.clone();
         move || assert!(x.fail(Failure::new(Code::Aborted, "after the value")))
     }));
-    for _ in 0..MANY {
-        setup.submit(0, &[(&x, 1)], &[], Action::Host(1));
+    for number in 1..=MANY {
+        setup.submit(0, &[(&x, 1)], &[(&ended, number)], Action::Host(1));
     }
     x.signal(1).unwrap();
     assert!(x.query().is_err());
-    let stats = setup.0.stats();
-    assert_eq!((stats.succeeded, stats.failed), (MANY, 0));
-}
-
-/// A program holds a lock while it cancels an operation whose callback wants the lock, too (S8).
-#[test]
-fn program_may_hold_its_lock_while_it_cancels() {
-    within(|| {
-        let setup = CardSetup::new(1, NativeWaits::None, 9);
-        let (gate, ended) = (setup.semaphore(), setup.semaphore());
-        let ticket = setup.submit(0, &[(&gate, 1)], &[(&ended, 1)], Action::Queue(1)).ticket;
-        let lock = Arc::new(Mutex::new(()));
-        let (sender, called) = mpsc::channel();
-        let _subscription = ended.subscribe(1, {
-            let lock = lock.clone();
-            move |_| {
-                drop(lock.lock().unwrap());
-                sender.send(()).unwrap();
-            }
-        });
-        let held = lock.lock().unwrap();
-        assert_eq!(setup.0.cancel(ticket), Cancel::Cancelled);
-        drop(held);
-        called.recv_timeout(LIMIT).unwrap();
-    });
+    assert_eq!(ended.query().unwrap(), MANY);
 }
 
 /// A shutdown ends an operation, and the callback of that takes longer than the shutdown may. It says at its limit that
@@ -662,10 +638,10 @@ fn timeline_registered_past_the_limit_is_at_the_limit() {
 #[test]
 fn foreign_timeline_may_be_past_the_limit() {
     for value in [MAX_VALUE, MAX_VALUE + 1, 1 << 63, u64::MAX] {
-        let engine = Fake::<FakeTimeline, ()>::new(vec![device(1, NativeWaits::None)]).start();
+        let engine = Fake::<FakeTimeline, ()>::new(device(1, NativeWaits::None)).start();
         let (foreign, own) = (FakeTimeline::foreign(), FakeTimeline::own(&engine));
         let (waits, signals) = ([(foreign.clone(), 1)], [(own.clone(), 1)]);
-        engine.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
+        engine.submit(Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
         foreign.raise(value, || ());
         assert_eq!(own.value(), 1, "{value:#x}");
     }

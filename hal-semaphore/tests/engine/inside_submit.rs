@@ -112,10 +112,10 @@ fn failure_between_two_items_of_a_batch_stays_with_its_item() {
 fn loss_between_two_items_of_a_batch_fails_the_batch() {
     each_case(|native_waits, position, case| {
         let batch = Batch::new(native_waits, Job::new);
-        batch.rig.once(Moment::Taken(JOBS[position]), |devices| devices.lose(0, &broken("bus error")));
+        batch.rig.once(Moment::Taken(JOBS[position]), |devices| devices.lose(&broken("bus error")));
         batch.go();
         batch.finish(case);
-        let cause = batch.rig.engine.lost(0).unwrap();
+        let cause = batch.rig.engine.lost().unwrap();
         assert_eq!(cause.message(), "bus error", "{case}: the first cause is the cause");
         for signal in batch.signals.iter().chain([&batch.consumer]) {
             assert!(signal.query().unwrap_err().same_root(&cause), "{case}");
@@ -132,7 +132,7 @@ fn loss_after_completion_inside_submit_spares_what_was_reported() {
         let batch = Batch::new(native_waits, Job::new);
         batch.rig.once(Moment::Taken(JOBS[position]), |devices| {
             while devices.step(0) && devices.report(0) {}
-            devices.lose(0, &broken("bus error"));
+            devices.lose(&broken("bus error"));
         });
         batch.go();
         batch.finish(case);
@@ -168,7 +168,7 @@ fn full_answer_after_completion_inside_submit_loses_nothing() {
     for native_waits in ALL_NATIVE_WAITS {
         for capacity in 1..=3 {
             within(LIMIT, move || {
-                let rig = Devices::new(vec![rig::device(2, native_waits)]).queue_capacity(capacity).start();
+                let rig = Devices::new(rig::device(2, native_waits)).queue_capacity(capacity).start();
                 let [gate, x, y] = rig.semaphores();
                 for id in 1..=9 {
                     rig.job(0, &[(&gate, 1)], &[(&x, id)], id);
@@ -211,7 +211,7 @@ fn stale_report_inside_submit_changes_nothing() {
         for value in 1..=3 {
             rig.job(0, &[], &[(&x, value)], value);
         }
-        let queue = rig.engine.queue(0, 0).unwrap();
+        let queue = rig.engine.queue(0).unwrap();
         rig.once(Moment::SubmitEnds(0), move |devices| {
             devices.completer().complete(queue, 4).unwrap();
             devices.completer().complete(queue, 2).unwrap();
@@ -244,27 +244,6 @@ fn submission_from_inside_submit_is_next_in_its_queue() {
     }
 }
 
-/// A cancellation from inside `submit` is too late for the batch, and in time for blocked operations (S5).
-#[test]
-fn cancellation_inside_submit_spares_what_the_device_has() {
-    within(LIMIT, || {
-        let rig = TestEngine::new(1, NativeWaits::None);
-        let [gate, x, y, never] = rig.semaphores();
-        let given = rig.job(0, &[(&gate, 1)], &[(&x, 1)], 1).ticket;
-        let blocked = rig.job(0, &[(&never, 1)], &[(&y, 1)], 2).ticket;
-        let engine = rig.engine.clone();
-        rig.once(Moment::Taken(1), move |_| {
-            assert_eq!(engine.cancel(given), Cancel::TooLate);
-            assert_eq!(engine.cancel(blocked), Cancel::Cancelled);
-        });
-        gate.signal(1).unwrap();
-        rig.run_until_idle();
-        assert_eq!(x.query().unwrap(), 1);
-        assert_eq!(y.query().unwrap_err().origin(), Origin::Cancelled);
-        rig.assert_idle();
-    });
-}
-
 /// The state of a backend that panics is unknown, so its device is lost, also if it only made an event (S3,
 /// S8).
 #[test]
@@ -274,8 +253,8 @@ fn panic_while_an_event_is_made_loses_the_device() {
         let x = rig.semaphore();
         rig.once(Moment::EventCreation, |_| panic!("the driver panics"));
         rig.job(0, &[], &[(&x, 1)], 1);
-        let cause = rig.engine.lost(0).expect("the device is lost");
-        assert_eq!((cause.code(), rig.engine.stats().panics), (Code::Internal, 1));
+        let cause = rig.engine.lost().expect("the device is lost");
+        assert_eq!((cause.code(), rig.engine.counts().panics), (Code::Internal, 1));
         assert!(x.query().unwrap_err().same_root(&cause));
         rig.assert_idle();
     });
@@ -310,7 +289,7 @@ fn loss_behind_a_reported_batch_is_recorded() {
         batch.rig.answer_last(0, Submitted::lost(gone()));
         batch.go();
         assert_eq!(batch.outcomes(), [Ok(1), Ok(1), Ok(1)], "{native_waits:?}");
-        assert!(batch.rig.engine.lost(0).is_some(), "{native_waits:?}");
+        assert!(batch.rig.engine.lost().is_some(), "{native_waits:?}");
     }
 }
 
@@ -342,12 +321,12 @@ fn job_on_its_way_to_a_lost_device_is_reclaimed_after_submit() {
     let rig = TestEngine::new(1, NativeWaits::None);
     let [x, y] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);
-    let queue = rig.engine.queue(0, 0).unwrap();
+    let queue = rig.engine.queue(0).unwrap();
     let seen = Arc::new(OnceLock::new());
     rig.once(Moment::Taken(2), {
         let seen = seen.clone();
         move |devices| {
-            devices.completer().lose(0, gone()).unwrap();
+            devices.completer().lose(gone()).unwrap();
             devices.completer().complete(queue, 1).unwrap();
             seen.set(devices.reclaimed()).unwrap();
         }

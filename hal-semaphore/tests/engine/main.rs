@@ -39,7 +39,6 @@ mod native_waits;
 mod nested;
 #[path = "../common/noop.rs"]
 mod noop;
-mod observed;
 mod order_of_ends;
 mod ordered_waits;
 mod other_drivers;

@@ -5,7 +5,6 @@
 use crate::callbacks::deep_inside;
 use crate::rig::{Devices, LIMIT, Moment, TestEngine, broken, device, within};
 use hal_semaphore::backend::NativeWaits;
-use hal_semaphore::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -14,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 #[test]
 fn callback_of_a_deep_submission_is_called_by_the_calls_around_it() {
     within(LIMIT, || {
-        let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
+        let rig = Devices::new(device(1, NativeWaits::None)).keeps_deferred().start();
         let x = rig.semaphore();
         let called_on = Arc::new(OnceLock::new());
         let _subscription = x.subscribe(1, {
@@ -61,25 +60,6 @@ fn submission_of_another_thread_comes_behind_one_left_to_the_calls_around() {
         });
         rig.run_until_idle();
         assert_eq!(rig.ran(), [1, 2]);
-    });
-}
-
-/// A timeline fails deep inside others, and its waiting operation is left to the calls around. Meanwhile the
-/// operation is cancelled: it ends as the caller was answered (S3).
-#[test]
-fn operation_that_is_cancelled_deep_inside_others_fails_as_cancelled() {
-    within(LIMIT, || {
-        let rig = TestEngine::new(1, NativeWaits::None);
-        let [x, y] = rig.semaphores();
-        let ticket = rig.job(0, &[(&x, 1)], &[(&y, 1)], 1).ticket;
-        let engine = rig.engine.clone();
-        deep_inside(&rig, move || {
-            assert!(x.fail(broken("given up")));
-            assert_eq!(engine.cancel(ticket), Cancel::Cancelled);
-        });
-        assert_eq!(y.query().unwrap_err().origin(), Origin::Cancelled);
-        assert_eq!(rig.reclaimed(), [1]);
-        rig.assert_idle();
     });
 }
 

@@ -51,7 +51,6 @@ struct Case {
     rig: TestEngine,
     input: Semaphore,
     outputs: [Semaphore; 2],
-    ticket: Ticket,
     /// The values of the outputs when the work was reclaimed.
     at_reclaim: Arc<Mutex<Vec<Result<u64, Failure>>>>,
 }
@@ -84,8 +83,8 @@ impl Case {
             move |_| seen.lock().unwrap().extend(outputs.each_ref().map(Semaphore::query))
         });
         let signals = [(&outputs[0], 1), (&outputs[1], 1)];
-        let ticket = rig.submit(0, &[(&input, 1)], &signals, kind.action(job)).ticket;
-        Self { kind, rig, input, outputs, ticket, at_reclaim }
+        rig.submit(0, &[(&input, 1)], &signals, kind.action(job));
+        Self { kind, rig, input, outputs, at_reclaim }
     }
 
     /// The operation has not ended: no signal is out, and its work is not reclaimed.
@@ -126,7 +125,6 @@ impl Case {
         let seen = self.at_reclaim.lock().unwrap();
         assert_eq!(seen.len(), 2 * items);
         assert!(seen.iter().all(as_expected), "{:?}: at its return the signals were {seen:?}", self.kind);
-        assert_eq!(self.rig.engine.cancel(self.ticket), Cancel::Ended);
         self.rig.assert_idle();
     }
 }
@@ -233,18 +231,6 @@ fn action_whose_producer_fails_signals_that_before_it_is_reclaimed() {
     }
 }
 
-/// An operation that has not started is cancelled.
-#[test]
-fn cancelled_blocked_action_signals_that_before_it_is_reclaimed() {
-    for kind in KINDS {
-        let case = Case::blocked(kind, Job::new(OWN));
-        assert_eq!(case.rig.engine.cancel(case.ticket), Cancel::Cancelled);
-        let cause = case.outputs[0].query().unwrap_err();
-        assert_eq!((cause.code(), cause.origin()), (Code::Cancelled, Origin::Cancelled));
-        case.assert_ended(Err(&cause));
-    }
-}
-
 /// The device is lost before the operation has started, or while the device has it.
 #[test]
 fn action_of_a_lost_device_signals_that_before_it_is_reclaimed() {
@@ -252,7 +238,7 @@ fn action_of_a_lost_device_signals_that_before_it_is_reclaimed() {
         for case in [Case::blocked(kind, Job::new(OWN)), Case::under_way(kind, Job::new(OWN), Job::new(1))] {
             case.assert_open();
             let cause = gone();
-            case.rig.lose(0, &cause);
+            case.rig.lose(&cause);
             case.assert_ended(Err(&cause));
         }
     }
@@ -264,7 +250,7 @@ fn action_for_a_lost_device_signals_that_before_it_is_reclaimed() {
     for kind in KINDS {
         let rig = TestEngine::new(1, NativeWaits::Epochs);
         let cause = gone();
-        rig.lose(0, &cause);
+        rig.lose(&cause);
         Case::new(kind, rig, Job::new(OWN)).assert_ended(Err(&cause));
     }
 }
@@ -300,7 +286,7 @@ fn action_at_a_forced_shutdown_signals_that_before_it_is_reclaimed() {
             for output in &case.outputs {
                 assert!(output.query().unwrap_err().same_root(&cause), "{kind:?}");
             }
-            // Submitted work ends by its report, or as cancelled; its signals were out before that.
+            // Submitted work ends by its report, or at once; its signals were out before that.
             let mut reclaimed = case.rig.reclaimed();
             reclaimed.sort_unstable();
             assert_eq!(reclaimed, if kind == Barrier { vec![1] } else { vec![1, OWN] }, "{kind:?}");
@@ -320,7 +306,7 @@ fn action_whose_backend_panics_signals_that_before_it_is_reclaimed() {
         let case = Case::new(kind, rig, Job::new(OWN));
         // A marker goes to the backend behind earlier work of its queue.
         case.rig.job(0, &[], &[(&case.input, 1)], 1);
-        let cause = case.rig.engine.lost(0).unwrap();
+        let cause = case.rig.engine.lost().unwrap();
         case.assert_ended(Err(&cause));
     }
 }

@@ -20,7 +20,7 @@ impl Setup {
     }
 
     fn with_queues(queues: usize) -> Self {
-        Self(Fake::new(vec![device(queues, NativeWaits::None)]).keeps_deferred().start())
+        Self(Fake::new(device(queues, NativeWaits::None)).keeps_deferred().start())
     }
 
     fn own(&self) -> FakeTimeline {
@@ -31,11 +31,11 @@ impl Setup {
         let owned = |points: &[(&FakeTimeline, u64)]| -> Vec<_> {
             points.iter().map(|(timeline, value)| ((*timeline).clone(), *value)).collect()
         };
-        self.0.submit(0, Affinity::ANY, &owned(waits), &owned(signals), action).unwrap();
+        self.0.submit(Affinity::ANY, &owned(waits), &owned(signals), action).unwrap();
     }
 
     fn report_on(&self, queue: usize, epoch: u64) {
-        let queue = self.0.queue(0, queue).unwrap();
+        let queue = self.0.queue(queue).unwrap();
         self.0.backend().complete(queue, epoch);
     }
 
@@ -44,7 +44,7 @@ impl Setup {
     }
 
     fn report(&self, epoch: u64, failure: Option<Failure>) {
-        let (queue, completer) = (self.0.queue(0, 0).unwrap(), self.0.backend().completer());
+        let (queue, completer) = (self.0.queue(0).unwrap(), self.0.backend().completer());
         match failure {
             None => completer.complete(queue, epoch).unwrap(),
             Some(failure) => completer.fail(queue, epoch, failure).unwrap(),
@@ -84,10 +84,10 @@ fn submission_during_which_the_engine_is_shut_down_is_refused() {
         let engine = setup.0.clone();
         move || engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO).unwrap()
     });
-    let refused = setup.0.submit(0, Affinity::ANY, &[(x, 1)], &[(y.clone(), 1)], Action::Queue(()));
+    let refused = setup.0.submit(Affinity::ANY, &[(x, 1)], &[(y.clone(), 1)], Action::Queue(()));
     assert!(matches!(refused, Err(Refused { error: SubmitError::ShutDown, action: Action::Queue(()) })));
     assert_eq!(y.registered().query().unwrap(), 0, "a submission that is refused has changed nothing");
-    assert_eq!(setup.0.occupancy().operations, 0);
+    assert_eq!(setup.0.counts().operations, 0);
 }
 
 /// The other driver panics when its value is read. Whatever happens to that submission, its waits do not affect
@@ -167,7 +167,7 @@ fn many_threads_deliver_to_other_drivers_in_order() {
                         let (value, named) = (job as u64, (job * QUEUES + queue) as u64);
                         let signals = [(shared.clone(), named), (own.clone(), value)];
                         let affinity = Affinity::queue(queue);
-                        setup.0.submit(0, affinity, &[], &signals, Action::Queue(())).unwrap();
+                        setup.0.submit(affinity, &[], &signals, Action::Queue(())).unwrap();
                         setup.report_on(queue, value);
                     }
                 });

@@ -71,7 +71,7 @@ impl TakerState {
 
     fn reclaim(&mut self, ended: Ended<CountedWork>) {
         if let Some(point) = ended.point {
-            let queue = point.queue.ordinal();
+            let queue = point.queue.index();
             self.ends.push((queue, point.epoch, ended.outcome.is_ok()));
             let is_out = |id: &usize| {
                 let Some((timeline, value)) = self.promised.get(id) else { return true };
@@ -91,8 +91,8 @@ impl TakerState {
 fn taker(capacity: usize) -> (Engine<Fake<Semaphore, CountedWork>>, Arc<Mutex<TakerState>>) {
     let state = Arc::new(Mutex::new(TakerState { capacity, ..TakerState::default() }));
     let (submits, reclaims) = (state.clone(), state.clone());
-    let engine = Fake::new(vec![device(QUEUES, NativeWaits::Epochs)])
-        .on_submit(move |_, queue, batch| submits.lock().unwrap().submit(queue.ordinal(), batch))
+    let engine = Fake::new(device(QUEUES, NativeWaits::Epochs))
+        .on_submit(move |_, queue, batch| submits.lock().unwrap().submit(queue.index(), batch))
         .on_reclaim(move |_, ended| reclaims.lock().unwrap().reclaim(ended))
         .start();
     (engine, state)
@@ -104,13 +104,12 @@ struct Setup {
     live: Arc<AtomicUsize>,
     submitted: usize,
     signals: Vec<Semaphore>,
-    tickets: Vec<Ticket>,
 }
 
 impl Setup {
     fn with_capacity(capacity: usize) -> Self {
         let (engine, state) = taker(capacity);
-        Self { engine, state, live: Arc::default(), submitted: 0, signals: Vec::new(), tickets: Vec::new() }
+        Self { engine, state, live: Arc::default(), submitted: 0, signals: Vec::new() }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, TakerState> {
@@ -125,9 +124,8 @@ impl Setup {
         self.state().promised.insert(id, (own.clone(), 1));
         let signals: Vec<_> = [(own.clone(), 1)].iter().chain(also).cloned().collect();
         let action = Action::Queue(CountedWork(id, self.live.clone()));
-        let placed = self.engine.submit(0, Affinity::queue(queue), waits, &signals, action).unwrap();
+        self.engine.submit(Affinity::queue(queue), waits, &signals, action).unwrap();
         self.signals.push(own);
-        self.tickets.push(placed.ticket);
         id
     }
 
@@ -140,7 +138,7 @@ impl Setup {
         let Some(&(epoch, _)) = ended.last() else { return 0 };
         drop(ended);
         let completer = self.engine.backend().completer();
-        let queue = self.engine.queue(0, queue).unwrap();
+        let queue = self.engine.queue(queue).unwrap();
         match failure {
             None => completer.complete(queue, epoch).unwrap(),
             Some(failure) => completer.fail(queue, epoch, failure).unwrap(),
@@ -157,7 +155,7 @@ impl Setup {
         for (id, own) in self.signals.iter().enumerate() {
             eventually(&format!("job {id} has ended"), || own.query().map_or(true, |value| value == 1));
         }
-        eventually("nothing is left", || self.engine.occupancy().operations == 0);
+        eventually("nothing is left", || self.engine.counts().operations == 0);
         self.state().taken.iter_mut().for_each(VecDeque::clear);
         eventually("no work is left", || self.live.load(Ordering::SeqCst) == 0);
         let state = self.state();
@@ -186,12 +184,11 @@ fn work_returned_in_the_middle_of_a_batch_is_submitted_again_in_order() {
     assert_eq!(state.ends.last(), Some(&(0, 20, true)));
 }
 
-/// While returned work waits for capacity, it is cancelled, the engine is shut down or the device is lost. It
-/// is reclaimed.
+/// While returned work waits for capacity, the engine is shut down or the device is lost. It is reclaimed.
 #[test]
 fn returned_work_is_reclaimed_however_its_wait_for_capacity_ends() {
     for is_blocked in [false, true] {
-        for end in ["cancelled", "shut down", "lost"] {
+        for end in ["shut down", "lost"] {
             within(LIMIT, move || {
                 let mut setup = Setup::with_capacity(2);
                 let gate = Semaphore::new(&setup.engine, 0).unwrap();
@@ -202,18 +199,12 @@ fn returned_work_is_reclaimed_however_its_wait_for_capacity_ends() {
                 gate.signal(1).unwrap();
                 assert_eq!(setup.state().taken[0].len(), 2);
                 match end {
-                    "cancelled" => {
-                        for ticket in &setup.tickets[2..] {
-                            assert_eq!(setup.engine.cancel(*ticket), Cancel::Cancelled);
-                        }
-                        setup.end_all();
-                    }
                     "shut down" => {
                         let _ = setup.engine.shut_down(&SystemClock::new(), LIMIT / 50, LIMIT / 50);
-                        assert_eq!(setup.engine.occupancy().operations, 2, "what the device has is its own");
+                        assert_eq!(setup.engine.counts().operations, 2, "what the device has is its own");
                         setup.end_all();
                     }
-                    _ => setup.engine.backend().completer().lose(0, gone()).unwrap(),
+                    _ => setup.engine.backend().completer().lose(gone()).unwrap(),
                 }
                 setup.assert_over();
                 let mut returned = setup.state().returned.clone();
@@ -251,7 +242,7 @@ fn ends_without_work_are_merged_up_to_a_failure_or_remaining_work() {
     for id in 1..=9 {
         setup.job(0, if id == 1 { &behind } else { &[] }, &[]);
     }
-    let [queue, other] = [0, 1].map(|queue| setup.engine.queue(0, queue).unwrap());
+    let [queue, other] = [0, 1].map(|queue| setup.engine.queue(queue).unwrap());
     let completer = setup.engine.backend().completer().clone();
     completer.complete(queue, 3).unwrap();
     completer.fail(queue, 4, broken("parity")).unwrap();
@@ -290,7 +281,7 @@ fn end_with_a_delivery_is_not_merged_with_others() {
 }
 
 /// Anything in any order: jobs that wait for each other and for the host, other drivers' timelines, changing
-/// capacities, refusals, failures, cancellation, and a loss or a shutdown. Each work has one owner, an end is
+/// capacities, refusals, failures, and a loss or a shutdown. Each work has one owner, an end is
 /// reported when all signals up to there are out, and the last successful end of a queue is reported.
 #[test]
 fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
@@ -304,7 +295,7 @@ fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
             let gate = Semaphore::new(&setup.engine, 0).unwrap();
             let mut opened = 0;
             for _ in 0..60 {
-                match below(12) {
+                match below(11) {
                     0..5 => {
                         let mut waits = Vec::new();
                         if below(2) == 0 && !setup.signals.is_empty() {
@@ -324,13 +315,11 @@ fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
                     }
                     8 => setup.state().capacity = 1 + below(6),
                     9 => setup.state().refuses_next = below(4) == 0,
-                    10 => drop(setup.end(below(QUEUES), 1, Some(broken("parity")))),
-                    _ if setup.tickets.is_empty() => {}
-                    _ => drop(setup.engine.cancel(setup.tickets[below(setup.tickets.len())])),
+                    _ => drop(setup.end(below(QUEUES), 1, Some(broken("parity")))),
                 }
             }
             match below(4) {
-                0 => setup.engine.backend().completer().lose(0, gone()).unwrap(),
+                0 => setup.engine.backend().completer().lose(gone()).unwrap(),
                 1 => drop(setup.engine.shut_down(&SystemClock::new(), LIMIT / 500, LIMIT / 500)),
                 _ => gate.signal(opened + 1).unwrap(),
             }

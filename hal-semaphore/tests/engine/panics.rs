@@ -40,7 +40,7 @@ impl PanicSetup {
     fn new() -> Self {
         let reclaimed = Reclaimed::default();
         let into = reclaimed.clone();
-        let engine = Fake::new(vec![device(1, NativeWaits::None)])
+        let engine = Fake::new(device(1, NativeWaits::None))
             .calls_back(|work: &PanickingWork| {
                 assert!(!work.asked, "the backend panics in calls_back");
                 false
@@ -67,7 +67,7 @@ impl PanicSetup {
         let owned = |points: &[(&FakeTimeline, u64)]| -> Vec<_> {
             points.iter().map(|(timeline, value)| (timeline.handle(), *value)).collect()
         };
-        self.0.submit(0, Affinity::ANY, &owned(waits), &owned(signals), action).unwrap();
+        self.0.submit(Affinity::ANY, &owned(waits), &owned(signals), action).unwrap();
     }
 
     fn job(&self, waits: &[(&FakeTimeline, u64)], signals: &[(&FakeTimeline, u64)], id: u64) {
@@ -76,7 +76,7 @@ impl PanicSetup {
 
     /// Reports everything up to an epoch, on a thread of the device.
     fn report(&self, epoch: u64) {
-        self.0.backend().complete(self.0.queue(0, 0).unwrap(), epoch);
+        self.0.backend().complete(self.0.queue(0).unwrap(), epoch);
     }
 
     /// Fails the test unless everything has ended and nothing is counted that has.
@@ -85,7 +85,7 @@ impl PanicSetup {
         let clock = SystemClock::new();
         let ended = self.0.shut_down(&clock, LIMIT / 5, LIMIT / 5);
         assert!(ended.is_ok() && begin.elapsed() < LIMIT / 5, "{what}: {ended:?}");
-        assert_eq!(self.0.occupancy().operations, 0, "{what}");
+        assert_eq!(self.0.counts().operations, 0, "{what}");
     }
 
     fn reclaimed(&self) -> Vec<u64> {
@@ -132,7 +132,7 @@ fn timeline_that_panics_while_a_job_ends_delays_nothing() {
                 eventually("its waiters are notified", || bad.notified_by.lock().unwrap().len() == 1);
             }
             eventually("both are reclaimed", || setup.reclaimed() == [1, 2]);
-            assert_eq!(setup.0.stats().panics, 1, "{call:?}");
+            assert_eq!(setup.0.counts().panics, 1, "{call:?}");
             setup.finish(&format!("{call:?}"));
         });
     }
@@ -153,7 +153,7 @@ fn handle_that_panics_beside_a_later_value_delays_nothing() {
         let reported = catch_unwind(AssertUnwindSafe(|| setup.report(4)));
         assert!(reported.is_ok(), "the device has nothing to do with it");
         eventually("all are reclaimed", || setup.reclaimed() == [1, 2, 3, 4]);
-        assert_eq!((bad.value(), behind.value(), setup.0.stats().panics), (3, 1, 1));
+        assert_eq!((bad.value(), behind.value(), setup.0.counts().panics), (3, 1, 1));
         assert_eq!(recorded(&bad), [true]);
         setup.finish("a handle");
     });
@@ -163,15 +163,15 @@ fn handle_that_panics_beside_a_later_value_delays_nothing() {
 #[test]
 fn device_that_panics_in_poll_is_lost() {
     let polled = DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) };
-    let engine = Fake::new(vec![polled]).on_poll(|_, _| panic!("the driver panics in poll")).start();
+    let engine = Fake::new(polled).on_poll(|_| panic!("the driver panics in poll")).start();
     let x = Semaphore::new(&engine, 0).unwrap();
     engine.poll();
-    assert!(engine.lost(0).is_none(), "an idle device is not polled");
-    engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
+    assert!(engine.lost().is_none(), "an idle device is not polled");
+    engine.submit(Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
     engine.poll();
-    let cause = engine.lost(0).unwrap();
+    let cause = engine.lost().unwrap();
     assert!(x.query().unwrap_err().same_root(&cause));
-    assert_eq!(engine.stats().panics, 1);
+    assert_eq!(engine.counts().panics, 1);
 }
 
 /// The same inside `submit`, where calls of the program are left to another thread (S8, S10).
@@ -184,14 +184,14 @@ fn timeline_that_panics_inside_submit_delays_nothing() {
             let signals = [(bad.handle(), 1), (behind.handle(), 1)];
             bad.panic_at(call);
             let submitted = catch_unwind(AssertUnwindSafe(|| {
-                setup.0.submit(0, Affinity::ANY, &[], &signals, Action::Barrier).unwrap();
+                setup.0.submit(Affinity::ANY, &[], &signals, Action::Barrier).unwrap();
             }));
             assert!(submitted.is_ok(), "{call:?}: the submission has nothing to do with it");
             std::mem::forget(signals);
             for timeline in [&bad, &behind] {
                 eventually(&format!("{call:?}: it has ended"), || has_ended(timeline));
             }
-            eventually(&format!("{call:?} has panicked"), || setup.0.stats().panics == 1);
+            eventually(&format!("{call:?} has panicked"), || setup.0.counts().panics == 1);
             setup.finish(&format!("{call:?}"));
         });
     }
@@ -241,7 +241,7 @@ fn other_driver_that_panics_delays_nothing() {
                 matches!(good.delivered.lock().unwrap()[..], [Ok(1)])
             });
             eventually("both are reclaimed", || setup.reclaimed() == [1, 2]);
-            eventually(&format!("{call:?} has panicked twice"), || setup.0.stats().panics == 2);
+            eventually(&format!("{call:?} has panicked twice"), || setup.0.counts().panics == 2);
             setup.finish(&format!("{call:?}"));
         });
     }
@@ -264,9 +264,9 @@ fn other_driver_that_panics_after_its_subscription_delays_nothing() {
                 }
             });
             let (waits, signals) = ([(bad.handle(), 1)], [(x.handle(), 1)]);
-            let submit = || setup.0.submit(0, Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
+            let submit = || setup.0.submit(Affinity::ANY, &waits, &signals, Action::Barrier).unwrap();
             assert!(catch_unwind(AssertUnwindSafe(submit)).is_ok(), "{call:?}");
-            assert_eq!((x.value(), setup.0.stats().panics), (1, 1), "{call:?}");
+            assert_eq!((x.value(), setup.0.counts().panics), (1, 1), "{call:?}");
             assert!(!bad.has_hook(call), "{call:?}");
             setup.finish(&format!("{call:?}"));
         });
@@ -288,17 +288,16 @@ fn submission_whose_timeline_panics_leaves_nothing_behind() {
             let signals = [(y.handle(), 1), (bad.handle(), 2)];
             let signals = if foreign { &signals[..1] } else { &signals[..] };
             bad.panic_at(call);
-            let submit = || setup.0.submit(0, Affinity::ANY, &waits, signals, Action::Barrier);
+            let submit = || setup.0.submit(Affinity::ANY, &waits, signals, Action::Barrier);
             let happened = catch_unwind(AssertUnwindSafe(submit)).is_ok();
             if happened {
                 assert_eq!(y.failure().unwrap().code(), Code::Internal);
-                assert_eq!(setup.0.stats().panics, 1);
+                assert_eq!(setup.0.counts().panics, 1);
             }
-            assert_eq!(setup.0.occupancy().operations, 0, "{call:?}: nothing is left of it");
-            assert_eq!(setup.0.stats().submitted, u64::from(happened), "{call:?}");
+            assert_eq!(setup.0.counts().operations, 0, "{call:?}: nothing is left of it");
             setup.job(&[(&b, 1)], &[(&x, 1)], 2);
             a.signal(1).unwrap();
-            assert_eq!(setup.0.occupancy().in_flight, 0, "{call:?}: what it waits for is not signalled");
+            assert_eq!(setup.0.counts().in_flight, 0, "{call:?}: what it waits for is not signalled");
             b.signal(1).unwrap();
             setup.report(1);
             eventually(&format!("{call:?}: the job has ended"), || x.value() == 1);
@@ -337,7 +336,7 @@ fn submits<B: Backend>(
 ) -> bool {
     let reads = &Cell::new(reads);
     let (waits, signals) = (Brittle { values: waits, reads }, Brittle { values: signals, reads });
-    let submit = || engine.submit(0, affinity, &waits, &signals, Action::Barrier);
+    let submit = || engine.submit(affinity, &waits, &signals, Action::Barrier);
     catch_unwind(AssertUnwindSafe(submit)).is_ok_and(|submitted| submitted.is_ok())
 }
 
@@ -358,8 +357,7 @@ fn submission_whose_lists_panic_at_any_read_leaves_nothing_behind() {
             };
             let mut passing = setup.own();
             while !submits(refused, &passing) {
-                let left = (setup.0.occupancy().operations, setup.0.stats().submitted);
-                assert_eq!(left, (0, 0), "{refused} reads");
+                assert_eq!(setup.0.counts().operations, 0, "{refused} reads");
                 let handles = Arc::strong_count(&bad.0);
                 assert_eq!(
                     handles, 1,
@@ -394,7 +392,7 @@ fn submission_whose_lists_panic_holds_no_event() {
     while !submits(&rig.engine, Affinity::queue(1), &waits, &signals, refused) {
         refused += 1;
     }
-    assert!(rig.engine.occupancy().events > 0, "a wait is left to the device");
+    assert!(rig.engine.counts().events > 0, "a wait is left to the device");
     y.signal(1).unwrap();
     rig.run_until_idle();
     assert_eq!(z.query().unwrap(), 1);
@@ -485,7 +483,7 @@ fn callback_that_panics_when_dropped_delays_nothing() {
         setup.report(2);
         drop(first);
         assert_eq!((x.value(), y.value(), called.load(Ordering::SeqCst)), (1, 1, 1));
-        assert_eq!(setup.0.occupancy().callbacks, 0);
+        assert_eq!(setup.0.counts().callbacks, 0);
         setup.finish("callbacks");
     });
 }

@@ -17,8 +17,8 @@ fn signals_that_are_reached_are_promised_no_more_and_the_others_are() {
     assert_eq!(x.promised(), Some(6));
     x.signal(2).unwrap();
     assert_eq!(x.promised(), Some(6));
-    assert_eq!(rig.job(0, &[(&x, 5)], &[], 5).waits.ordered, 1);
-    assert_eq!(rig.job(0, &[(&x, 3)], &[], 6).waits.ordered, 1);
+    assert_eq!(rig.waits(|rig| rig.job(0, &[(&x, 5)], &[], 5)).ordered, 1);
+    assert_eq!(rig.waits(|rig| rig.job(0, &[(&x, 3)], &[], 6)).ordered, 1);
     x.signal(7).unwrap();
     assert_eq!(x.promised(), None);
     rig.run_until_idle();
@@ -34,7 +34,7 @@ fn signal_of_the_host_below_a_promise_leaves_it() {
     rig.job(0, &[], &[(&x, 5)], 1);
     x.signal(4).unwrap();
     assert_eq!(x.promised(), Some(5));
-    assert_eq!(rig.job(1, &[(&x, 5)], &[], 2).waits.native, 1);
+    assert_eq!(rig.waits(|rig| rig.job(1, &[(&x, 5)], &[], 2)).native, 1);
     rig.run_until_idle();
     assert_eq!((x.query().unwrap(), x.promised()), (5, None));
 }

@@ -18,7 +18,7 @@ fn hand_over(jobs: u64) -> Duration {
     let x = Semaphore::new(&engine, 0).unwrap();
     let begin = processor_time();
     for job in 0..jobs {
-        engine.submit(0, Affinity(1), &[], &[(x.clone(), 1)], Action::Queue(job)).unwrap();
+        engine.submit(Affinity(1), &[], &[(x.clone(), 1)], Action::Queue(job)).unwrap();
     }
     let took = processor_time() - begin;
     engine.backend().flush();

@@ -15,15 +15,15 @@ use std::time::Duration;
 #[test]
 fn lost_device_is_not_polled() {
     let polled = DeviceSpec { completion: Completion::Poll, ..device(1, NativeWaits::None) };
-    let engine = Fake::<Semaphore, ()>::new(vec![polled]).on_poll(|_, _| ()).start();
-    engine.submit(0, Affinity::ANY, &[], &[], Action::Queue(())).unwrap();
+    let engine = Fake::<Semaphore, ()>::new(polled).on_poll(|_| ()).start();
+    engine.submit(Affinity::ANY, &[], &[], Action::Queue(())).unwrap();
     let ask = || {
         engine.poll();
         engine.backend().polls.swap(0, Ordering::SeqCst)
     };
     assert_eq!(ask(), 1);
-    engine.backend().completer().lose(0, gone()).unwrap();
-    assert_eq!((ask(), engine.occupancy().operations), (0, 0));
+    engine.backend().completer().lose(gone()).unwrap();
+    assert_eq!((ask(), engine.counts().operations), (0, 0));
 }
 
 /// The last handle on an engine is dropped while its device has a job. The device is aborted, and keeps the
@@ -33,13 +33,13 @@ fn dropped_engine_aborts_its_device() {
     let rig = TestEngine::new(1, NativeWaits::None);
     let asked = Arc::new(AtomicUsize::new(0));
     rig.job(0, &[], &[], 1);
-    rig.always(Moment::Abort(0), {
+    rig.always(Moment::Abort, {
         let asked = asked.clone();
         move |_| {
             asked.fetch_add(1, Ordering::SeqCst);
         }
     });
-    let (queue, completer) = (rig.engine.queue(0, 0).unwrap(), rig.completer().clone());
+    let (queue, completer) = (rig.engine.queue(0).unwrap(), rig.completer().clone());
     drop(rig);
     assert_eq!(asked.load(Ordering::SeqCst), 1);
     completer.complete(queue, 1).unwrap();
@@ -82,7 +82,7 @@ fn shutdown_keeps_the_failure_of_jobs_that_are_about_to_fail() {
 /// program, so callbacks that they make due run there, too (S8, S10).
 #[test]
 fn callback_run_by_a_shutdown_may_call_back() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
+    let rig = Devices::new(device(1, NativeWaits::None)).keeps_deferred().start();
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
     let (sender, receiver) = mpsc::channel();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Operations that end before they are submitted or done: cancelled, lost with their device, shut down (rules S3,
-//! S5, S10).
+//! Operations that end before they are submitted or done: failed, lost with their device, shut down (rules S3, S5,
+//! S10).
 
 use crate::fake::Fake;
 use crate::rig::{self, Devices, Job, LIMIT, Moment, TestEngine, broken, device, eventually, gone, within};
@@ -12,59 +12,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
-/// Two devices with one queue each; the second waits natively for the first.
-fn producer_and_consumer() -> (TestEngine, Semaphore, Semaphore) {
-    let mut waiting = device(1, NativeWaits::Events);
-    waiting.peers.push(0);
-    let rig = Devices::new(vec![device(1, NativeWaits::Events), waiting]).start();
-    let [x, y] = rig.semaphores();
-    (rig, x, y)
-}
-
-/// A device reports a job as completed, which waits only for the report of its producer, and is lost afterwards. What
-/// was completed is completed (S3, S5).
-#[test]
-fn job_reported_before_the_loss_of_its_device_succeeds() {
-    let (rig, x, y) = producer_and_consumer();
-    rig.job(0, &[], &[(&x, 1)], 1);
-    rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
-    assert!(rig.step(0) && rig.step(1) && rig.report(1));
-    rig.lose(1, &gone());
-    rig.report(0);
-    assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
-    assert_eq!(rig.reclaimed(), [1, 2]);
-    rig.assert_idle();
-}
-
-/// Behind such a job the lost device has others that it did not report: they end with the loss, and the
-/// reported one does not (S3, S5).
-#[test]
-fn job_reported_before_the_loss_succeeds_in_front_of_lost_ones() {
-    let (rig, x, y) = producer_and_consumer();
-    let z = rig.semaphore();
-    rig.job(0, &[], &[(&x, 1)], 1);
-    rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
-    rig.job(1, &[], &[(&z, 1)], 3);
-    rig.job(1, &[], &[(&z, 2)], 4);
-    assert!(rig.step(0) && rig.step(1) && rig.report(1));
-    let cause = gone();
-    rig.lose(1, &cause);
-    assert!(z.query().unwrap_err().same_root(&cause), "they do not wait for the other device");
-    rig.report(0);
-    assert_eq!((x.query().unwrap(), y.query().unwrap()), (1, 1));
-    rig.assert_idle();
-}
-
 /// A device is lost with several unreported jobs in one queue: they are reclaimed in order, and so are those
 /// behind them that it never had (S5).
 #[test]
 fn jobs_of_a_lost_device_are_reclaimed_in_order() {
     for (capacity, taken) in [(4, vec![1, 2, 3, 4]), (2, vec![1, 2])] {
-        let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(capacity).start();
+        let rig = Devices::new(device(1, NativeWaits::None)).queue_capacity(capacity).start();
         for id in 1..=4 {
             rig.job(0, &[], &[], id);
         }
-        rig.lose(0, &gone());
+        rig.lose(&gone());
         let (first, others): (Vec<u64>, Vec<u64>) =
             rig.reclaimed().into_iter().partition(|id| taken.contains(id));
         assert_eq!((first.len() + others.len(), first), (4, taken));
@@ -102,7 +59,7 @@ fn submission_to_any_queue_during_a_shutdown_is_refused() {
     rig.once(Moment::Reclaim(1), {
         let (engine, answer) = (rig.engine.clone(), answer.clone());
         move |_| {
-            let submitted = engine.submit(0, Affinity::queue(1), &[], &[], Action::Queue(Job::new(2)));
+            let submitted = engine.submit(Affinity::queue(1), &[], &[], Action::Queue(Job::new(2)));
             answer.set(submitted.map(|_| ()).map_err(|refused| refused.error)).unwrap();
         }
     });
@@ -129,54 +86,19 @@ fn operation_whose_wait_fails_during_try_early_fails_at_once() {
     rig.assert_idle();
 }
 
-/// The same for a job that was reported as failed: its own failure came first and stays (S3).
+/// A device is lost when it has reported a consumer, and not its producer. The consumer's inputs were never made, so
+/// it fails with the loss (S3).
 #[test]
-fn job_that_failed_before_the_loss_of_its_device_keeps_its_failure() {
-    let (rig, x, y) = producer_and_consumer();
-    let own = broken("parity");
-    rig.job(0, &[], &[(&x, 1)], 1);
-    rig.failing_job(1, &[(&x, 1)], &[(&y, 1)], 2, &own);
-    assert!(rig.step(0) && rig.step(1) && rig.report(1));
-    rig.lose(1, &gone());
-    rig.report(0);
-    assert!(y.query().unwrap_err().same_root(&own), "y: {y:?}");
-    assert_eq!(x.query().unwrap(), 1);
-    rig.assert_idle();
-}
-
-/// A producer's device is lost while its consumer, on another device, has run and been reported. The consumer's inputs
-/// were never made, so it fails with the loss, and its device lives on (S3).
-#[test]
-fn loss_of_the_producers_device_fails_a_reported_consumer() {
-    let (rig, x, y) = producer_and_consumer();
+fn loss_of_an_unreported_producer_fails_its_reported_consumer() {
+    let rig = TestEngine::new(2, NativeWaits::Events);
+    let [x, y] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);
     rig.job(1, &[(&x, 1)], &[(&y, 1)], 2);
     assert!(rig.step(0) && rig.step(1) && rig.report(1));
     let cause = gone();
-    rig.lose(0, &cause);
+    rig.lose(&cause);
     assert!(x.query().unwrap_err().same_root(&cause));
     assert!(y.query().unwrap_err().same_root(&cause));
-    assert!(rig.engine.lost(1).is_none());
-    rig.assert_idle();
-}
-
-/// "Cancelled" means that an operation does not run. One that was done early has run, so it cannot be cancelled and
-/// keeps its signals (S5).
-#[test]
-fn operation_done_early_is_cancelled_too_late() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).queue_capacity(1).start();
-    let [x, y, long] = rig.semaphores();
-    rig.job(0, &[], &[(&long, 1)], 1);
-    // The device is full: the job is queued, and the device has not seen it.
-    rig.job(0, &[], &[(&x, 1)], 2);
-    let early = Action::Early(Job::new(3).early());
-    let ticket = rig.submit(0, &[(&x, 1)], &[(&y, 1)], early).ticket;
-    let done = rig.done_early() == [3];
-    let answer = rig.engine.cancel(ticket);
-    assert_eq!(answer, if done { Cancel::TooLate } else { Cancel::Cancelled });
-    rig.run_until_idle_with_host();
-    assert_eq!(y.query().is_ok(), done);
-    assert_eq!(rig.reclaimed().iter().filter(|id| **id == 3).count(), 1);
     rig.assert_idle();
 }
 
@@ -197,7 +119,7 @@ fn shutdown_while_an_operation_is_done_early_ends_it() {
         });
         rig.submit(0, &[(&x, 1)], &[(&y, 1)], Action::Early(Job::new(2)));
         assert!(y.query().is_err());
-        assert_eq!(rig.engine.occupancy().operations, 1);
+        assert_eq!(rig.engine.counts().operations, 1);
         rig.run_until_idle();
         assert_eq!(rig.reclaimed(), [2, 1]);
         rig.assert_idle();
@@ -233,17 +155,15 @@ fn forced_shutdown_calls_back_before_it_returns() {
 #[test]
 fn shutdown_polls_a_device_whose_descriptor_is_not_polled() {
     within(LIMIT, || {
-        // Beside it is a device that would report by itself, and has nothing to do.
-        let idle = device(1, NativeWaits::None);
-        let unpolled = DeviceSpec { completion: Completion::Descriptor, ..idle.clone() };
-        let ends_at_the_third_poll = |fake: &Fake<Semaphore, ()>, _| {
+        let unpolled = DeviceSpec { completion: Completion::Descriptor, ..device(1, NativeWaits::None) };
+        let ends_at_the_third_poll = |fake: &Fake<Semaphore, ()>| {
             if fake.polls.load(Ordering::SeqCst) > 2 {
                 fake.complete_all();
             }
         };
-        let engine = Fake::new(vec![unpolled, idle]).on_poll(ends_at_the_third_poll).start();
+        let engine = Fake::new(unpolled).on_poll(ends_at_the_third_poll).start();
         let x = Semaphore::new(&engine, 0).unwrap();
-        engine.submit(0, Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
+        engine.submit(Affinity::ANY, &[], &[(x.clone(), 1)], Action::Queue(())).unwrap();
         let grace = Duration::from_millis(100);
         let ended = engine.shut_down(&SystemClock::new(), grace, Duration::from_millis(1500));
         assert_eq!(ended, Ok(()));
@@ -261,11 +181,11 @@ fn host_operation_of_a_lost_device_ends_once() {
         rig.submit(0, &[], &[(&x, 1)], Action::Host(Job::new(1)));
         rig.job(0, &[(&x, 1)], &[(&y, 1)], 2);
         let (task, job) = rig.take_host().pop().unwrap();
-        rig.lose(0, &gone());
+        rig.lose(&gone());
         assert!(y.query().is_err(), "blocked work does not wait for the host");
         task.finish(result);
         drop(job);
-        eventually("the host operation has ended", || rig.engine.occupancy().operations == 0);
+        eventually("the host operation has ended", || rig.engine.counts().operations == 0);
         assert!(x.query().is_err());
     }
 }
@@ -289,7 +209,7 @@ fn refused_when_full_after(rig: &TestEngine, meanwhile: impl FnOnce() + Send + '
 #[test]
 fn job_refused_by_a_full_device_during_a_shutdown_is_cancelled() {
     within(4 * LIMIT, || {
-        let rig = Devices::new(vec![rig::device(1, NativeWaits::None)]).queue_capacity(1).start();
+        let rig = Devices::new(rig::device(1, NativeWaits::None)).queue_capacity(1).start();
         let engine = rig.engine.clone();
         let (sender, ended) = mpsc::channel();
         let x = refused_when_full_after(&rig, move || {
@@ -304,20 +224,6 @@ fn job_refused_by_a_full_device_during_a_shutdown_is_cancelled() {
         rig.run_until_idle();
         assert_eq!(rig.ran(), [1], "a job that had not begun is never begun after a shutdown");
     });
-}
-
-/// A ticket of another engine names nothing here: cancelling it ends nothing and breaks nothing.
-#[test]
-fn cancellation_with_another_engines_ticket_finds_nothing() {
-    let (rig, other) = (TestEngine::new(1, NativeWaits::None), TestEngine::new(2, NativeWaits::None));
-    let [never, x] = rig.semaphores();
-    let elsewhere = other.semaphore();
-    rig.job(0, &[(&never, 1)], &[(&x, 1)], 1);
-    for queue in 0..2 {
-        let ticket = other.job(queue, &[(&elsewhere, 1)], &[], 2).ticket;
-        assert_eq!(rig.engine.cancel(ticket), Cancel::Ended, "queue {queue}");
-    }
-    assert_eq!(x.query().unwrap(), 0, "it was not cancelled");
 }
 
 /// A callback that has yet to return.
@@ -434,7 +340,7 @@ fn engine_dropped_during_a_callback_is_freed_after_it() {
         let callback = BlockedCallback::at(&x, 1);
         rig.job(0, &[], &[(&x, 1)], 1);
         assert!(rig.step(0));
-        let (queue, completer) = (rig.engine.queue(0, 0).unwrap(), rig.completer().clone());
+        let (queue, completer) = (rig.engine.queue(0).unwrap(), rig.completer().clone());
         let reports = std::thread::spawn(move || {
             completer.complete(queue, 1).unwrap();
             completer.complete(queue, 1)
@@ -454,9 +360,9 @@ fn host_operations_are_counted_while_they_run() {
     let rig = TestEngine::new(1, NativeWaits::None);
     let x = rig.semaphore();
     rig.submit(0, &[], &[(&x, 1)], Action::Host(Job::new(1)));
-    assert_eq!(rig.engine.occupancy().running, 1);
+    assert_eq!(rig.engine.counts().running, 1);
     rig.run_until_idle_with_host();
-    assert_eq!((x.query().unwrap(), rig.engine.occupancy().running), (1, 0));
+    assert_eq!((x.query().unwrap(), rig.engine.counts().running), (1, 0));
 }
 
 /// A queue with more operations than one round fails is shut down while another thread makes an event for the
@@ -516,7 +422,7 @@ fn blocked_operations_end_however_many_they_are() {
             rig.job(0, &[(&never, 1)], &[(&x, id)], id);
         }
         if lost {
-            rig.lose(0, &gone());
+            rig.lose(&gone());
         } else {
             let ended = rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO);
             assert_eq!(ended, Ok(()));
@@ -532,9 +438,9 @@ fn device_that_panics_in_abort_is_lost() {
     let rig = TestEngine::new(1, NativeWaits::None);
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
-    rig.once(Moment::Abort(0), |_| panic!("the backend panics"));
+    rig.once(Moment::Abort, |_| panic!("the backend panics"));
     assert_eq!(rig.engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO), Ok(()));
-    let cause = rig.engine.lost(0).unwrap();
+    let cause = rig.engine.lost().unwrap();
     assert!(x.query().unwrap_err().same_root(&cause));
 }
 
@@ -558,7 +464,7 @@ fn shutdown_does_not_abort_a_device_during_the_grace() {
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
     let asked = Arc::new(AtomicUsize::new(0));
-    rig.always(Moment::Abort(0), {
+    rig.always(Moment::Abort, {
         let asked = asked.clone();
         move |_| {
             asked.fetch_add(1, Ordering::SeqCst);
@@ -574,7 +480,7 @@ fn shutdown_does_not_abort_a_device_during_the_grace() {
 /// (S10).
 #[test]
 fn shutdown_whose_callback_ends_the_last_job_has_ended_everything() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None)]).keeps_deferred().start();
+    let rig = Devices::new(device(1, NativeWaits::None)).keeps_deferred().start();
     let x = rig.semaphore();
     rig.job(0, &[], &[(&x, 1)], 1);
     let devices = rig.clone();
@@ -600,32 +506,6 @@ fn shutdown_that_times_out_keeps_the_wake_up_of_another_one() {
     assert_eq!(rig.engine.shut_down(&clock, Duration::from_secs(1), Duration::from_secs(1)), Ok(()));
 }
 
-/// A job fails with all its signals, and so do the jobs that wait for them. One of these is cancelled while the
-/// others before it are reclaimed: too late, since it ends with the failure (S3).
-#[test]
-fn cancellation_of_an_operation_that_has_failed_already_is_too_late() {
-    let rig = TestEngine::new(2, NativeWaits::None);
-    let [first, second, third, x] = rig.semaphores();
-    let waits = [&first, &second, &third].map(|gate| (gate, 1));
-    let failure = broken("parity");
-    rig.failing_job(1, &[], &waits, 1, &failure);
-    for id in 2..182 {
-        rig.job(0, &waits[(id % 3) as usize..][..1], &[], id);
-    }
-    // The other timelines have failed as well when the first work is reclaimed, and the last job has not been
-    // routed.
-    let last = rig.job(0, &waits[2..], &[(&x, 1)], 182).ticket;
-    let cancelled = Arc::new(OnceLock::new());
-    rig.once(Moment::Reclaim(3), {
-        let (engine, cancelled) = (rig.engine.clone(), cancelled.clone());
-        move |_| cancelled.set(engine.cancel(last)).unwrap()
-    });
-    rig.run_until_idle();
-    assert_eq!(cancelled.get(), Some(&Cancel::TooLate));
-    assert!(x.query().unwrap_err().same_root(&failure));
-    rig.assert_idle();
-}
-
 /// A clock that moves on to the end of each sleep unless something comes of it first.
 struct Leaping<F>(Mutex<Duration>, F);
 
@@ -642,28 +522,36 @@ impl<F: Fn() -> bool + Send + Sync> Clock for Leaping<F> {
     }
 }
 
-/// One device is busy, one is idle, and one is lost. After the grace a shutdown aborts the first one only, and
-/// waits for its answer (S10).
+/// After the grace a shutdown aborts a busy device, once, and waits for its answer; it aborts no idle or lost one
+/// (S10).
 #[test]
 fn shutdown_aborts_only_a_busy_device_and_waits_for_it() {
-    let rig = Devices::new(vec![device(1, NativeWaits::None); 3]).start();
-    let [x, y] = rig.semaphores();
-    rig.job(0, &[], &[(&x, 1)], 1);
-    rig.job(2, &[], &[(&y, 1)], 2);
-    rig.lose(2, &gone());
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    for device in 0..3 {
-        let asked = asked.clone();
-        rig.always(Moment::Abort(device), move |_| asked.lock().unwrap().push(device));
-    }
-    let stops = || {
-        let is_asked = !asked.lock().unwrap().is_empty();
-        if is_asked {
-            rig.run_until_idle();
+    for (is_busy, is_lost) in [(true, false), (false, false), (true, true)] {
+        let rig = TestEngine::new(1, NativeWaits::None);
+        let x = rig.semaphore();
+        if is_busy {
+            rig.job(0, &[], &[(&x, 1)], 1);
         }
-        is_asked
-    };
-    let (clock, grace) = (Leaping(Mutex::default(), stops), Duration::from_secs(1));
-    assert_eq!(rig.engine.shut_down(&clock, grace, 1000 * grace), Ok(()));
-    assert_eq!((asked.lock().unwrap().as_slice(), clock.now(), x.query().unwrap()), (&[0][..], grace, 1));
+        if is_lost {
+            rig.lose(&gone());
+        }
+        let asked = Arc::new(AtomicUsize::new(0));
+        rig.always(Moment::Abort, {
+            let asked = asked.clone();
+            move |_| _ = asked.fetch_add(1, Ordering::SeqCst)
+        });
+        let stops = || {
+            let is_asked = asked.load(Ordering::SeqCst) > 0;
+            if is_asked {
+                rig.run_until_idle();
+            }
+            is_asked
+        };
+        let (clock, grace) = (Leaping(Mutex::default(), stops), Duration::from_secs(1));
+        assert_eq!(rig.engine.shut_down(&clock, grace, 1000 * grace), Ok(()));
+        let is_asked = is_busy && !is_lost;
+        assert_eq!(asked.load(Ordering::SeqCst), usize::from(is_asked));
+        assert_eq!(clock.now(), if is_asked { grace } else { Duration::ZERO });
+        assert_eq!(x.query().is_ok_and(|value| value == 1), is_asked);
+    }
 }

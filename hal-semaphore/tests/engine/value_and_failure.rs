@@ -206,7 +206,7 @@ fn dependant_never_succeeds_on_a_timeline_that_never_reaches_its_value() {
     here.job(0, &[], &[(&foreign, 1), (&x, 1)], 1);
     here.run_until_idle();
     eventually("the foreign callback has run", || x.query().is_err());
-    eventually("the barrier has ended", || here.engine.occupancy().operations == 0);
+    eventually("the barrier has ended", || here.engine.counts().operations == 0);
     assert_eq!(y.query().is_ok(), x.value() >= 1, "x: {x:?}, y: {y:?}");
 }
 
@@ -230,7 +230,7 @@ fn wait_for_a_reached_value_returns_while_another_callback_runs() {
             let until = Some(Duration::from_secs(1));
             engine.wait(WaitMode::All, &[(awaited, 1)], &SystemClock::new(), until)
         });
-        while rig.engine.occupancy().host_waits == 0 {
+        while rig.engine.counts().host_waits == 0 {
             std::thread::yield_now();
         }
         scope.spawn(|| slow.signal(1).unwrap());

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// A device whose descriptor no thread polls. Its work has ended when it is polled.
 fn unpolled() -> Engine<Fake<FakeTimeline, ()>> {
     let spec = DeviceSpec { completion: Completion::Descriptor, ..device(1, NativeWaits::None) };
-    Fake::new(vec![spec]).start()
+    Fake::new(spec).start()
 }
 
 /// A clock that moves only in sleeps, to their end.
@@ -49,7 +49,7 @@ fn wait_in_vain(engine: &Engine<Fake<FakeTimeline, ()>>, when_unsubscribed: impl
 fn wait_without_time_polls_a_device_whose_descriptor_is_not_polled() {
     let engine = unpolled();
     let points = [(FakeTimeline::own(&engine), 1)];
-    engine.submit(0, Affinity::ANY, &[], &points, Action::Queue(())).unwrap();
+    engine.submit(Affinity::ANY, &[], &points, Action::Queue(())).unwrap();
     let (clock, until) = (Moving::default(), Some(Duration::ZERO));
     assert_eq!(engine.wait(WaitMode::All, &points, &clock, until).unwrap(), 0);
 }
@@ -75,5 +75,5 @@ fn callback_that_becomes_due_while_a_wait_ends_runs_on_another_thread() {
 fn wait_ends_although_another_driver_panics_when_its_subscription_ends() {
     let engine = unpolled();
     wait_in_vain(&engine, || panic!("the other driver panics"));
-    assert_eq!(engine.stats().panics, 1);
+    assert_eq!(engine.counts().panics, 1);
 }

@@ -8,10 +8,9 @@ use crate::ledger::{Cleaning, Ledger, OperationKind, place};
 use crate::plan::Abort;
 use crate::world::{CallSite, World};
 use hal_semaphore::backend::{
-    Backend, Batch, Completer, DeviceSpec, Ended, HostTask, NativeWaits, Submission, Submitted, Transition,
-    WaitClass,
+    Backend, Batch, Completer, DeviceSpec, Ended, HostTask, NativeWaits, Submission, Submitted,
 };
-use hal_semaphore::{Cancel, Code, DeferredCallbacks, Failure, Origin, QueueId, Semaphore};
+use hal_semaphore::{Code, DeferredCallbacks, Failure, Origin, QueueId, Semaphore};
 use std::sync::{Arc, PoisonError, Weak};
 
 /// The work of one operation. If it is dropped without having been returned, it is lost.
@@ -72,7 +71,6 @@ impl Gpu {
         queue: usize,
         submission: Submission<'_, Self>,
     ) -> Result<bool, Failure> {
-        let device = state.queues[queue].device;
         let epoch = submission.epoch;
         let op = submission.work.as_ref().map(|job| job.op);
         if let Some(failure) = submission.work.as_ref().and_then(|job| job.refused.clone()) {
@@ -86,10 +84,7 @@ impl Gpu {
             return Ok(true);
         }
         let until_reported = self.machine.capacity_until_reported;
-        let on_device: usize = (0..state.queues.len())
-            .filter(|&other| state.queues[other].device == device)
-            .map(|other| state.load(other, until_reported))
-            .sum();
+        let on_device: usize = (0..state.queues.len()).map(|other| state.load(other, until_reported)).sum();
         if state.load(queue, until_reported) >= self.machine.queue_capacity
             || on_device >= self.machine.device_capacity
         {
@@ -102,7 +97,7 @@ impl Gpu {
         let waits = self.check_waits(state, queue, &submission);
         let record = submission.event.map(|&event| self.record(state, queue, epoch, event));
         if let Some(op) = op {
-            self.check_taken(op, device, queue, epoch);
+            self.check_taken(op, queue, epoch);
         }
         let failure = submission.work.as_mut().and_then(|job| job.fails.take());
         self.ledger.note(|| {
@@ -131,52 +126,39 @@ impl Gpu {
         }
     }
 
-    fn check_taken(&self, op: usize, device: usize, queue: usize, epoch: u64) {
+    fn check_taken(&self, op: usize, queue: usize, epoch: u64) {
         let mut book = self.ledger.book();
         let operation = &mut book.operations[op];
         let again = operation.taken.replace((queue, epoch)).is_some();
-        let ordinal = queue - self.machine.specs.iter().take(device).map(|spec| spec.queues).sum::<usize>();
-        let (kind, its) = (operation.kind, (operation.engine, operation.device));
-        let welcome = operation.affinity & (1 << ordinal) != 0;
-        let cancelled = operation.cancelled == Some(Cancel::Cancelled);
+        let (kind, engine) = (operation.kind, operation.engine);
+        let welcome = operation.affinity & (1 << queue) != 0;
         drop(book);
         if again {
             self.ledger.alarm("taken-twice", || format!("operation {op} was given to the device again"));
         }
-        if !matches!(kind, OperationKind::Queue | OperationKind::Marker)
-            || its != (self.engine, device)
-            || !welcome
+        if !matches!(kind, OperationKind::Queue | OperationKind::Marker) || engine != self.engine || !welcome
         {
             self.ledger
                 .alarm("wrong-queue", || format!("operation {op} ({kind:?}) is not for queue {queue}"));
-        }
-        if cancelled {
-            self.ledger
-                .alarm("cancelled-ran", || format!("operation {op} was submitted after it was cancelled"));
         }
     }
 
     /// A native wait names a point that its device was given, and, by event, one recorded there.
     fn check_waits(&self, state: &Hardware, queue: usize, submission: &Submission<'_, Self>) -> Vec<Wait> {
-        let device = state.queues[queue].device;
-        let spec = &self.machine.specs[device];
         let mut waits: Vec<Wait> = Vec::new();
         for wait in submission.waits {
             let (producer, epoch) = place(wait.point);
-            let other = state.queues[producer].device;
             let objection = if producer == queue {
                 Some(("native-wait-self", "waits natively for itself"))
-            } else if spec.native_waits == NativeWaits::None {
+            } else if self.machine.spec.native_waits == NativeWaits::None {
                 Some(("native-wait-none", "waits natively and its device cannot"))
-            } else if other != device && !spec.peers.contains(&other) {
-                Some(("native-wait-reach", "waits natively for a device that is no peer"))
             } else if state.queues[producer].taken.binary_search(&epoch).is_err() {
                 Some(("native-wait-epoch", "waits natively for an epoch that no device was given"))
             } else if waits.iter().any(|earlier| earlier.queue == producer) {
                 Some(("native-wait-double", "waits natively for two points of one queue"))
-            } else if self.waits_by_event(device) && wait.event.is_none() {
+            } else if self.waits_by_event() && wait.event.is_none() {
                 Some(("native-wait-event", "waits natively without the event that it needs"))
-            } else if self.waits_by_event(device)
+            } else if self.waits_by_event()
                 && wait.event.is_some_and(|Event(at)| state.events[at].point != Some((producer, epoch)))
             {
                 Some(("native-wait-stale", "waits for an event that says something else"))
@@ -198,7 +180,7 @@ impl Gpu {
                     continue;
                 }
             }
-            let by_event = wait.event.filter(|_| self.waits_by_event(device) && objection.is_none());
+            let by_event = wait.event.filter(|_| self.waits_by_event() && objection.is_none());
             let recording =
                 by_event.map(|Event(event)| Recording { event, number: state.events[event].number });
             waits.push(Wait { queue: producer, epoch, recording });
@@ -207,7 +189,6 @@ impl Gpu {
     }
 
     fn record(&self, state: &mut Hardware, queue: usize, epoch: u64, Event(event): Event) -> Recording {
-        let device = state.queues[queue].device;
         let number = state.events[event].number;
         let waiting =
             state.queues.iter().enumerate().find(|(_, other)| {
@@ -221,9 +202,6 @@ impl Gpu {
             });
         }
         let state = &mut state.events[event];
-        if state.device != device || !self.waits_by_event(device) {
-            self.ledger.alarm("event-device", || format!("event {event} is not one of device {device}"));
-        }
         state.number += 1;
         state.fired = false;
         state.point = Some((queue, epoch));
@@ -236,10 +214,8 @@ impl Backend for Gpu {
     type Work = Job;
     type Event = Event;
 
-    const OBSERVES: bool = true;
-
-    fn devices(&self) -> Vec<DeviceSpec> {
-        self.machine.specs.clone()
+    fn device(&self) -> DeviceSpec {
+        self.machine.spec
     }
 
     fn start(&self, completer: Completer) {
@@ -247,7 +223,7 @@ impl Backend for Gpu {
     }
 
     fn submit(&self, id: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
-        let (queue, device) = (id.index(), id.device());
+        let queue = id.index();
         {
             let mut state = self.hardware();
             state.queues[queue].id = Some(id);
@@ -260,15 +236,15 @@ impl Backend for Gpu {
         self.meddle(CallSite::Submit);
         if one_in(self.machine.lost_inside) {
             match below(2) {
-                0 => self.lose(device),
-                _ => drop(self.unplug(device)),
+                0 => self.lose(),
+                _ => drop(self.unplug()),
             }
         }
         let (mut answer, mut taken) = (Submitted::all(), 0);
         let mut state = self.hardware();
-        let mut falsely = one_in(self.machine.falsely_full) && state.is_busy(device);
+        let mut falsely = one_in(self.machine.falsely_full) && state.is_busy();
         for (accepted, submission) in batch.iter().enumerate() {
-            if let Some(failure) = state.lost[device].clone() {
+            if let Some(failure) = state.lost.clone() {
                 answer = Submitted::lost(failure);
                 break;
             }
@@ -295,28 +271,27 @@ impl Backend for Gpu {
             self.hurry(queue);
         }
         if falsely {
-            self.unblock(device);
+            self.unblock();
         }
         if one_in(self.machine.lost_inside) {
             self.ledger.book().lost_while_taking += u64::from(taken == batch.len());
-            self.lose(device);
+            self.lose();
         }
         self.meddle(CallSite::Submit);
         self.hardware().queues[queue].submitting = false;
         answer
     }
 
-    fn create_event(&self, device: usize) -> Result<Event, Failure> {
+    fn create_event(&self) -> Result<Event, Failure> {
         self.meddle(CallSite::CreateEvent);
         let mut state = self.hardware();
-        if !self.waits_by_event(device) {
-            self.ledger.alarm("event-unasked", || format!("device {device} makes an event and has none"));
+        if !self.waits_by_event() {
+            self.ledger.alarm("event-unasked", || "a device without events makes one".to_owned());
         }
-        let made = state.events.iter().filter(|event| event.device == device).count();
-        if made >= self.machine.events {
+        if state.events.len() >= self.machine.events {
             return Err(Failure::new(Code::ResourceExhausted, "no more events"));
         }
-        state.events.push(EventState { device, ..EventState::default() });
+        state.events.push(EventState::default());
         Ok(Event(state.events.len() - 1))
     }
 
@@ -327,16 +302,11 @@ impl Backend for Gpu {
         let operation = &mut book.operations[op];
         let again = operation.host_began.replace(stamp).is_some();
         let kind = operation.kind;
-        let cancelled = operation.cancelled == Some(Cancel::Cancelled);
         let waits = operation.waits.clone();
         drop(book);
         self.ledger.note(|| format!("host operation {op} begins"));
         if again || !matches!(kind, OperationKind::Host | OperationKind::Early) {
             self.ledger.alarm("ran-twice", || format!("host operation {op} ({kind:?}) began again"));
-        }
-        if cancelled {
-            self.ledger
-                .alarm("cancelled-ran", || format!("host operation {op} began after it was cancelled"));
         }
         if let Some(world) = self.world() {
             world.check_visible(&waits, "host-too-early", op);
@@ -403,13 +373,9 @@ impl Backend for Gpu {
         self.meddle(CallSite::Reclaim);
     }
 
-    fn poll(&self, device: usize) {
+    fn poll(&self) {
         self.meddle(CallSite::Poll);
-        let queues: Vec<usize> = {
-            let state = self.hardware();
-            (0..state.queues.len()).filter(|&queue| state.queues[queue].device == device).collect()
-        };
-        for queue in queues {
+        for queue in 0..self.queues() {
             if one_in(3) {
                 self.step(queue);
             }
@@ -417,21 +383,18 @@ impl Backend for Gpu {
         }
     }
 
-    fn abort(&self, device: usize, why: &Failure) {
+    fn abort(&self, why: &Failure) {
         if why.origin() != Origin::Shutdown {
-            self.ledger.alarm("abort-cause", || format!("device {device} is aborted for {why:?}"));
+            self.ledger.alarm("abort-cause", || format!("the device is aborted for {why:?}"));
         }
         match self.machine.abort {
             Abort::Ignores => {}
-            Abort::IsLost => self.lose(device),
+            Abort::IsLost => self.lose(),
             Abort::RunsAll | Abort::FailsAll => {
-                let failure = Failure::new(Code::Aborted, format!("device {device} was aborted"));
+                let failure = Failure::new(Code::Aborted, "the device was aborted");
                 for queue in 0..self.queues() {
                     {
                         let mut state = self.hardware();
-                        if state.queues[queue].device != device {
-                            continue;
-                        }
                         if matches!(self.machine.abort, Abort::FailsAll) {
                             let mut book = self.ledger.book();
                             for entry in &mut state.queues[queue].queued {
@@ -449,36 +412,5 @@ impl Backend for Gpu {
             }
         }
         self.meddle(CallSite::Abort);
-    }
-
-    fn observe(&self, transition: Transition) {
-        if let Transition::Queued { ticket, .. } = transition {
-            self.ledger.book().queued.insert((self.engine, ticket));
-        }
-        if let Transition::Wait { ticket, timeline, value, class } = transition {
-            let wait = (self.engine, ticket, timeline, value);
-            let mut book = self.ledger.book();
-            match class {
-                WaitClass::Blocked => drop(book.blocked_waits.insert(wait)),
-                WaitClass::SameQueue { .. } if book.blocked_waits.remove(&wait) => {
-                    book.satisfied_while_blocked += 1
-                }
-                _ => {}
-            }
-        }
-        if let Transition::Ended { ticket, outcome, .. } = transition {
-            let mut book = self.ledger.book();
-            let ends = book.ended.entry((self.engine, ticket)).or_default();
-            ends.push(outcome);
-            let times = ends.len();
-            drop(book);
-            self.moved();
-            if times > 1 {
-                self.ledger.alarm("ended-twice", || format!("{ticket:?} ended {times} times"));
-            }
-        }
-        if one_in(16) {
-            self.meddle(CallSite::Observe);
-        }
     }
 }

@@ -6,40 +6,37 @@ use crate::world::World;
 use hal_semaphore::Origin;
 use std::sync::Mutex;
 
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 16] = [
     "operations",
     "refused",
     "succeeded",
     "failed by work",
     "by device loss",
     "by the host",
-    "by cancelling",
     "by abandonment",
     "by shutdown",
     "same queue",
     "dominated",
     "native",
-    "peer",
     "blocked",
     "done early",
     "coalesced",
     "cleaned up",
-    "ordered while blocked",
     "devices lost during an accepted submission",
 ];
 
-static TOTAL: Mutex<[u64; 19]> = Mutex::new([0; 19]);
+static TOTAL: Mutex<[u64; 16]> = Mutex::new([0; 16]);
 
 /// Adds a world that has ended.
 pub(crate) fn add(world: &World) {
-    let mut counts = [0; 19];
+    let mut counts = [0; 16];
     let book = world.ledger.book();
     for (op, operation) in book.operations.iter().enumerate() {
         counts[0] += 1;
         counts[1] += u64::from(operation.refused);
-        counts[14] += u64::from(operation.early_done.is_some());
-        counts[15] += u64::from(operation.coalesced_behind.is_some());
-        counts[16] += u64::from(operation.cleaning.is_some());
+        counts[12] += u64::from(operation.early_done.is_some());
+        counts[13] += u64::from(operation.coalesced_behind.is_some());
+        counts[14] += u64::from(operation.cleaning.is_some());
         let at = match book.outcome(op) {
             None => continue,
             Some(Ok(())) => 2,
@@ -47,20 +44,18 @@ pub(crate) fn add(world: &World) {
                 Origin::Operation => 3,
                 Origin::Device => 4,
                 Origin::Host => 5,
-                Origin::Cancelled => 6,
-                Origin::Abandoned => 7,
-                Origin::Shutdown => 8,
+                Origin::Abandoned => 6,
+                Origin::Shutdown => 7,
             },
         };
         counts[at] += 1;
     }
-    counts[17] += book.satisfied_while_blocked;
-    counts[18] += book.lost_while_taking;
+    counts[15] += book.lost_while_taking;
     drop(book);
     for engine in &world.engines {
-        let stats = engine.stats();
-        let waits = [stats.same_queue, stats.dominated, stats.native, stats.peer, stats.blocked];
-        counts.iter_mut().skip(9).zip(waits).for_each(|(count, more)| *count += more);
+        let seen = engine.counts();
+        let waits = [seen.same_queue, seen.dominated, seen.native, seen.blocked];
+        counts.iter_mut().skip(8).zip(waits).for_each(|(count, more)| *count += more);
     }
     let mut total = TOTAL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     total.iter_mut().zip(counts).for_each(|(total, count)| *total += count);

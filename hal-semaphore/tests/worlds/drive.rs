@@ -54,7 +54,7 @@ fn step_devices(world: &Arc<World>) -> bool {
     let queue = below(gpu.queues());
     match weighted(&[6, 5, 2, 1, 1, 1]) {
         0 => gpu.step(queue),
-        1 if gpu.reports_itself(queue) => gpu.report(queue, 1 + below(4)),
+        1 if gpu.reports_itself() => gpu.report(queue, 1 + below(4)),
         1 => {
             let before = gpu.moves();
             engine.poll();
@@ -63,11 +63,11 @@ fn step_devices(world: &Arc<World>) -> bool {
         2 => gpu.end_some_task(false),
         3 | 5 if gpu.run_deferred() => true,
         3 if one_in(4) => {
-            gpu.unblock(below(gpu.machine.specs.len()));
+            gpu.unblock();
             true
         }
         4 if one_in(world.plan.losing) => {
-            gpu.lose(below(gpu.machine.specs.len()));
+            gpu.lose();
             true
         }
         _ => false,
@@ -203,13 +203,12 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
         }
     }
     run_until_idle(world);
-    release_abandoned(world);
     until(
         world,
         || is_idle(world),
         "not-at-rest",
         || {
-            let occupancy: Vec<_> = world.engines.iter().map(hal_semaphore::Engine::occupancy).collect();
+            let counts: Vec<_> = world.engines.iter().map(hal_semaphore::Engine::counts).collect();
             let book = ledger.book();
             let open: Vec<_> = book
                 .operations
@@ -217,7 +216,7 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
                 .enumerate()
                 .filter(|&(op, operation)| operation.accepted.is_some() && book.outcome(op).is_none())
                 .collect();
-            format!("everything was signalled and has ended: {occupancy:?} {open:#?}")
+            format!("everything was signalled and has ended: {counts:?} {open:#?}")
         },
     );
     if !ledger.is_alarmed() {
@@ -228,45 +227,37 @@ fn end(world: &Arc<World>, clock: &dyn Clock, limit: Duration) {
     }
     crate::coverage::add(world);
     for engine in &world.engines {
-        let panics = engine.stats().panics;
+        let panics = engine.counts().panics;
         if panics > 0 {
             ledger.alarm("panic", || format!("{panics} panics inside an engine"));
         }
     }
 }
 
-/// Operations that wait only for semaphores that the program dropped, and hold them themselves, wait by the
-/// program's own fault.
-fn release_abandoned(world: &Arc<World>) {
-    let tickets: Vec<_> = {
-        let book = world.ledger.book();
-        (0..book.operations.len())
-            .filter(|&op| book.outcome(op).is_none())
-            .filter(|&op| {
-                book.operations[op].waits.iter().any(|&(semaphore, _)| book.timelines[semaphore].dropped)
-            })
-            .filter_map(|op| Some((op, book.operations[op].engine, book.operations[op].ticket?)))
-            .collect()
-    };
-    for (op, engine, ticket) in tickets {
-        let answer = world.engines[engine].cancel(ticket);
-        world.ledger.book().operations[op].cancelled = Some(answer);
-    }
-}
-
 fn is_idle(world: &World) -> bool {
     let book = world.ledger.book();
-    let ended = (0..book.operations.len())
-        .all(|op| book.operations[op].accepted.is_none() || book.outcome(op).is_some());
+    let ended = (0..book.operations.len()).all(|op| {
+        book.operations[op].accepted.is_none() || book.outcome(op).is_some() || book.is_abandoned(op)
+    });
+    let abandoned: Vec<usize> = (0..world.engines.len())
+        .map(|engine| {
+            let is_its = |&op: &usize| book.operations[op].engine == engine && book.is_abandoned(op);
+            (0..book.operations.len()).filter(is_its).count()
+        })
+        .collect();
     // A callback that was taken back may be on its way, one that was not is called.
-    let called = book.callbacks.iter().all(|called| called.calls > 0 || called.withdrawn);
+    let called =
+        book.callbacks.iter().all(|called| called.calls > 0 || called.withdrawn || book.is_held(called));
+    let any_abandoned = abandoned.iter().any(|&count| count > 0);
     drop(book);
     ended
         && called
-        && world.engines.iter().all(|engine| {
-            let now = engine.occupancy();
-            let busy = now.operations + now.in_flight + now.running + now.host_waits + now.callbacks;
-            busy == 0 && now.events == now.idle_events
+        && world.engines.iter().zip(abandoned).all(|(engine, abandoned)| {
+            let now = engine.counts();
+            now.operations == abandoned
+                && now.in_flight + now.running + now.host_waits == 0
+                && (abandoned > 0 || now.events == now.idle_events)
+                && (any_abandoned || now.callbacks == 0)
         })
 }
 
@@ -300,7 +291,7 @@ fn run_until_idle(world: &Arc<World>) {
             let gpu = engine.backend();
             for queue in 0..gpu.queues() {
                 while gpu.step(queue) {}
-                if gpu.reports_itself(queue) {
+                if gpu.reports_itself() {
                     while gpu.report(queue, 1 + below(4)) {}
                 }
             }

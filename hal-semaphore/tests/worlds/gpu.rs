@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The devices of a world: in-order queues, binary events that can be recorded again, epochs, native waits.
+//! The devices of a world, one for each engine: in-order queues, binary events that can be recorded again, epochs, native waits.
 //!
 //! The hardware does what it is asked: a native wait on an event sees the event as it is now. If the engine
 //! asks for something that no hardware could do right, it raises an alarm.
@@ -29,7 +29,6 @@ pub(crate) struct Recording {
 
 #[derive(Debug, Default)]
 pub(crate) struct EventState {
-    pub(crate) device: usize,
     pub(crate) number: u64,
     pub(crate) fired: bool,
     /// The queue and the epoch that recorded it last.
@@ -55,7 +54,6 @@ pub(crate) struct HardwareEntry {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) id: Option<QueueId>,
-    pub(crate) device: usize,
     pub(crate) queued: VecDeque<HardwareEntry>,
     pub(crate) ran: VecDeque<(u64, Option<Failure>)>,
     pub(crate) executed: u64,
@@ -69,8 +67,8 @@ pub(crate) struct Queue {
 pub(crate) struct Hardware {
     pub(crate) queues: Vec<Queue>,
     pub(crate) events: Vec<EventState>,
-    /// The cause, for each device that is gone.
-    pub(crate) lost: Vec<Option<Failure>>,
+    /// The cause, if the device is gone.
+    pub(crate) lost: Option<Failure>,
 }
 
 impl Hardware {
@@ -80,11 +78,9 @@ impl Hardware {
         queue.queued.len() + if until_reported { queue.ran.len() } else { 0 }
     }
 
-    /// True if the end of a job that is on a device will be reported.
-    pub(crate) fn is_busy(&self, device: usize) -> bool {
-        self.queues
-            .iter()
-            .any(|queue| queue.device == device && (!queue.queued.is_empty() || !queue.ran.is_empty()))
+    /// True if the end of a job that is on the device will be reported.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.queued.is_empty() || !queue.ran.is_empty())
     }
 }
 
@@ -105,13 +101,7 @@ pub(crate) struct Gpu {
 
 impl Gpu {
     pub(crate) fn new(engine: usize, machine: Machine, ledger: Arc<Ledger>) -> Self {
-        let queues = machine
-            .specs
-            .iter()
-            .enumerate()
-            .flat_map(|(device, spec)| (0..spec.queues).map(move |_| Queue { device, ..Queue::default() }))
-            .collect();
-        let lost = machine.specs.iter().map(|_| None).collect();
+        let queues = (0..machine.spec.queues).map(|_| Queue::default()).collect();
         Self {
             engine,
             machine,
@@ -120,7 +110,7 @@ impl Gpu {
             completer: OnceLock::new(),
             tasks: Mutex::default(),
             deferred: Mutex::default(),
-            state: Mutex::new(Hardware { queues, lost, events: Vec::new() }),
+            state: Mutex::new(Hardware { queues, ..Hardware::default() }),
             moves: AtomicU64::new(0),
         }
     }
@@ -146,7 +136,7 @@ impl Gpu {
     }
 
     pub(crate) fn queues(&self) -> usize {
-        self.machine.specs.iter().map(|spec| spec.queues).sum()
+        self.machine.spec.queues
     }
 
     pub(crate) fn moves(&self) -> u64 {
@@ -161,25 +151,18 @@ impl Gpu {
         self.completer.get().expect("the engine has started its backend")
     }
 
-    pub(crate) fn completion(&self, device: usize) -> Completion {
-        self.machine.specs[device].completion
-    }
-
-    pub(crate) fn waits_by_event(&self, device: usize) -> bool {
-        self.machine.specs[device].native_waits == NativeWaits::Events
+    pub(crate) fn waits_by_event(&self) -> bool {
+        self.machine.spec.native_waits == NativeWaits::Events
     }
 
     /// Lets the head of a queue run if its native waits allow; returns whether it ran.
     pub(crate) fn step(&self, at: usize) -> bool {
         let mut state = self.hardware();
-        let Hardware { queues, events, lost } = &mut *state;
+        let Hardware { queues, events, .. } = &mut *state;
         let Some(head) = queues[at].queued.front() else { return false };
-        let open = head.waits.iter().all(|wait| {
-            lost[queues[wait.queue].device].is_some()
-                || match wait.recording {
-                    Some(recording) => events[recording.event].fired,
-                    None => queues[wait.queue].executed >= wait.epoch,
-                }
+        let open = head.waits.iter().all(|wait| match wait.recording {
+            Some(recording) => events[recording.event].fired,
+            None => queues[wait.queue].executed >= wait.epoch,
         });
         if !open {
             return false;
@@ -192,13 +175,9 @@ impl Gpu {
             let operation = &mut book.operations[op];
             let again = operation.ran.replace(stamp).is_some();
             operation.spoiled |= entry.failure.is_some();
-            let cancelled = operation.cancelled == Some(hal_semaphore::Cancel::Cancelled);
             drop(book);
             if again {
                 self.ledger.alarm("ran-twice", || format!("operation {op} ran twice"));
-            }
-            if cancelled {
-                self.ledger.alarm("cancelled-ran", || format!("operation {op} ran after it was cancelled"));
             }
         }
         if let Some(recording) = entry.record
@@ -250,51 +229,46 @@ impl Gpu {
         true
     }
 
-    /// The driver's part for a queue: it reports, or has the engine poll if that is the device's way.
-    pub(crate) fn reports_itself(&self, queue: usize) -> bool {
-        let device = self.hardware().queues[queue].device;
-        self.completion(device) == Completion::Callback
+    /// The driver's part: it reports, or has the engine poll if that is the device's way.
+    pub(crate) fn reports_itself(&self) -> bool {
+        self.machine.spec.completion == Completion::Callback
     }
 
-    /// Loses a device and remembers why. Nothing of it runs or is reported from now on, and waits for its
-    /// points are over.
-    pub(crate) fn unplug(&self, device: usize) -> Failure {
+    /// Loses the device and remembers why. Nothing of it runs or is reported from now on.
+    pub(crate) fn unplug(&self) -> Failure {
         let failure = Failure::with_origin(
             Code::Unavailable,
             Origin::Device,
-            format!("device {device} of engine {} is gone", self.engine),
+            format!("the device of engine {} is gone", self.engine),
         );
         let mut state = self.hardware();
         let stamp = self.ledger.stamp();
         let mut book = self.ledger.book();
         let loss = book
             .losses
-            .entry((self.engine, device))
+            .entry(self.engine)
             .or_insert_with(|| crate::ledger::Loss { stamp, causes: Vec::new() });
         loss.causes.push(failure.clone());
         drop(book);
-        state.lost[device].get_or_insert_with(|| failure.clone());
-        for queue in state.queues.iter_mut().filter(|queue| queue.device == device) {
+        state.lost.get_or_insert_with(|| failure.clone());
+        for queue in &mut state.queues {
             queue.queued.clear();
             queue.ran.clear();
-        }
-        for event in state.events.iter_mut().filter(|event| event.device == device) {
-            event.fired = true;
         }
         self.moved();
         failure
     }
 
-    /// Loses a device and notifies the engine.
-    pub(crate) fn lose(&self, device: usize) {
-        let failure = self.unplug(device);
-        self.ledger.note(|| format!("engine {} loses device {device}", self.engine));
-        let _ = self.completer().lose(device, failure);
+    /// Loses the device and notifies the engine.
+    pub(crate) fn lose(&self) {
+        let failure = self.unplug();
+        self.ledger.note(|| format!("engine {} loses its device", self.engine));
+        let _ = self.completer().lose(failure);
     }
 
     /// Calls `unblock`, whether there is capacity or not.
-    pub(crate) fn unblock(&self, device: usize) {
-        let _ = self.completer().unblock(device);
+    pub(crate) fn unblock(&self) {
+        let _ = self.completer().unblock();
     }
 
     /// Ends a host task that the host was given: well, badly, or by dropping it.
@@ -371,7 +345,7 @@ impl Gpu {
         if one_in(3) {
             self.step(below(self.queues()));
         }
-        if self.reports_itself(queue) {
+        if self.reports_itself() {
             self.report(queue, 1 + below(3));
         }
     }

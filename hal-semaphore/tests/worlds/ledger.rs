@@ -5,8 +5,8 @@
 //! A stamp is taken before its action can have an effect, so that a cause always has a smaller stamp than its
 //! effect, whichever threads they happen on.
 
-use hal_semaphore::{Cancel, Failure, Point, Ticket, TimelineKey};
-use std::collections::{HashMap, HashSet};
+use hal_semaphore::{Failure, Point, Semaphore};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -36,7 +36,6 @@ pub(crate) type Mark = (usize, u64);
 #[derive(Debug)]
 pub(crate) struct OperationFacts {
     pub(crate) engine: usize,
-    pub(crate) device: usize,
     pub(crate) kind: OperationKind,
     pub(crate) affinity: u64,
     pub(crate) waits: Vec<Mark>,
@@ -48,14 +47,15 @@ pub(crate) struct OperationFacts {
     /// When `submit` returned; nothing if it refused, or has not returned.
     pub(crate) accepted: Option<u64>,
     pub(crate) refused: bool,
-    pub(crate) ticket: Option<Ticket>,
+    /// A semaphore that it signals at its end, if its work does not say how that was: the work of a host operation is
+    /// not reclaimed, and a barrier has none.
+    pub(crate) end: Option<Semaphore>,
     /// The failures that the world gave it: by its work, its device, its host task.
     pub(crate) given: Vec<Failure>,
     /// Its failing work ran, or was refused: it can no longer succeed.
     pub(crate) spoiled: bool,
     /// Its host task was dropped.
     pub(crate) task_dropped: bool,
-    pub(crate) cancelled: Option<Cancel>,
     /// The place at which the device took it.
     pub(crate) taken: Option<(usize, u64)>,
     /// For an operation without work on the device: the epoch before it.
@@ -124,16 +124,10 @@ pub(crate) struct Book {
     pub(crate) operations: Vec<OperationFacts>,
     pub(crate) timelines: Vec<TimelineFacts>,
     pub(crate) callbacks: Vec<CallbackFacts>,
-    pub(crate) ended: HashMap<(usize, Ticket), Vec<Result<(), Failure>>>,
-    /// Operations that have been queued.
-    pub(crate) queued: HashSet<(usize, Ticket)>,
-    pub(crate) losses: HashMap<(usize, usize), Loss>,
+    /// The engines whose devices are gone.
+    pub(crate) losses: HashMap<usize, Loss>,
     /// When the shutdown of each engine began.
     pub(crate) closing: Vec<Option<u64>>,
-    /// Waits that blocked an operation when it was submitted.
-    pub(crate) blocked_waits: HashSet<(usize, Ticket, Option<TimelineKey>, u64)>,
-    /// How many of those were left to the order of their queue when the operation went to it.
-    pub(crate) satisfied_while_blocked: u64,
     /// How often a device took all that it was given, and was lost before it had answered.
     pub(crate) lost_while_taking: u64,
     /// The last epoch of each queue whose report has begun.
@@ -142,25 +136,39 @@ pub(crate) struct Book {
 
 impl Book {
     /// How an accepted operation ended, if it has.
-    pub(crate) fn outcome(&self, number: usize) -> Option<&Result<(), Failure>> {
+    pub(crate) fn outcome(&self, number: usize) -> Option<Result<(), Failure>> {
         let operation = &self.operations[number];
-        self.ended.get(&(operation.engine, operation.ticket?))?.first()
+        operation.accepted?;
+        let by_signal = || match operation.end.as_ref()?.query() {
+            Ok(0) => None,
+            Ok(_) => Some(Ok(())),
+            Err(failure) => Some(Err(failure)),
+        };
+        operation.reclaimed.clone().or_else(by_signal)
     }
 
-    /// True if an accepted operation has been queued.
-    pub(crate) fn was_queued(&self, number: usize) -> bool {
+    /// True if an accepted operation waits forever by the program's own fault: for a semaphore that the program has
+    /// dropped, and that operations hold which wait for each other.
+    pub(crate) fn is_abandoned(&self, number: usize) -> bool {
         let operation = &self.operations[number];
-        operation.ticket.is_some_and(|ticket| self.queued.contains(&(operation.engine, ticket)))
+        operation.accepted.is_some()
+            && self.outcome(number).is_none()
+            && operation.waits.iter().any(|&(semaphore, _)| self.timelines[semaphore].dropped)
     }
 
-    pub(crate) fn lost_at(&self, engine: usize, device: usize) -> Option<u64> {
-        self.losses.get(&(engine, device)).map(|loss| loss.stamp)
+    /// True if a callback waits forever by the program's own fault: for a semaphore that such operations hold.
+    pub(crate) fn is_held(&self, callback: &CallbackFacts) -> bool {
+        self.timelines[callback.mark.0].dropped && (0..self.operations.len()).any(|op| self.is_abandoned(op))
+    }
+
+    pub(crate) fn lost_at(&self, engine: usize) -> Option<u64> {
+        self.losses.get(&engine).map(|loss| loss.stamp)
     }
 
     /// True if the report of an epoch has begun, or its device is lost.
     pub(crate) fn is_reported(&self, operation: &OperationFacts, (queue, epoch): (usize, u64)) -> bool {
         self.reported.get(&(operation.engine, queue)).is_some_and(|&last| last >= epoch)
-            || self.lost_at(operation.engine, operation.device).is_some()
+            || self.lost_at(operation.engine).is_some()
     }
 }
 

@@ -6,13 +6,13 @@
 
 use crate::ledger::{Book, Mark, OperationFacts, OperationKind, Signaller};
 use crate::world::World;
-use hal_semaphore::{Cancel, Code, Failure, Origin, Semaphore};
+use hal_semaphore::{Code, Failure, Origin, Semaphore};
 
 const NEVER: u64 = u64::MAX;
 
 impl World {
     /// The accepted operations that have not ended and should have, once the devices have done everything they
-    /// can: their waits are all over, or one has failed; their device is lost; or they were cancelled.
+    /// can: their waits are all over, or one has failed; or their device is lost.
     pub(crate) fn forgotten(&self) -> Vec<usize> {
         let states: Vec<_> = (0..self.semaphores()).map(|semaphore| self.observe(semaphore)).collect();
         let book = self.ledger.book();
@@ -36,7 +36,7 @@ impl World {
                 signalled >= value
                     && match signaller {
                         Signaller::Host { .. } => true,
-                        Signaller::Operation(by) => book.outcome(by).is_some_and(Result::is_ok),
+                        Signaller::Operation(by) => book.outcome(by).is_some_and(|outcome| outcome.is_ok()),
                     }
             };
             matches!(states[semaphore], Some(Err(_)))
@@ -47,8 +47,7 @@ impl World {
             let operation = &book.operations[op];
             operation.waits.iter().all(is_over)
                 || operation.waits.iter().any(is_broken)
-                || book.lost_at(operation.engine, operation.device).is_some()
-                || operation.cancelled == Some(Cancel::Cancelled)
+                || book.lost_at(operation.engine).is_some()
         };
         open.iter().copied().filter(must_have_ended).collect()
     }
@@ -74,7 +73,7 @@ impl World {
 /// its device was lost; for an operation without work, when its waits were done.
 fn done(book: &Book) -> Vec<u64> {
     let start = |operation: &OperationFacts| {
-        let lost = operation.taken.and(book.lost_at(operation.engine, operation.device)).unwrap_or(NEVER);
+        let lost = operation.taken.and(book.lost_at(operation.engine)).unwrap_or(NEVER);
         match operation.kind {
             OperationKind::Queue => operation.ran.unwrap_or(NEVER).min(lost),
             OperationKind::Host | OperationKind::Early => operation.host_ended.unwrap_or(NEVER),
@@ -138,6 +137,9 @@ impl Judge<'_> {
             return;
         }
         let Some(outcome) = self.book.outcome(op) else {
+            if self.book.is_abandoned(op) {
+                return;
+            }
             self.alarm("not-ended", || format!("operation {op} has not ended: {operation:?}"));
             return;
         };
@@ -155,28 +157,16 @@ impl Judge<'_> {
         {
             self.alarm("outcome-differs", || format!("operation {op}: {outcome:?} and {reclaimed:?}"));
         }
-        if operation.cancelled == Some(Cancel::Cancelled) {
-            let began =
-                operation.taken.is_some() || operation.ran.is_some() || operation.host_began.is_some();
-            let as_answered = outcome.as_ref().is_err_and(|failure| failure.origin() == Origin::Cancelled);
-            if began || !as_answered {
-                self.alarm("cancelled", || {
-                    format!(
-                        "operation {op} was cancelled, began: {began}, ended with {outcome:?}: {operation:?}"
-                    )
-                });
-            }
-        }
         if operation.kind == OperationKind::Cleanup {
-            self.cleaning(op, operation, outcome);
+            self.cleaning(op, operation, &outcome);
         }
-        match outcome {
+        match &outcome {
             Ok(()) => self.success(op, operation),
             Err(failure) => self.failure(op, operation, failure),
         }
         for &(semaphore, value) in &operation.signals {
             let Some(handle) = &self.handles[semaphore] else { continue };
-            match (handle.query(), outcome) {
+            match (handle.query(), &outcome) {
                 (Err(_), _) => {}
                 (Ok(now), Ok(())) if now >= value => {}
                 (Ok(now), _) => self.alarm("signal-lost", || {
@@ -186,22 +176,24 @@ impl Judge<'_> {
         }
     }
 
-    /// S5: an operation that fails before it is queued is cleaned up for its failure. A queued one may be if
-    /// its whole queue ends, and no other is.
+    /// S5: an operation that fails before it is queued is cleaned up for its failure, and no other that fails, unless its
+    /// whole queue ends. Whether it was queued is not seen from outside; it was not if nothing could signal a wait.
     fn cleaning(&self, op: usize, operation: &OperationFacts, outcome: &Result<(), Failure>) {
-        let ordered = self.book.was_queued(op);
-        let all_end = self.book.closing[operation.engine].is_some()
-            || self.book.lost_at(operation.engine, operation.device).is_some();
-        let may = !ordered || all_end;
+        let may_be_ordered = operation.waits.iter().all(|&(semaphore, value)| {
+            let line = &self.book.timelines[semaphore];
+            line.initial >= value || line.signallers.iter().any(|&(signalled, _)| signalled >= value)
+        });
         let is_right = match (&operation.cleaning, outcome) {
             (None, Ok(())) => true,
-            (None, Err(_)) => ordered,
+            (None, Err(_)) => may_be_ordered,
             (Some(_), Ok(())) => false,
-            (Some(cleaning), Err(failure)) => cleaning.is_over && may && cleaning.why.same_root(failure),
+            (Some(cleaning), Err(failure)) => cleaning.is_over && cleaning.why.same_root(failure),
         };
         if !is_right {
             self.alarm("cleaned", || {
-                format!("operation {op} ended with {outcome:?}, ordered: {ordered}: {operation:?}")
+                format!(
+                    "operation {op} ended with {outcome:?}, may be ordered: {may_be_ordered}: {operation:?}"
+                )
             });
         }
     }
@@ -251,7 +243,9 @@ impl Judge<'_> {
                     signalled >= value
                         && match signaller {
                             Signaller::Host { .. } => true,
-                            Signaller::Operation(by) => self.book.outcome(by).is_some_and(Result::is_ok),
+                            Signaller::Operation(by) => {
+                                self.book.outcome(by).is_some_and(|outcome| outcome.is_ok())
+                            }
                         }
                 });
             if !fulfilled {
@@ -269,11 +263,9 @@ impl Judge<'_> {
         let dropped = operation.task_dropped
             && failure.origin() == Origin::Operation
             && failure.code() == Code::Internal;
-        let cancelled =
-            operation.cancelled == Some(Cancel::Cancelled) && failure.origin() == Origin::Cancelled;
-        let lost = self.is_cause_of_loss(operation.engine, operation.device, failure);
+        let lost = self.is_cause_of_loss(operation.engine, failure);
         let shut = self.book.closing[operation.engine].is_some() && failure.origin() == Origin::Shutdown;
-        if own || dropped || cancelled || lost || shut {
+        if own || dropped || lost || shut {
             return;
         }
         let mut fulfilled = None;
@@ -313,10 +305,10 @@ impl Judge<'_> {
         }
     }
 
-    fn is_cause_of_loss(&self, engine: usize, device: usize, failure: &Failure) -> bool {
+    fn is_cause_of_loss(&self, engine: usize, failure: &Failure) -> bool {
         self.book
             .losses
-            .get(&(engine, device))
+            .get(&engine)
             .is_some_and(|loss| loss.causes.iter().any(|cause| cause.same_root(failure)))
     }
 
@@ -343,7 +335,7 @@ impl Judge<'_> {
         for (number, called) in self.book.callbacks.iter().enumerate() {
             let (semaphore, value) = called.mark;
             let line = &self.book.timelines[semaphore];
-            if called.calls == 0 && !called.withdrawn {
+            if called.calls == 0 && !called.withdrawn && !self.book.is_held(called) {
                 self.alarm("callback-lost", || format!("callback {number} was never called: {called:?}"));
             }
             if let Some(failure) = &called.failure
@@ -373,20 +365,20 @@ impl Judge<'_> {
 
     /// A lost device has one cause.
     fn losses(&self) {
-        for (&(engine, device), loss) in &self.book.losses {
-            let Some(cause) = self.world.engines[engine].lost(device) else {
+        for (&engine, loss) in &self.book.losses {
+            let Some(cause) = self.world.engines[engine].lost() else {
                 self.alarm("loss-ignored", || {
-                    format!("engine {engine} does not know that device {device} is lost")
+                    format!("engine {engine} does not know that its device is lost")
                 });
                 continue;
             };
             if !loss.causes.iter().any(|known| known.same_root(&cause)) {
-                self.alarm("loss-cause", || format!("engine {engine} lost device {device} for {cause:?}"));
+                self.alarm("loss-cause", || format!("engine {engine} lost its device for {cause:?}"));
             }
             for (op, operation) in self.book.operations.iter().enumerate() {
                 if let Some(Err(failure)) = self.book.outcome(op)
-                    && (operation.engine, operation.device) == (engine, device)
-                    && self.is_cause_of_loss(engine, device, failure)
+                    && operation.engine == engine
+                    && self.is_cause_of_loss(engine, &failure)
                     && !failure.same_root(&cause)
                 {
                     self.alarm("loss-cause", || {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The actions of programs: submit, signal, fail, wait, subscribe, cancel, drop.
+//! The actions of programs: submit, signal, fail, wait, subscribe, drop.
 
 use crate::backend::Job;
 use crate::dice::{below, one_in, value_below, weighted};
 use crate::ledger::{CallbackFacts, Mark, OperationFacts, OperationKind, Signaller};
 use crate::world::{CallSite, MEDDLING, SUBMITTING, Within, World, lock};
 use hal_semaphore::{
-    Action, Affinity, Cancel, Clock, Code, Failure, Origin, Semaphore, SignalError, SubmitError, WaitError,
-    WaitMode,
+    Action, Affinity, Clock, Code, Failure, Origin, Semaphore, SignalError, SubmitError, WaitError, WaitMode,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +16,7 @@ impl World {
     /// One random thing that a program may do.
     pub(crate) fn act(self: &Arc<Self>, clock: &dyn Clock, wait_for: Duration) {
         let semaphore = self.pick();
-        match weighted(&[50, 6, 4, 6, 3, 8, 3, 3, 3]) {
+        match weighted(&[50, 6, 4, 6, 3, 3, 3, 12]) {
             0 => self.submit(),
             1 => self.signal(semaphore),
             2 => {
@@ -27,13 +26,8 @@ impl World {
             }
             3 => self.subscribe(),
             4 => self.unsubscribe(),
-            5 => {
-                if one_in(self.plan.cancels) {
-                    self.cancel();
-                }
-            }
-            6 => self.wait(clock, wait_for),
-            7 => self.engines[below(self.engines.len())].poll(),
+            5 => self.wait(clock, wait_for),
+            6 => self.engines[below(self.engines.len())].poll(),
             _ => {
                 if one_in(self.plan.drops) {
                     self.drop_semaphore(semaphore);
@@ -71,11 +65,10 @@ impl World {
     #[expect(clippy::too_many_lines, reason = "an arm for each kind")]
     pub(crate) fn submit(self: &Arc<Self>) {
         let engine = below(self.engines.len());
-        let specs = &self.engines[engine].backend().machine.specs;
-        let device = below(specs.len());
-        let known = (1u64 << specs[device].queues) - 1;
+        let queues = self.engines[engine].backend().queues();
+        let known = (1u64 << queues) - 1;
         let affinity = if self.plan.pinned {
-            1 << below(specs[device].queues)
+            1 << below(queues)
         } else {
             match value_below(64) & known {
                 0 => known,
@@ -97,7 +90,7 @@ impl World {
             .iter()
             .any(|&((semaphore, _), _)| self.observe(semaphore).is_some_and(|state| state.is_err()));
         let lossy = !self.ledger.book().losses.is_empty();
-        let on_lost = lossy && self.engines[engine].lost(device).is_some();
+        let on_lost = lossy && self.engines[engine].lost().is_some();
 
         let mut book = self.ledger.book();
         let number = book.operations.len();
@@ -116,9 +109,11 @@ impl World {
         let refusable = matches!(kind, OperationKind::Queue | OperationKind::Marker | OperationKind::Early);
         let refused = (refusable && one_in(2 * self.plan.failing)).then(|| failure.clone());
         let given = fails.iter().chain(&refused).cloned().collect();
+        let end = (!matches!(kind, OperationKind::Queue | OperationKind::Marker))
+            .then(|| Semaphore::new(&self.engines[engine], 0).unwrap());
+        let ends = end.clone().map(|end| (end, 1));
         book.operations.push(OperationFacts {
             engine,
-            device,
             kind,
             affinity,
             waits: waits.iter().map(|&(mark, _)| mark).collect(),
@@ -127,11 +122,10 @@ impl World {
             on_lost,
             accepted: None,
             refused: false,
-            ticket: None,
+            end,
             given,
             spoiled: false,
             task_dropped: false,
-            cancelled: None,
             taken: None,
             coalesced_behind: None,
             ran: None,
@@ -162,31 +156,22 @@ impl World {
         self.ledger.note(|| {
             let waits: Vec<Mark> = waits.iter().map(|&(mark, _)| mark).collect();
             format!(
-                "submits {kind:?} {number} to engine {engine} device {device} ({affinity:#b}): \
+                "submits {kind:?} {number} to engine {engine} ({affinity:#b}): \
                  waits {waits:?}, signals {signals:?}"
             )
         });
         let waits: Vec<(Semaphore, u64)> =
             waits.into_iter().map(|((_, value), handle)| (handle, value)).collect();
-        let signals: Vec<(Semaphore, u64)> =
-            signalled.into_iter().zip(signals).map(|((_, handle), (_, value))| (handle, value)).collect();
+        let own = signalled.into_iter().zip(signals).map(|((_, handle), (_, value))| (handle, value));
+        let signals: Vec<(Semaphore, u64)> = own.chain(ends).collect();
         let within = Within::new(&SUBMITTING);
-        let answer = self.engines[engine].submit(device, Affinity(affinity), &waits, &signals, action);
+        let answer = self.engines[engine].submit(Affinity(affinity), &waits, &signals, action);
         drop(within);
-        self.ledger.note(|| format!("submitted {number}: {:?}", answer.as_ref().map(|placed| placed.queue)));
+        self.ledger.note(|| format!("submitted {number}: {answer:?}"));
         match answer {
-            Ok(placed) => {
+            Ok(()) => {
                 let stamp = self.ledger.stamp();
-                let mut book = self.ledger.book();
-                let operation = &mut book.operations[number];
-                operation.accepted = Some(stamp);
-                operation.ticket = Some(placed.ticket);
-                drop(book);
-                if placed.queue.device() != device || affinity & (1 << placed.queue.ordinal()) == 0 {
-                    self.ledger.alarm("wrong-queue", || {
-                        format!("operation {number} was placed on {}", placed.queue)
-                    });
-                }
+                self.ledger.book().operations[number].accepted = Some(stamp);
             }
             Err(refused) => self.was_refused(number, engine, refused.error, refused.action),
         }
@@ -280,33 +265,6 @@ impl World {
             Err(_) => {}
         }
         self.observe(semaphore);
-    }
-
-    /// Cancels one of the operations, mostly a late one.
-    pub(crate) fn cancel(&self) {
-        let book = self.ledger.book();
-        let count = book.operations.len();
-        if count == 0 {
-            return;
-        }
-        let op = count - 1 - below(count.min(12));
-        let operation = &book.operations[op];
-        let Some(ticket) = operation.ticket else { return };
-        let (engine, over) = (operation.engine, book.outcome(op).is_some());
-        drop(book);
-        self.ledger.note(|| format!("cancels {op}"));
-        let answer = self.engines[engine].cancel(ticket);
-        self.ledger.note(|| format!("cancels {op}: {answer:?}"));
-        let mut book = self.ledger.book();
-        let cancelled = &mut book.operations[op].cancelled;
-        if *cancelled != Some(Cancel::Cancelled) {
-            *cancelled = Some(answer);
-        }
-        drop(book);
-        if over && answer != Cancel::Ended {
-            self.ledger
-                .alarm("cancel-answer", || format!("operation {op} had ended and cancel says {answer:?}"));
-        }
     }
 
     /// Drops the program's handle on a semaphore.

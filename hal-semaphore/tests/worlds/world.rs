@@ -23,7 +23,6 @@ pub(crate) enum CallSite {
     Reclaim,
     Poll,
     Abort,
-    Observe,
     Callback,
 }
 
@@ -212,7 +211,7 @@ impl World {
             line.given.is_empty() && !line.signallers.iter().any(|&(_, by)| is_other(by))
         };
         let closing = book.closing[book.operations[op].engine].is_some();
-        let ended = book.outcome(op).is_some();
+        let ended = book.outcome(op).is_some() && !closing;
         let wrong = |(semaphore, failure): &(usize, Failure)| {
             is_alone(*semaphore) && !(closing && failure.same_root(why))
         };
@@ -286,17 +285,12 @@ impl World {
         }
         let _within = Within::new(&MEDDLING);
         self.ledger.note(|| format!("inside {place:?}:"));
-        match below(9) {
+        match below(8) {
             0 | 1 => drop(self.observe(self.pick())),
             2 | 3 => self.submit(),
             4 => self.signal(self.pick()),
-            5 => {
-                if one_in(self.plan.cancels) {
-                    self.cancel();
-                }
-            }
-            6 => self.engines[below(self.engines.len())].poll(),
-            7 => self.subscribe(),
+            5 => self.engines[below(self.engines.len())].poll(),
+            6 => self.subscribe(),
             _ => {
                 if one_in(self.plan.host_fails) {
                     self.fail(self.pick());

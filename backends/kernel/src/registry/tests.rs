@@ -15,12 +15,12 @@ fn registry<T>() -> &'static Registry<u32, T> {
 
 /// A key whose place no test waits for.
 fn plain(registry: &'static Registry<u32, u32>, key: u32) -> Arc<u32> {
-    registry.open(key, None, |_| Ok::<_, Infallible>(key)).unwrap()
+    registry.open(key, long(), |_| Ok::<_, Infallible>(key)).unwrap()
 }
 
 /// Time that only a test that goes wrong uses up.
-fn long() -> Option<Instant> {
-    Some(Instant::now() + Duration::from_secs(30))
+fn long() -> Instant {
+    Instant::now() + Duration::from_secs(30)
 }
 
 #[test]
@@ -64,10 +64,10 @@ fn request_for_held_keys_waits_until_they_are_free() {
 fn wait_for_held_keys_ends_in_time_and_the_next_maker_reports_the_error() {
     let registry = registry();
     let (sender, receiver) = mpsc::channel();
-    drop(registry.open(1, None, |place| sender.send(place).map(|()| 1)).unwrap());
+    drop(registry.open(1, long(), |place| sender.send(place).map(|()| 1)).unwrap());
     let begin = Instant::now();
     let patience = Duration::from_millis(20);
-    let refused = registry.open(1, Some(begin + patience), |_| Err("busy")).unwrap_err();
+    let refused = registry.open(1, begin + patience, |_| Err("busy")).unwrap_err();
     assert_eq!(refused, "busy");
     assert!(begin.elapsed() >= patience);
     drop(receiver.recv().unwrap());
@@ -78,17 +78,17 @@ fn wait_for_held_keys_ends_in_time_and_the_next_maker_reports_the_error() {
 fn thing_that_is_given_up_is_shared_no_more_and_replaced_once_released() {
     let registry = registry();
     let (sender, receiver) = mpsc::channel();
-    let lost = registry.open(1, None, |place| sender.send(place).map(|()| 1)).unwrap();
+    let lost = registry.open(1, long(), |place| sender.send(place).map(|()| 1)).unwrap();
     let place = receiver.recv().unwrap();
     place.give_up();
     assert!(registry.find(|&thing| thing == 1).is_some(), "its holders still have it");
-    assert_eq!(registry.open(1, Some(Instant::now()), |_| Err::<u32, _>("held")).unwrap_err(), "held");
+    assert_eq!(registry.open(1, Instant::now(), |_| Err::<u32, _>("held")).unwrap_err(), "held");
     place.release();
     let next = plain(registry, 1);
     assert!(!Arc::ptr_eq(&lost, &next));
     drop(place);
     assert!(Arc::ptr_eq(&next, &plain(registry, 1)), "the place was that of the first");
-    let again = registry.open(2, None, |place| sender.send(place).map(|()| 2)).unwrap();
+    let again = registry.open(2, long(), |place| sender.send(place).map(|()| 2)).unwrap();
     receiver.recv().unwrap().release();
     assert!(!Arc::ptr_eq(&again, &plain(registry, 2)), "what is released is given up");
 }
@@ -100,7 +100,7 @@ fn one_thread_makes_it_and_other_keys_do_not_wait() {
     let (go, may_go) = mpsc::channel::<()>();
     thread::scope(|scope| {
         let slow = scope.spawn(move || {
-            registry.open(1, None, |place| {
+            registry.open(1, long(), |place| {
                 // A thing without a place is made once, too.
                 drop(place);
                 begun.send(()).unwrap();
@@ -110,7 +110,9 @@ fn one_thread_makes_it_and_other_keys_do_not_wait() {
         });
         has_begun.recv().unwrap();
         assert_eq!(*plain(registry, 2), 2, "another key");
-        let other = scope.spawn(|| registry.open(1, None, |_| -> Result<u32, &str> { panic!("made twice") }));
+        let at_once = Instant::now();
+        let other =
+            scope.spawn(move || registry.open(1, at_once, |_| -> Result<u32, &str> { panic!("made twice") }));
         go.send(()).unwrap();
         assert!(Arc::ptr_eq(&slow.join().unwrap().unwrap(), &other.join().unwrap().unwrap()));
     });
@@ -122,13 +124,13 @@ fn request_waits_for_every_thing_of_its_key() {
     let registry = registry();
     let (sender, receiver) = mpsc::channel();
     let open = |until| registry.open(1, until, |place| sender.send(place).map(|()| 1)).unwrap();
-    let (first, place) = (open(None), receiver.recv().unwrap());
+    let (first, place) = (open(long()), receiver.recv().unwrap());
     place.give_up();
-    let second = open(Some(Instant::now()));
+    let second = open(Instant::now());
     receiver.recv().unwrap().release();
     let begin = Instant::now();
     let patience = Duration::from_millis(20);
-    assert_eq!(registry.open(1, Some(begin + patience), |_| Err::<u32, _>("held")).unwrap_err(), "held");
+    assert_eq!(registry.open(1, begin + patience, |_| Err::<u32, _>("held")).unwrap_err(), "held");
     assert!(begin.elapsed() >= patience);
     drop((first, second));
 }
@@ -150,7 +152,7 @@ fn threads_are_woken_whatever_others_wait_for() {
     let registry = registry();
     let (sender, receiver) = mpsc::channel();
     let places = [1, 2].map(|key| {
-        drop(registry.open(key, None, |place| sender.send(place).map(|()| key)).unwrap());
+        drop(registry.open(key, long(), |place| sender.send(place).map(|()| key)).unwrap());
         receiver.recv().unwrap()
     });
     thread::scope(|scope| {
@@ -165,7 +167,7 @@ fn threads_are_woken_whatever_others_wait_for() {
             let (begun, has_begun) = mpsc::channel();
             let (go, may_go) = mpsc::channel::<()>();
             scope.spawn(move || {
-                let made = registry.open(key, None, |place| {
+                let made = registry.open(key, long(), |place| {
                     drop(place);
                     begun.send(()).unwrap();
                     may_go.recv().unwrap();
@@ -194,7 +196,7 @@ struct Placed {
 #[test]
 fn thing_may_end_while_it_is_looked_at() {
     let registry = registry();
-    let opened = registry.open(1, None, |place| Ok::<_, Infallible>(Placed { _place: place })).unwrap();
+    let opened = registry.open(1, long(), |place| Ok::<_, Infallible>(Placed { _place: place })).unwrap();
     let last = Mutex::new(Some(opened));
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -216,7 +218,7 @@ fn waiting_thread_retries_what_could_not_be_made() {
         let (go, may_go) = mpsc::channel::<()>();
         thread::scope(|scope| {
             let failing = scope.spawn(move || {
-                registry.open(1, None, |_| {
+                registry.open(1, long(), |_| {
                     begun.send(()).unwrap();
                     may_go.recv().unwrap();
                     assert!(!panics, "on purpose");
@@ -351,7 +353,7 @@ fn threads_that_fail_and_panic_while_they_open_cards_leave_them_to_others() {
     });
     assert!(!node.open.load(Ordering::SeqCst));
     assert!(ends.iter().all(|end| end.load(Ordering::SeqCst) > 0), "{ends:?}");
-    let last = registry.open(1, Some(Instant::now()), |place| Card::open(node, &made, place)).unwrap();
+    let last = registry.open(1, Instant::now(), |place| Card::open(node, &made, place)).unwrap();
     assert!(*last.file.lock());
     assert_eq!(registry.state.lock().entries.len(), 1, "those that failed are forgotten");
 }

@@ -95,14 +95,8 @@ fn queue_ids() -> Vec<QueueId> {
         type Work = ();
         type Event = ();
 
-        fn devices(&self) -> Vec<DeviceSpec> {
-            let spec = DeviceSpec {
-                queues: QUEUES,
-                native_waits: NativeWaits::None,
-                peers: Vec::new(),
-                completion: Completion::Callback,
-            };
-            vec![spec]
+        fn device(&self) -> DeviceSpec {
+            DeviceSpec { queues: QUEUES, native_waits: NativeWaits::None, completion: Completion::Callback }
         }
 
         fn submit(
@@ -115,7 +109,7 @@ fn queue_ids() -> Vec<QueueId> {
             hal_semaphore::backend::Submitted::all()
         }
 
-        fn abort(&self, _: usize, _: &Failure) {}
+        fn abort(&self, _: &Failure) {}
     }
 
     let names = Names::default();
@@ -124,7 +118,7 @@ fn queue_ids() -> Vec<QueueId> {
     let none: [(hal_semaphore::Semaphore, u64); 0] = [];
     for queue in 0..QUEUES {
         let queue = hal_semaphore::Affinity::queue(queue);
-        engine.submit(0, queue, &none, &none, hal_semaphore::Action::Queue(())).unwrap();
+        engine.submit(queue, &none, &none, hal_semaphore::Action::Queue(())).unwrap();
     }
     let found = found.lock().clone();
     assert_eq!(found.len(), QUEUES);

@@ -95,10 +95,10 @@ mod tests {
 
     #[test]
     fn last_part_of_an_execution_that_has_failed_calls_no_program_back_on_its_thread() {
-        let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+        let engine = Engine::new(SoftBackend::new(device(1))).unwrap();
         let [step, end] = [0; 2].map(|value| Semaphore::new(&engine, value).unwrap());
         let (waits, signals) = ([(step.clone(), 1)], [(end.clone(), 1)]);
-        engine.submit(0, Affinity::ANY, &waits, &signals, Action::Cleanup(Job::new(1))).unwrap();
+        engine.submit(Affinity::ANY, &waits, &signals, Action::Cleanup(Job::new(1))).unwrap();
         let called = Arc::new(AtomicBool::new(false));
         let calls = called.clone();
         let _subscription = end.subscribe(1, move |_| calls.store(true, Ordering::Relaxed));
@@ -119,10 +119,10 @@ mod tests {
 
     #[test]
     fn execution_without_any_part_left_fails_at_once() {
-        let engine = Engine::new(SoftBackend::new(vec![device(1)])).unwrap();
+        let engine = Engine::new(SoftBackend::new(device(1))).unwrap();
         let [step, end] = [0; 2].map(|value| Semaphore::new(&engine, value).unwrap());
         let (waits, signals) = ([(step.clone(), 1)], [(end.clone(), 1)]);
-        engine.submit(0, Affinity::ANY, &waits, &signals, Action::Cleanup(Job::new(1))).unwrap();
+        engine.submit(Affinity::ANY, &waits, &signals, Action::Cleanup(Job::new(1))).unwrap();
         let why = Failure::new(Code::Aborted, "a collective failed");
         step.fail(why.clone());
         let (task, _) = engine.backend().take_host().pop().unwrap();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// there.
 #[test]
 fn thread_that_waits_for_a_queue_is_counted_until_it_has_the_lock() {
-    let queue = Queue::<SoftBackend>::new(QueueId { index: 0, device: 0, ordinal: 0 }, false);
+    let queue = Queue::<SoftBackend>::new(QueueId { index: 0 });
     let counts =
         || (queue.waiting_threads.load(Ordering::SeqCst), queue.waiting_completers.load(Ordering::SeqCst));
     for submits in [false, true] {

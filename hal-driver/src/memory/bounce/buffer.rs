@@ -5,9 +5,9 @@
 use crate::ffi::constants::ACCESS_READ;
 use crate::ffi::object::{Borrowed, Retained, to_device_size};
 use crate::ffi::status::{Result, check, invalid};
+use crate::memory::bounce::ranges::{Ranges, differences};
 use crate::memory::buffer_range::BufferRange;
 use crate::memory::heap;
-use crate::memory::ranges::{Ranges, differences};
 use crate::sync::semaphore::{IreeTimeline, List, OwnedList};
 use hal_semaphore::MAX_VALUE;
 use hal_sys as sys;

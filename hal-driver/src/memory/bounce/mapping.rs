@@ -24,9 +24,9 @@
 use crate::ffi::constants::{ACCESS_ANY, ACCESS_WRITE};
 use crate::ffi::object::{Borrowed, to_device_size, to_u64};
 use crate::ffi::status::{Result, check, invalid};
-use crate::memory::bounce_buffer::{BounceBuffer, Owner, RETURNED, staging_of};
+use crate::memory::bounce::buffer::{BounceBuffer, Owner, RETURNED, staging_of};
+use crate::memory::bounce::ranges::{Ranges, differences};
 use crate::memory::buffer_range::BufferRange;
-use crate::memory::ranges::{Ranges, differences};
 use crate::sync::semaphore::{IreeTimeline, List};
 use crate::sync::teardown;
 use crate::sync::write_back::{self, WriteBack, copying};
