@@ -33,6 +33,9 @@ pub(crate) fn build_tests() -> Result<bool> {
 
 const TESTS: &str = "the driver's tests and those of collectives";
 
+const CARD_THAT_IS_RESET: &str = "gaudi://emulated?fault=reset:4";
+const LOST_DEVICE: &str = "mock://0?fault=lose:1";
+
 /// Everything, with IREE's side.
 pub(crate) fn with_iree() -> Result<bool> {
     let tree = Tree::configure(Flavour::Asan, None)?;
@@ -69,22 +72,14 @@ pub(crate) fn with_iree() -> Result<bool> {
             program("overlap", &["gaudi://emulated?generation=gaudi1"]),
             None,
         ),
-        (
-            "a C program on a card that is reset",
-            program("embed", &["gaudi://emulated?fault=reset:4"]),
-            Some("ABORTED"),
-        ),
+        ("a C program on a card that is reset", program("embed", &[CARD_THAT_IS_RESET]), Some("ABORTED")),
         ("a C program with two calls in flight", program("embed", &[]), None),
         (
             "the same on a device with jitter",
             program("embed", &["mock://0?queues=3&fault=jitter&schedule=seeded"]),
             None,
         ),
-        (
-            "the same on a device that is lost",
-            program("embed", &["mock://0?fault=lose:1"]),
-            Some("UNAVAILABLE"),
-        ),
+        ("the same on a device that is lost", program("embed", &[LOST_DEVICE]), Some("UNAVAILABLE")),
         ("a C program that uses four queues", program("smoke", &["mock://0?queues=4"]), None),
         (
             "the same, abandoning work that waits for ever",
