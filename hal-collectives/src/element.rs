@@ -71,13 +71,15 @@ impl fmt::Display for Element {
 
 /// How the elements of several ranks become one.
 ///
-/// The ranks are folded along [a tree](crate::Tree) that depends on their number only, whichever thread computes it
-/// and however the operation is divided. So every rank gets the same bits, every time. The bits of a result that is
-/// not a number are unspecified, as processors take those of either operand.
+/// Within a process the ranks are folded along a tree that depends on their number only, whichever thread computes it
+/// and however the operation is divided. So every rank gets the same bits, every time. Between processes the order is
+/// that of the library which carries the group. The bits of a result that is not a number are unspecified, as
+/// processors take those of either operand.
 ///
 /// - Integers: sum and product wrap around. The average is that of the exact sum, rounded towards zero.
 /// - `f32` and `f64`: each step is rounded to the type. The average is the sum divided by the number of ranks.
-/// - `f16` and `bf16`: steps are done in `f32`, and the result is rounded to the type, to nearest, ties to even.
+/// - `f16` and `bf16`: steps are done in `f32`, and the result is rounded to the type, to nearest, ties to even;
+///   between processes that of each step, except for an average.
 /// - Minimum and maximum of floating-point numbers are not a number if any element is not, and -0 is less than +0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names are the documentation")]

@@ -12,8 +12,7 @@
 //! match the others', a rank that gives up, or a rank that does not come in time. Each rank counts its operations
 //! by itself, so nothing could go on afterwards; a failed group stays failed.
 //!
-//! - [`Element`], [`Reduction`]: the element types and reductions, to the bit; [`Tree`], [`Folding`]: the order in
-//!   which ranks are folded.
+//! - [`Element`], [`Reduction`], [`Folding`]: the element types and reductions.
 //! - [`Operation`]: the nine kinds, and what each rank sends and receives.
 //! - [`Communicator`], [`OperationEntry`]: the interface of a group to a driver.
 //! - [`Pieces`], [`PieceEntry`]: the division of a large operation.
@@ -37,10 +36,10 @@ pub use communicator::{Buffers, Communicator, Done, Job, OperationEntry, PieceEn
 pub use element::{Element, Reduction};
 pub use operation::{ENCODED, Kind, Operation, Participants, Places, RECEIVER, SENDER, Side};
 pub use piece::{
-    Entered, GroupOperation, Memory, PIECE, Parts, Piece, PieceBuffers, Pieces, Portions, Terms, WINDOW,
+    Check, Entered, GroupOperation, Memory, PIECE, Parts, Piece, PieceBuffers, Pieces, Portions, Terms,
+    WINDOW,
 };
 pub use reduce::{Folding, reduce};
-pub use tree::Tree;
 
 /// The result type of this crate.
 pub type Result<T = ()> = std::result::Result<T, hal_semaphore::Failure>;

@@ -36,6 +36,21 @@ pub struct Terms {
     pub timeout: Duration,
     /// The most bytes of a piece, the same for all ranks.
     pub piece: u64,
+    /// Which operations ranks in different processes compare, the same for all ranks.
+    pub check: Check,
+}
+
+/// The operations of a group that ranks in different processes compare before any byte moves. Within a process all
+/// are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Check {
+    /// None.
+    Off,
+    /// The first one of each shape: kind, type, count and root.
+    #[default]
+    First,
+    /// All.
+    On,
 }
 
 /// The longest timeout, which every clock can add to the present time.
@@ -51,7 +66,7 @@ impl Terms {
 
 impl From<Duration> for Terms {
     fn from(timeout: Duration) -> Self {
-        Self { timeout, piece: PIECE }
+        Self { timeout, piece: PIECE, check: Check::default() }
     }
 }
 
@@ -129,6 +144,18 @@ impl Parts {
     /// The only range.
     pub fn whole(&self) -> HostRange {
         self.of(0)
+    }
+
+    /// The ranges of so many ranks, with the bytes between them.
+    #[expect(clippy::expect_used, reason = "other memory in its place would be another rank's")]
+    pub fn all(&self, ranks: u32) -> HostRange {
+        let length = self.stride * u64::from(ranks.max(1) - 1) + self.length;
+        self.memory.slice(self.first, length).expect("memory is as long as its operation says")
+    }
+
+    /// The bytes from the beginning of one range to that of the next, unless they are adjacent.
+    pub fn stride(&self) -> Option<u64> {
+        (self.stride != self.length).then_some(self.stride)
     }
 }
 

@@ -204,7 +204,7 @@ macro_rules! by_element {
     }};
 }
 
-/// Reduces bytes `offset..offset + length` of each source, in the order of [`Tree`], and passes the result to
+/// Reduces bytes `offset..offset + length` of each source, along a tree over the sources, and passes the result to
 /// `write` block by block: the place, counted from `offset`, and the bytes. Both are whole elements, and inside
 /// each source.
 pub fn reduce(
@@ -230,6 +230,11 @@ impl Folding {
     /// The folding of a reduction of elements of one type.
     pub fn new(element: Element, reduction: Reduction) -> Self {
         Self { element, reduction }
+    }
+
+    /// The bytes of an element.
+    pub fn size(self) -> u64 {
+        self.element.size()
     }
 
     /// The bytes of the partial result for one element.

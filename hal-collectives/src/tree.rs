@@ -8,48 +8,36 @@ use std::ops::Range;
 ///
 /// Its leaves are a power of two. If the ranks are not, the first leaves are pairs of ranks. Neighbouring leaves
 /// are folded, then neighbouring pairs of leaves, and so on: of four ranks `(0 1) (2 3)`, of three `(0 1) 2`, of
-/// six `((0 1) (2 3)) (4 5)`. So neighbours, which are on one machine, are folded first, the rounding error of a
-/// sum grows with the logarithm of the number of ranks, and every algorithm that pairs ranks step by step can keep
-/// to this order.
+/// six `((0 1) (2 3)) (4 5)`. So the rounding error of a sum grows with the logarithm of the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tree {
+pub(crate) struct Tree {
     ranks: u32,
     leaves: u32,
 }
 
 impl Tree {
     /// The tree of `ranks` ranks, at least one.
-    pub fn new(ranks: u32) -> Self {
+    pub(crate) fn new(ranks: u32) -> Self {
         Self { ranks: ranks.max(1), leaves: 1 << ranks.max(1).ilog2() }
     }
 
     /// The number of leaves: the largest power of two that is at most the number of ranks.
-    pub fn leaves(self) -> u32 {
+    pub(crate) fn leaves(self) -> u32 {
         self.leaves
     }
 
     /// The number of leaves that are pairs of ranks: the first ones.
-    pub fn pairs(self) -> u32 {
+    fn pairs(self) -> u32 {
         self.ranks - self.leaves
     }
 
-    /// The leaf that a rank belongs to.
-    pub fn leaf_of(self, rank: u32) -> u32 {
-        if rank < 2 * self.pairs() { rank / 2 } else { rank - self.pairs() }
-    }
-
     /// The ranks of a leaf: one, or two.
-    pub fn ranks_of(self, leaf: u32) -> Range<u32> {
+    pub(crate) fn ranks_of(self, leaf: u32) -> Range<u32> {
         if leaf < self.pairs() {
             2 * leaf..2 * leaf + 2
         } else {
             leaf + self.pairs()..leaf + self.pairs() + 1
         }
-    }
-
-    /// The first rank of a leaf.
-    pub fn leader_of(self, leaf: u32) -> u32 {
-        self.ranks_of(leaf).start
     }
 }
 
@@ -64,9 +52,6 @@ mod tests {
             assert!(tree.leaves().is_power_of_two() && tree.leaves() <= ranks && ranks < 2 * tree.leaves());
             let all: Vec<u32> = (0..tree.leaves()).flat_map(|leaf| tree.ranks_of(leaf)).collect();
             assert_eq!(all, (0..ranks).collect::<Vec<u32>>());
-            for rank in 0..ranks {
-                assert!(tree.ranks_of(tree.leaf_of(rank)).contains(&rank));
-            }
         }
     }
 }

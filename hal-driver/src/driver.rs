@@ -49,6 +49,13 @@ pub const PARAMETERS: &[Parameter] = &[
         default: "4194304",
         effect: "the most bytes of a [piece](collectives.md#the-design), the same for all ranks",
     },
+    Parameter {
+        name: "collective_check",
+        values: "on|first|off",
+        default: "first",
+        effect: "which operations processes [compare](collectives.md#when-a-rank-fails) first: all, the first of each \
+                 shape, or none; the same for all ranks",
+    },
 ];
 
 /// The C object.

@@ -102,23 +102,23 @@ fn kinds(group: &dyn Communicator) {
 /// The same in pieces of sizes that divide nothing, and ranks that do not divide in the same way.
 fn pieces() {
     for piece in [1000, 4097, 100_003] {
-        let terms = Terms { timeout: Duration::from_secs(30), piece };
+        let terms = Terms { piece, ..Terms::from(Duration::from_secs(30)) };
         kinds(&*hal_collectives_mpi::join(&piece.to_le_bytes(), "pieces", terms).unwrap());
     }
     let timeout = Duration::from_secs(30);
     let (rank, ranks) = hal_collectives_mpi::place().unwrap();
     let piece = if rank + 1 == ranks { 100 } else { 200 };
-    let group = hal_collectives_mpi::join(b"unlike", "unlike", Terms { timeout, piece }).unwrap();
+    let group =
+        hal_collectives_mpi::join(b"unlike", "unlike", Terms { piece, ..Terms::from(timeout) }).unwrap();
     // A rank that joins a group when it has failed begins it anew, so all are in it before it does.
-    let met = hal_collectives_mpi::join(b"met", "met", timeout).unwrap();
-    run(&*met, Kind::AllReduce(SUM), 1, &[1], 1).unwrap();
+    meet();
     let sum = run(&*group, Kind::AllReduce(SUM), 1000, &vec![1; 1000], 1000);
     if ranks > 1 {
         fails(sum, Code::InvalidArgument, &["collective_piece"]);
     }
 }
 
-/// Sums whose bits depend on the order of the ranks.
+/// Sums that are rounded.
 fn floats(group: &dyn Communicator) {
     let (rank, ranks) = group.place().unwrap();
     for words in [100_usize, 9999] {
@@ -133,13 +133,11 @@ fn floats(group: &dyn Communicator) {
             .recv_timeout(Duration::from_secs(60))
             .unwrap()
             .unwrap();
-        // Neighbours are added, in pairs of pairs; of three ranks the first two.
-        let sum = |at: usize| match ranks {
-            4 => (value(0, at) + value(1, at)) + (value(2, at) + value(3, at)),
-            5 => ((value(0, at) + value(1, at)) + value(2, at)) + (value(3, at) + value(4, at)),
-            _ => (1..ranks).fold(value(0, at), |sum, rank| sum + value(rank, at)),
-        };
-        assert!(read(&recv) == (0..words).map(|at| sum(at).to_bits()).collect::<Vec<u32>>());
+        // MPI adds them in an order of its own, the same for all ranks or not.
+        for (at, bits) in read(&recv).into_iter().enumerate() {
+            let sum: f64 = (0..ranks).map(|rank| f64::from(value(rank, at))).sum();
+            assert!((f64::from(f32::from_bits(bits)) - sum).abs() < 1e-6, "{sum} at {at}");
+        }
     }
 }
 
@@ -355,35 +353,6 @@ fn leaves(group: &dyn Communicator, rank: u32) {
     }
 }
 
-/// A rank comes to a transfer when it has got as many others as there are tags, and one that has the first one's again.
-fn behind(rank: u32) {
-    const WORDS: usize = 3_000;
-    // Beside other programs so many transfers take a while.
-    let join =
-        |name: &str| hal_collectives_mpi::join(name.as_bytes(), name, Duration::from_secs(600)).unwrap();
-    let (first, second) = (join("first"), join("second"));
-    let operation = |kind| Operation { kind, element: Element::U32, count: WORDS as u64 };
-    let sends = operation(Kind::Send { to: 0 });
-    let none = memory(&[0]);
-    let words = memory(&[u32::MAX; WORDS]);
-    let told = (rank == 1).then(|| start(&*first, sends, &words, &none).unwrap());
-    for word in 0..32_100 {
-        if rank == 1 {
-            run(&*second, sends.kind, WORDS as u64, &[word; WORDS], 1).unwrap();
-        } else {
-            let got = run(&*second, Kind::Recv { from: 1 }, WORDS as u64, &[0], WORDS).unwrap();
-            assert!(got == [word; WORDS], "{} in place of {word}", got[0]);
-        }
-    }
-    match told {
-        Some(told) => told.recv_timeout(Duration::from_secs(600)).unwrap().unwrap(),
-        None => {
-            let got = run(&*first, Kind::Recv { from: 1 }, WORDS as u64, &[0], WORDS).unwrap();
-            assert!(got == [u32::MAX; WORDS], "{} in place of the first", got[0]);
-        }
-    }
-}
-
 /// The second rank is stopped while the first one sends it a message of so many words, and then so many
 /// letters: of many, MPI has no room for a notice behind them before some are taken. The first one gives up
 /// then, and changes what it sends when it has been told so.
@@ -394,6 +363,11 @@ fn stopped(group: &dyn Communicator, rank: u32, words: usize, letters: u32) {
         let sent = Command::new("kill").args([name, &pids[1].to_string()]).status().unwrap();
         assert!(sent.success());
     };
+    // So that the ranks agree on both shapes, and compare nothing later.
+    for words in [words, 1] {
+        let kind = if rank == 0 { Kind::Send { to: 1 } } else { Kind::Recv { from: 0 } };
+        run(group, kind, words as u64, &vec![7; words], words).unwrap();
+    }
     let none = memory(&[0]);
     if rank == 1 {
         let got = memory(&vec![0; words]);
@@ -420,6 +394,153 @@ fn stopped(group: &dyn Communicator, rank: u32, words: usize, letters: u32) {
     signal("-CONT");
 }
 
+/// The second rank is stopped in an operation, and the first one gives up, releases its memory, and has other memory
+/// in its place: when the second one goes on, MPI writes to none that the program has.
+fn writes(group: &dyn Communicator, rank: u32) {
+    const WORDS: usize = 1 << 20;
+    let pids = run(group, Kind::AllGather, 1, &[std::process::id()], 2).unwrap();
+    let words = vec![3; WORDS];
+    // So that the ranks agree on its shape.
+    run(group, Kind::AllReduce(SUM), WORDS as u64, &words, WORDS).unwrap();
+    let operation = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: WORDS as u64 };
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &pids[1].to_string()]).status().unwrap().success());
+    };
+    if rank == 1 {
+        let told = start(group, operation, &memory(&words), &memory(&words)).unwrap();
+        signal("-STOP");
+        drop(told.recv_timeout(Duration::from_secs(60)).unwrap());
+        return;
+    }
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", pids[1])).unwrap();
+    while !state().contains(") T ") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let told = start(group, operation, &memory(&words), &memory(&words)).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    group.end(&Failure::new(Code::DataLoss, "given up"));
+    let failure = told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap_err();
+    assert_eq!(failure.code(), Code::DataLoss);
+    let others: Vec<HostRange> = (0..8).map(|_| memory(&vec![0x5EED; WORDS])).collect();
+    signal("-CONT");
+    // This process goes on with MPI.
+    let another = hal_collectives_mpi::join(b"another", "another", Duration::from_millis(500)).unwrap();
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(1) {
+        drop(run(&*another, Kind::AllReduce(SUM), 1, &[1], 1));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(
+        others.iter().all(|other| read(other) == vec![0x5EED; WORDS]),
+        "MPI wrote to memory that it has not"
+    );
+}
+
+/// Waits until all ranks have begun, which takes some longer than others.
+fn meet() {
+    let met = hal_collectives_mpi::join(b"met", "met", Duration::from_secs(30)).unwrap();
+    run(&*met, Kind::AllReduce(SUM), 1, &[1], 1).unwrap();
+}
+
+/// The last rank is gone from one moment to the next, at a step; and the others see it in time, and end well.
+fn killed(group: &dyn Communicator, step: &str) {
+    let (rank, ranks) = group.place().unwrap();
+    let is_last = rank == ranks - 1;
+    let die = || std::process::abort();
+    if step != "joined" {
+        meet();
+    }
+    let words = 1 << 18;
+    let sum = || run(group, Kind::AllReduce(SUM), words as u64, &vec![1; words], words);
+    let operation = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: words as u64 };
+    if step == "joined" && is_last {
+        die();
+    }
+    if step != "joined" {
+        assert_eq!(sum().unwrap(), vec![ranks; words]);
+    }
+    match step {
+        "entered" if is_last => {
+            std::mem::forget(group.enter(operation).unwrap());
+            die();
+        }
+        "started" if is_last => {
+            std::mem::forget(start(group, operation, &memory(&vec![1; words]), &memory(&vec![0; words])));
+            die();
+        }
+        "compared" if is_last => {
+            let other = Operation { count: 5, ..operation };
+            std::mem::forget(start(group, other, &memory(&[1; 5]), &memory(&[0; 5])));
+            die();
+        }
+        "split" => {
+            if is_last {
+                die();
+            }
+            let part = group.split(Some(0), 0).unwrap().unwrap();
+            let failure = part.place().unwrap_err();
+            return assert_eq!(failure.code(), Code::DeadlineExceeded, "{failure}");
+        }
+        "making" => return killed_while_making(group, is_last),
+        "again" => {
+            if is_last {
+                die();
+            }
+            let again = hal_collectives_mpi::join(b"again", "again", Duration::from_millis(1500)).unwrap();
+            return fails(run(&*again, Kind::AllReduce(SUM), 1, &[1], 1), Code::DeadlineExceeded, &[]);
+        }
+        _ => {}
+    }
+    std::thread::sleep(Duration::from_millis(if step == "joined" { 500 } else { 0 }));
+    let outcome = if step == "compared" { run(group, Kind::AllReduce(SUM), 5, &[1; 5], 5) } else { sum() };
+    // What has come from it already may be all that a rank needs.
+    let outcome = if outcome.is_ok() { sum() } else { outcome };
+    let says: &[&str] = if step == "joined" { &["has not come"] } else { &[] };
+    let failure = outcome.unwrap_err();
+    eprintln!("{failure}");
+    assert!(matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable), "{failure}");
+    assert!(says.iter().all(|says| failure.message().contains(says)), "{failure}");
+}
+
+/// The same while the communicator of a part is made.
+fn killed_while_making(group: &dyn Communicator, is_last: bool) {
+    let part = group.split(Some(0), 0).unwrap().unwrap();
+    if is_last {
+        std::thread::sleep(delay());
+        std::process::abort();
+    }
+    let failure = run(&*part, Kind::AllReduce(SUM), 1, &[1], 1).unwrap_err();
+    assert!(matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable), "{failure}");
+}
+
+/// The time that an argument says, in microseconds.
+fn delay() -> Duration {
+    Duration::from_micros(std::env::args().find_map(|argument| argument.parse().ok()).unwrap())
+}
+
+/// The last rank stands still while the communicator of a part is made: for longer than the others have time, or not.
+fn paused(group: &dyn Communicator, is_too_long: bool) {
+    let (rank, ranks) = group.place().unwrap();
+    meet();
+    let part = group.split(Some(0), 0).unwrap().unwrap();
+    let is_last = rank == ranks - 1;
+    if is_last {
+        std::thread::sleep(delay());
+        let own = std::process::id();
+        let goes_on = format!("sleep 4; kill -CONT {own}");
+        let mut other = Command::new("sh").args(["-c", &goes_on]).spawn().unwrap();
+        assert!(Command::new("kill").args(["-STOP", &own.to_string()]).status().unwrap().success());
+        other.wait().unwrap();
+    }
+    let outcome = run(&*part, Kind::AllReduce(SUM), 1, &[1], 1);
+    if is_too_long {
+        // The part may be made in time, and the operation not come.
+        assert_eq!(outcome.unwrap_err().code(), Code::DeadlineExceeded);
+    } else {
+        assert_eq!(outcome.unwrap(), [ranks]);
+    }
+}
+
 fn fails(outcome: Result<Vec<u32>>, code: Code, says: &[&str]) {
     let failure: Failure = outcome.unwrap_err();
     eprintln!("{failure}");
@@ -442,13 +563,35 @@ fn has_mpi(scenario: &str, group: Result<Box<dyn Communicator>>) -> Option<Box<d
     None
 }
 
+/// Does a scenario that is the same for all ranks, if it is one.
+fn is_alike(scenario: &str, group: &dyn Communicator) -> bool {
+    match scenario {
+        "kinds" => kinds(group),
+        "orders" => orders(group),
+        "groups" => groups(group),
+        "pieces" => pieces(),
+        "again" => again(),
+        "faults" => faults(group),
+        "mismatches" => mismatches(group),
+        "split" => split(group),
+        "forks" => forks(group),
+        "random" => random::random(),
+        _ => return false,
+    }
+    true
+}
+
 fn main() {
     let scenario = std::env::args().nth(1).unwrap_or_default();
-    let timeout = if scenario == "late" || scenario == "killed" { 1500 } else { 30_000 };
+    let timeout = if ["late", "killed", "overdue"].contains(&&*scenario) { 1500 } else { 30_000 };
     if let Some(part) = program::part(&scenario) {
         part();
         println!("a rank: {scenario} ok");
         return;
+    }
+    let is_lent = std::env::args().any(|argument| argument == "lent");
+    if is_lent {
+        program::begin();
     }
     let group = hal_collectives_mpi::join(b"test", "job", Duration::from_millis(timeout));
     let Some(group) = has_mpi(&scenario, group) else { return };
@@ -457,18 +600,8 @@ fn main() {
     let begin = Instant::now();
     let sum = || run(&*group, Kind::AllReduce(SUM), 4, &[1; 4], 4);
     match scenario.as_str() {
-        "kinds" => kinds(&*group),
-        "orders" => orders(&*group),
-        "groups" => groups(&*group),
-        "pieces" => pieces(),
-        "again" => again(),
-        "faults" => faults(&*group),
-        "mismatches" => mismatches(&*group),
-        "split" => split(&*group),
-        "forks" => forks(&*group),
-        "random" => random::random(),
+        _ if is_alike(&scenario, &*group) => {}
         "leaves" => leaves(&*group, rank),
-        "behind" => behind(rank),
         "stopped" => stopped(&*group, rank, 1 << 20, 0),
         "flooded" => stopped(&*group, rank, 512 << 10, 5_000),
         // The last rank asks for something else.
@@ -490,12 +623,10 @@ fn main() {
             assert_eq!(sum().unwrap(), [ranks; 4]);
             std::thread::sleep(Duration::from_secs(if rank == 0 { 7 } else { 0 }));
         }
-        // The last rank is gone from one moment to the next.
-        "killed" if rank == ranks - 1 => std::process::abort(),
-        "killed" => {
-            std::thread::sleep(Duration::from_millis(500));
-            fails(sum(), Code::DeadlineExceeded, &["has not come"]);
-        }
+        "killed" => killed(&*group, &std::env::args().nth(2).unwrap()),
+        "writes" => writes(&*group, rank),
+        "paused" => paused(&*group, false),
+        "overdue" => paused(&*group, true),
         // The last rank cannot take part.
         "gives-up" if rank == ranks - 1 => {
             let operation = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: 4 };
@@ -506,5 +637,9 @@ fn main() {
         other => panic!("there is no scenario {other:?}"),
     }
     assert!(begin.elapsed() < Duration::from_secs(120));
+    drop(group);
+    if is_lent {
+        program::end();
+    }
     println!("rank {rank} of {ranks}: {scenario} ok");
 }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The progress engine: which threads look for messages, those of the program that wait and this crate's.
+//! The progress engine: which threads poll MPI, those of the program that wait and this crate's.
 //!
-//! Everything about messages is under one lock ([`Progress`]); the thread that holds it looks at everything
+//! All calls of MPI are made under one lock ([`Progress`]); the thread that holds it looks at everything
 //! once. No callback is called, and no memory of an operation is let go of, while it is held: both are
 //! foreign code.
 //!
 //! # Who looks
 //!
-//! A thread that starts an operation sends its first messages at once, unless another one looks just then;
-//! messages that have come for it are taken in by the next look. A thread that [polls](poll_until) looks, and as
-//! long as any does, the engine's own thread sleeps: two that look are in each other's way. That thread looks
-//! when no other does.
+//! A thread that starts an operation has MPI begin it at once, unless another one looks just then. A thread
+//! that [polls](poll_until) looks, and as long as any does, the engine's own thread sleeps: two that look are
+//! in each other's way. That thread looks when no other does.
 //!
 //! Watchers are counted in one number for the process. The last one that goes wakes the engine's thread if
 //! anything is under way; a thread that leaves a command behind wakes it unless another one watches. Both
@@ -27,10 +26,12 @@
 //! back and finds its place taken stands by, or goes if another one does: at most one stands by, one serves,
 //! and the others are in callbacks.
 
-use crate::group::Failed;
+use crate::creations::Creation;
+use crate::group::Group;
 use crate::launcher::{processors_on_this_machine, ranks_on_this_machine};
-use crate::library::{Library, at_exit, in_forks};
-use crate::progress::{DueCallback, Ended, Progress, Started};
+use crate::library::{Handle, Library, at_exit, in_forks};
+use crate::progress::Progress;
+use crate::started::{DueCallback, Ended, Started};
 use crate::table::Groups;
 use hal_collectives::Result;
 use hal_collectives::local::{Helper, is_busy as is_busy_here};
@@ -39,7 +40,7 @@ use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a thread looks without a pause after anything has moved.
@@ -67,6 +68,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The engine of this process's collectives between processes: the MPI library, the operations under way, and
 /// the threads that look.
 pub(crate) struct Engine {
+    this: Weak<Self>,
+    library: Arc<Library>,
     pub(crate) rank: u32,
     pub(crate) size: u32,
     /// Whether MPI was begun here. Otherwise the program ends it, and may do so when it has let go of all groups.
@@ -77,7 +80,7 @@ pub(crate) struct Engine {
     progress: Mutex<Progress>,
     /// As of the last look: an operation is under way.
     under_way: AtomicBool,
-    /// As of the last look: letters are on their way.
+    /// As of the last look: MPI may need this process for something that no operation here waits for.
     sends: AtomicBool,
     /// The engine's thread sleeps until it is woken, or nearly so.
     is_idle: AtomicBool,
@@ -102,14 +105,15 @@ pub(crate) struct Engine {
 }
 
 pub(crate) enum Command {
-    /// Letters may come.
-    Listen,
+    /// This process has a channel, of a group with this timeout.
+    Listen(Duration),
+    /// It is in a part, which gets a communicator.
+    Join(Arc<Group>),
     Start(Box<Started>),
-    /// Everything of a group that has failed ends; the others are told if it had not failed before.
-    Fail {
-        group: Arc<crate::group::Group>,
-        failed: Failed,
-    },
+    /// Everything of a group that has failed ends, and the other ranks are told.
+    Failed(Arc<Group>),
+    /// A communicator was made, or not.
+    Created(Creation, Result<Handle>),
     /// MPI is left alone until something starts.
     Rest,
 }
@@ -169,7 +173,7 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
         let library = Library::load()?;
         at_exit(quit);
         in_forks(forked);
-        let engine = Arc::new(Engine::new(library, &WATCHERS));
+        let engine = Engine::new(library, &WATCHERS);
         let served = engine.clone();
         let thread = std::thread::Builder::new().name("hal-mpi".into());
         thread.spawn(move || served.serve(IDLE)).map_err(|error| {
@@ -187,6 +191,11 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
         );
         return Err(Failure::new(Code::FailedPrecondition, message));
     }
+    if !engine.owned && engine.library.has_ended_itself() {
+        let message = "the program has finalised MPI, which cannot be begun again; release all channels and devices \
+                       before MPI_Finalize, and make none afterwards";
+        return Err(Failure::new(Code::FailedPrecondition, message));
+    }
     Ok(engine)
 }
 
@@ -196,16 +205,18 @@ pub(crate) struct Poll {
     moved: bool,
     /// Something is under way.
     waits: bool,
-    /// Letters are on their way, which may be to a rank that is gone.
+    /// MPI may need this process for others, which may be gone.
     sends: bool,
     has_quit: bool,
 }
 
 impl Engine {
-    pub(crate) fn new(library: Library, watchers: Pollers) -> Self {
+    pub(crate) fn new(library: Library, watchers: Pollers) -> Arc<Self> {
+        let (library, groups) = (Arc::new(library), Arc::new(Groups::default()));
         let (rank, size, owned) = (library.rank, library.size, library.owned);
-        let groups = Arc::new(Groups::default());
-        Self {
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            library: library.clone(),
             rank,
             size,
             owned,
@@ -226,7 +237,7 @@ impl Engine {
             standing: AtomicUsize::new(0),
             process: std::process::id(),
             is_forked: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Has something done soon, now if the lock is free. Operations that end by it are told by the next look,
@@ -246,25 +257,46 @@ impl Engine {
         }
     }
 
-    /// Waits until MPI is left alone, as the function [`wait_until_idle`].
-    pub(crate) fn wait_until_idle(&self) {
-        if self.owned {
-            return;
+    /// Leaves MPI alone if that can be done now, as this process is in no group any more and nothing is under way.
+    /// False if something is.
+    pub(crate) fn rest(&self, has_patience: bool) -> bool {
+        if self.owned || self.is_forked.load(Ordering::Relaxed) {
+            return true;
         }
         if LOOKING.get() {
             // Soon: this thread is at it.
             self.commands.lock().push(Command::Rest);
-        } else {
-            self.with(PATIENCE, |progress| {
-                self.take_commands(progress);
-                progress.rest();
-            });
+            return true;
+        }
+        let rested = self.with(PATIENCE, |progress| {
+            self.take_commands(progress);
+            progress.rest(has_patience)
+        });
+        rested.unwrap_or(false)
+    }
+
+    /// Waits until MPI is left alone, as the function [`wait_until_idle`]. Others may need this process for what it has
+    /// started, for as long as that has time. The engine's thread does it.
+    pub(crate) fn wait_until_idle(&self) {
+        let begin = Instant::now();
+        while !self.rest(begin.elapsed() < PATIENCE) {
+            self.news.notify_one();
+            std::thread::sleep(NAP);
         }
     }
 
     /// Ends MPI, when what this process has left to do is done: others may wait for what a thread has left
     /// behind that ends the process now.
     fn quit(&self) {
+        let begin = Instant::now();
+        let waits = |progress: &mut Progress| {
+            self.take_commands(progress);
+            progress.step();
+            progress.holds_up_end(begin.elapsed() < PATIENCE)
+        };
+        while self.with(PATIENCE, waits) == Some(true) {
+            std::thread::sleep(NAP);
+        }
         self.with(PATIENCE, |progress| {
             self.take_commands(progress);
             progress.quit(PATIENCE);
@@ -306,9 +338,33 @@ impl Engine {
         LOOKING.set(true);
         let _looking = Polling;
         let result = work(&mut progress);
+        self.create(&mut progress);
         self.under_way.store(progress.waits(), Ordering::SeqCst);
         self.sends.store(progress.sends(), Ordering::SeqCst);
         Some(result)
+    }
+
+    /// Has the next communicator made, by a thread that may block.
+    fn create(&self, progress: &mut Progress) {
+        while let Some((creation, parent, members)) = progress.next_creation() {
+            if self.library.creates_at_once {
+                let outcome = self.library.create(parent, &members);
+                progress.take([Command::Created(creation, outcome)]);
+                continue;
+            }
+            let Some(engine) = self.this.upgrade() else { return };
+            let thread = std::thread::Builder::new().name("hal-mpi-create".into());
+            let made = creation.clone();
+            let spawned = thread.spawn(move || {
+                let outcome = engine.library.create(parent, &members);
+                engine.send(Command::Created(made, outcome));
+            });
+            if let Err(error) = spawned {
+                let message = format!("there is no thread for a communicator: {error}");
+                let failure = Failure::new(Code::ResourceExhausted, message);
+                progress.take([Command::Created(creation, Err(failure))]);
+            }
+        }
     }
 
     /// Looks at everything once, unless another thread does, and tells whose operations have ended.

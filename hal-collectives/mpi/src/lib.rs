@@ -4,35 +4,26 @@
 //!
 //! The library is the one of whatever launched the process, loaded at run time ([`is_launched`], [`join`]); a
 //! program that is linked with this crate needs none. One thread at a time makes calls to it: one that waits,
-//! or one of this crate's (`engine.rs`); what each kind of operation is in messages stands in `exchange.rs`,
-//! and a rank's end of a group in `group.rs`.
+//! or one of this crate's (`engine.rs`).
 //!
-//! # Agreement
-//!
-//! Each letter between two ranks says in its header which operation the sender is in (`wire.rs`). A header
-//! that does not fit ends the group before anything that comes behind it is received. The ranks that exchange
-//! letters for an operation depend on which one it is, so every rank also tells the next one that it is
-//! there, if that gets nothing else at first: around that ring two neighbours disagree wherever two ranks do.
-//! What does not come in time ends the group too.
-//!
-//! A rank that ends a group tells the ranks whose number differs from its own by a power of two, and each
-//! that hears of it for the first time does the same. So all know after a logarithmic number of hops, also
-//! where some ranks are gone.
+//! Each group has a communicator of its own, and each piece of an operation is a call of MPI's (`calls.rs`). Calls
+//! begin in the order in which operations were entered, after ranks have compared what they ask for (`order.rs`).
+//! Beside them processes exchange notices (`notice.rs`): what is compared, who wants a communicator, which group has
+//! failed (`progress.rs`).
 #![deny(unsafe_code)]
 
-mod active;
-mod announced;
-mod ending;
+mod calls;
+mod creations;
 mod engine;
-mod exchange;
 mod group;
 mod launcher;
 mod library;
-mod mail;
+mod notice;
+mod order;
+mod parts;
 mod progress;
+mod started;
 mod table;
-mod unclaimed;
-mod wire;
 
 use hal_collectives::{Communicator, Result, Terms};
 use std::time::Instant;
@@ -85,7 +76,8 @@ pub fn poll_until(until: Option<Instant>, is_over: impl FnMut() -> bool) -> bool
 }
 
 /// Waits until this crate makes no calls to MPI, if this process is in no group any more and the program has started
-/// MPI: the program may end it then.
+/// MPI: the program may end it then. That is when all that other processes need from this one is over, or has had its
+/// time.
 pub fn wait_until_idle() {
     engine::wait_until_idle();
 }
@@ -103,13 +95,13 @@ pub mod loopback {
 
     /// A job of so many ranks.
     pub fn job(ranks: u32) -> Vec<Rank> {
-        job_of(crate::library::loopback::network(ranks))
+        job_of(crate::library::fake::network(ranks))
     }
 
     /// A job whose ranks have some libraries.
     pub(crate) fn job_of(libraries: impl IntoIterator<Item = Library>) -> Vec<Rank> {
         let watchers = Box::leak(Box::default());
-        libraries.into_iter().map(|library| Rank(Arc::new(Engine::new(library, watchers)))).collect()
+        libraries.into_iter().map(|library| Rank(Engine::new(library, watchers))).collect()
     }
 
     impl Rank {

@@ -1,26 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The MPI library of the machine, loaded when it is needed: the one place of this crate with unsafe code.
+//! The MPI library of the machine, loaded when it is needed: the unsafe code of this crate.
 //!
 //! # Two interfaces
 //!
-//! MPI standardises C source and not what is in a library. Open MPI's handles are pointers, to objects that
-//! the library exports; MPICH's, and those of its relatives, are numbers of 32 bits. Here both are words: a
-//! number is passed in the low half of a register, where its callee looks for it, and a word that is zero
-//! before has a number in its low half after it was written, on the 64-bit little-endian machines that this
-//! crate is for. Which library it is, its exports tell.
+//! MPI standardises C source and not the content of a library. Open MPI's handles are pointers to objects that the
+//! library exports; those of MPICH and its relatives are numbers of 32 bits. Here both are words: a number is passed
+//! in the low half of a register, where its callee looks for it, and a word that was zero has a number in its low
+//! half after MPI wrote it, on the 64-bit little-endian machines that this crate is for.
 //!
-//! # Tags
+//! # Communicators
 //!
-//! Messages go between all processes of the job, in the communicator that the program's own may be in too:
-//! one of ours would have to be made by all ranks together, and joining a group waits for no other rank. So
-//! they have the highest tags that this MPI has, counted from the top.
+//! No message goes through a communicator of the program's. [`Library::create`] makes one of ours from the world, and
+//! others from that ([why so](../../../docs/adr/0026-between-processes-by-mpis-collectives.md)).
 //!
-//! # Threads
+//! # Memory
 //!
-//! What the library promises about threads is asked for when it is initialised. Where the program has done
-//! that before, it is taken as it is. One thread at a time makes calls, so that more than
-//! `MPI_THREAD_SERIALIZED` is never needed.
+//! MPI reads and writes the memory of a [`Request`] until it has ended. A request holds that memory, and leaks it if
+//! it is dropped before.
 #![allow(
     unsafe_code,
     reason = "foreign functions, called with memory that is kept until they are done with it"
@@ -30,59 +27,129 @@ use crate::launcher::{Launcher, launched, launcher};
 use hal_backend::HostRange;
 use hal_collectives::Result;
 use hal_semaphore::{Code, Failure};
-use std::cell::OnceCell;
+use smallvec::SmallVec;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[cfg(any(test, feature = "loopback"))]
-pub(crate) mod loopback;
-#[cfg(test)]
-pub(crate) mod stepped;
-#[cfg(test)]
-pub(crate) mod world;
+pub(crate) mod fake;
+mod folds;
 
-/// A communicator, a datatype, a request: see the module.
-type Handle = usize;
+pub(crate) use folds::Fold;
+
+/// A communicator, a datatype, an operation, a request: see the module.
+pub(crate) type Handle = usize;
 
 type Init = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
 type AskOne = unsafe extern "C" fn(*mut c_int) -> c_int;
-type Attribute = unsafe extern "C" fn(Handle, c_int, *mut c_void, *mut c_int) -> c_int;
 type AskOf = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
 type Transfer = unsafe extern "C" fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle) -> c_int;
+type Broadcast = unsafe extern "C" fn(*mut c_void, c_int, Handle, c_int, Handle, *mut Handle) -> c_int;
+type Gather = unsafe extern "C" fn(
+    *const c_void,
+    c_int,
+    Handle,
+    *mut c_void,
+    c_int,
+    Handle,
+    Handle,
+    *mut Handle,
+) -> c_int;
+type Reduce = unsafe extern "C" fn(
+    *const c_void,
+    *mut c_void,
+    c_int,
+    Handle,
+    Handle,
+    c_int,
+    Handle,
+    *mut Handle,
+) -> c_int;
+type ReduceAll =
+    unsafe extern "C" fn(*const c_void, *mut c_void, c_int, Handle, Handle, Handle, *mut Handle) -> c_int;
 type Test = unsafe extern "C" fn(*mut Handle, *mut c_int, *mut c_void) -> c_int;
-type OfRequest = unsafe extern "C" fn(*mut Handle) -> c_int;
-type OfStatus = unsafe extern "C" fn(*const c_void, *mut c_int) -> c_int;
-type CountOf = unsafe extern "C" fn(*const c_void, Handle, *mut c_int) -> c_int;
+type OfHandle = unsafe extern "C" fn(*mut Handle) -> c_int;
 type SetHandler = unsafe extern "C" fn(Handle, Handle) -> c_int;
 type ErrorString = unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int;
 type Plain = unsafe extern "C" fn() -> c_int;
+type GroupOf = unsafe extern "C" fn(Handle, *mut Handle) -> c_int;
+type Include = unsafe extern "C" fn(Handle, c_int, *const c_int, *mut Handle) -> c_int;
+type CreateGroup = unsafe extern "C" fn(Handle, Handle, c_int, *mut Handle) -> c_int;
+type Contiguous = unsafe extern "C" fn(c_int, Handle, *mut Handle) -> c_int;
+type Resized = unsafe extern "C" fn(Handle, isize, isize, *mut Handle) -> c_int;
+type CreateOp = unsafe extern "C" fn(folds::Function, c_int, *mut Handle) -> c_int;
 
-/// Names that a library may have, the first that loads is taken: without a version only where headers are
-/// installed too.
+/// Names that a library may have; the first that loads is taken. Without a version only if headers are installed too.
 const OPEN_MPI: &[&str] = &["libmpi.so.40", "libmpi.so"];
 const MPICH: &[&str] = &["libmpich.so.12", "libmpi.so.12", "libmpich.so"];
 
 const THREAD_SERIALIZED: c_int = 2;
 const THREAD_MULTIPLE: c_int = 3;
 
-/// MPICH's numbers.
-const MPICH_WORLD: Handle = 0x4400_0000;
-const MPICH_BYTE: Handle = 0x4c00_010d;
-const MPICH_ERRORS_RETURN: Handle = 0x5400_0001;
-
-/// `MPI_ANY_SOURCE` of each.
-const OPEN_MPI_ANY_SOURCE: c_int = -1;
-const MPICH_ANY_SOURCE: c_int = -2;
-
-/// `MPI_TAG_UB` of each, and the highest tag that any MPI has at least.
-const OPEN_MPI_TAGS: c_int = 0;
-const MPICH_TAGS: c_int = 0x6440_0001;
-const LEAST_TAGS: c_int = 32_767;
+/// The tags of [`Library::create`], which no other message of the communicator can meet.
+const CREATION_TAG: c_int = 0x6861;
 
 /// As many bytes as the status of any MPI has, and more.
 type Status = [u64; 16];
+
+/// A type of elements that MPI moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Number {
+    Byte,
+    I8,
+    U8,
+    I16,
+    U16,
+    I32,
+    U32,
+    I64,
+    U64,
+    F32,
+    F64,
+    /// Sixteen bytes: a complex number to MPI, into which only folds of ours look.
+    Sixteen,
+}
+
+/// MPI's constants.
+struct Constants {
+    world: Handle,
+    errors_return: Handle,
+    any_source: c_int,
+    /// The handles of the numbers, in their order.
+    numbers: [Handle; 12],
+    /// Sum, product, minimum, maximum.
+    folds: [Handle; 4],
+}
+
+/// MPI's functions.
+#[derive(Clone, Copy)]
+struct Functions {
+    send: Transfer,
+    receive: Transfer,
+    broadcast: Broadcast,
+    gather: Gather,
+    exchange: Gather,
+    reduce: Reduce,
+    reduce_all: ReduceAll,
+    reduce_parts: ReduceAll,
+    test: Test,
+    cancel: OfHandle,
+    group_of: GroupOf,
+    include: Include,
+    free_group: OfHandle,
+    create: CreateGroup,
+    set_handler: SetHandler,
+    contiguous: Contiguous,
+    resized: Resized,
+    commit: OfHandle,
+    free_type: OfHandle,
+    create_op: CreateOp,
+    error_string: ErrorString,
+    finalize: Plain,
+    finalized: AskOne,
+}
 
 /// A library that is initialised.
 ///
@@ -90,96 +157,91 @@ type Status = [u64; 16];
 ///
 /// The functions and handles are those of one library that is never unloaded.
 pub(crate) struct Library {
-    world: Handle,
-    byte: Handle,
-    any_source: c_int,
-    /// The highest tag, from which ours are counted down.
-    last_tag: c_int,
-    send: Transfer,
-    receive: Transfer,
-    test: Test,
-    cancel: OfRequest,
-    was_cancelled: OfStatus,
-    count: CountOf,
-    error_string: ErrorString,
-    finalize: Plain,
-    finalized: AskOne,
-    /// How it failed first with something that had begun. What is sent and received from then on may be
-    /// something else than it should be.
-    failure: OnceCell<Failure>,
-    /// Whether it was initialised here, and is to be finalised here.
+    constants: Constants,
+    functions: Functions,
+    folds: Vec<(Fold, Handle)>,
+    /// True if it was initialised here, and is finalised here.
     pub(crate) owned: bool,
+    /// True if other threads may make calls during a creation.
+    pub(crate) is_multiple: bool,
+    /// True if a creation never blocks.
+    pub(crate) creates_at_once: bool,
     pub(crate) rank: u32,
     pub(crate) size: u32,
 }
 
-/// A transfer that has begun, or a place for one. Its memory is kept until it has ended.
+/// What a rank asks of MPI. Memory is as long as its count of numbers, for each rank of the group if it has parts.
+pub(crate) struct Call {
+    pub(crate) what: What,
+    pub(crate) send: Option<HostRange>,
+    pub(crate) recv: Option<HostRange>,
+    /// The numbers of one part.
+    pub(crate) count: i32,
+    pub(crate) number: Number,
+    /// The bytes from one part to the next of what is sent and received, if they are not adjacent.
+    pub(crate) strides: [Option<u64>; 2],
+}
+
+/// The function of MPI that is called.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum What {
+    Send {
+        to: u32,
+        tag: i32,
+    },
+    /// From a rank, or from any.
+    Receive {
+        from: Option<u32>,
+        tag: i32,
+    },
+    Broadcast {
+        root: u32,
+    },
+    Gather,
+    Exchange,
+    Reduce {
+        fold: Fold,
+        root: u32,
+    },
+    ReduceAll {
+        fold: Fold,
+    },
+    ReduceParts {
+        fold: Fold,
+    },
+}
+
+/// A call that has begun. MPI uses its memory until it has ended.
 pub(crate) struct Request {
-    handle: Box<Handle>,
-    memory: HostRange,
-    /// It receives, has not ended, and was not cancelled: MPI cancels nothing else.
-    is_expected: bool,
-    /// From whom it receives, with which tag, if that is one rank.
-    source: Option<(u32, i32)>,
-    /// It was to be cancelled; and it has ended without its message.
-    is_cancelled: bool,
-    has_missed: bool,
-    /// It has ended: MPI knows it no more.
+    handle: Handle,
     is_over: bool,
-    /// How many bytes are expected, and how many have come.
-    wanted: u32,
-    came: u32,
+    has_failed: bool,
+    memory: ManuallyDrop<[Option<HostRange>; 2]>,
+    types: SmallVec<[Handle; 2]>,
 }
 
-/// Memory for messages and letters.
-pub(crate) fn allocate(length: u64) -> Result<HostRange> {
-    #[cfg(test)]
-    if IS_WITHOUT_MEMORY.get() || is_failing_allocation() {
-        return Err(Failure::new(Code::ResourceExhausted, "there is no memory in this test"));
+impl Request {
+    /// True if it was seen to have ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
     }
-    HostRange::allocate(length, 64)
 }
 
-#[cfg(test)]
-thread_local! {
-    /// This thread gets no more memory.
-    static IS_WITHOUT_MEMORY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
-#[cfg(test)]
-thread_local! {
-    /// So many allocations of this thread from now one fails.
-    static FAILING: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
-}
-
-/// There is no memory for the one that comes so many allocations from now, on this thread. Returns whether
-/// there was none so far.
-#[cfg(test)]
-pub(crate) fn fail_allocation(after: Option<usize>) -> bool {
-    FAILING.replace(after).is_some()
-}
-
-#[cfg(test)]
-fn is_failing_allocation() -> bool {
-    let left = FAILING.get();
-    FAILING.set(left.and_then(|left| left.checked_sub(1)));
-    left == Some(0)
-}
-
-/// Does something on this thread with no memory left.
-#[cfg(test)]
-pub(crate) fn without_memory<T>(work: impl FnOnce() -> T) -> T {
-    IS_WITHOUT_MEMORY.set(true);
-    let result = work();
-    IS_WITHOUT_MEMORY.set(false);
-    result
+impl Drop for Request {
+    fn drop(&mut self) {
+        if self.is_over {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        }
+    }
 }
 
 fn open(names: &[&str]) -> Option<*mut c_void> {
     names.iter().find_map(|name| {
         let name = CString::new(*name).ok()?;
-        // SAFETY: a name; what a library does when it is loaded is its own. Its plug-ins look for its
-        // symbols, so they are global.
+        // SAFETY: a name; what a library does when it is loaded is its own. Its plug-ins look for its symbols, so
+        // they are
+        // global.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         (!library.is_null()).then_some(library)
     })
@@ -232,25 +294,12 @@ impl Library {
             names.into_iter().find_map(open).ok_or_else(|| missing("no MPI library can be loaded"))?;
         // SAFETY: the types are those of the MPI standard, with handles as the module says.
         unsafe {
-            let by_pointers = !libc::dlsym(library, c"ompi_mpi_comm_world".as_ptr()).is_null();
-            let (world, byte, handler, any_source, tags) = if by_pointers {
-                (
-                    symbol(library, c"ompi_mpi_comm_world")?,
-                    symbol(library, c"ompi_mpi_byte")?,
-                    symbol(library, c"ompi_mpi_errors_return")?,
-                    OPEN_MPI_ANY_SOURCE,
-                    OPEN_MPI_TAGS,
-                )
-            } else {
-                (MPICH_WORLD, MPICH_BYTE, MPICH_ERRORS_RETURN, MPICH_ANY_SOURCE, MPICH_TAGS)
-            };
+            let constants = constants(library)?;
             let owned = begin(library)?;
-            let set_handler: SetHandler = symbol(library, c"MPI_Comm_set_errhandler")?;
-            set_handler(world, handler);
             let ask = |name| -> Result<u32> {
                 let ask: AskOf = symbol(library, name)?;
                 let mut number = 0;
-                ask(world, &raw mut number);
+                ask(constants.world, &raw mut number);
                 u32::try_from(number).map_err(|_| missing("its library knows of no ranks"))
             };
             let (rank, size) = (ask(c"MPI_Comm_rank")?, ask(c"MPI_Comm_size")?);
@@ -260,169 +309,194 @@ impl Library {
                     "the library that is here is not its: it knows of {size} processes, and {launched} were started"
                 )));
             }
-            Ok(Self {
-                world,
-                byte,
-                any_source,
-                last_tag: last_tag(symbol(library, c"MPI_Comm_get_attr")?, world, tags),
-                send: symbol(library, c"MPI_Isend")?,
-                receive: symbol(library, c"MPI_Irecv")?,
-                test: symbol(library, c"MPI_Test")?,
-                cancel: symbol(library, c"MPI_Cancel")?,
-                was_cancelled: symbol(library, c"MPI_Test_cancelled")?,
-                count: symbol(library, c"MPI_Get_count")?,
-                error_string: symbol(library, c"MPI_Error_string")?,
-                finalize: symbol(library, c"MPI_Finalize")?,
-                finalized: symbol(library, c"MPI_Finalized")?,
-                failure: OnceCell::new(),
-                owned,
-                rank,
-                size,
-            })
+            let level: AskOne = symbol(library, c"MPI_Query_thread")?;
+            let mut given = 0;
+            level(&raw mut given);
+            Self::new(constants, functions(library)?, (rank, size), owned, given >= THREAD_MULTIPLE)
         }
     }
 
-    /// Begins to send all of some memory.
-    pub(crate) fn send(&self, memory: HostRange, to: u32, tag: i32) -> Result<Request> {
-        let mut request = Request::idle(memory);
-        let length = request.memory.length();
-        self.send_by(&mut request, length, to, tag)?;
-        Ok(request)
+    /// A library that is initialised, with operations of ours.
+    ///
+    /// # Safety
+    ///
+    /// The constants and functions are those of one library.
+    unsafe fn new(
+        constants: Constants,
+        functions: Functions,
+        (rank, size): (u32, u32),
+        owned: bool,
+        is_multiple: bool,
+    ) -> Result<Self> {
+        let fold = |(fold, function)| {
+            let mut handle = 0;
+            // SAFETY: as the caller promises; the order of two operands does not matter to any of them.
+            unsafe { (functions.create_op)(function, 1, &raw mut handle) };
+            (fold, handle)
+        };
+        let folds = folds::OWN.into_iter().map(fold).collect();
+        let creates_at_once = false;
+        Ok(Self { constants, functions, folds, owned, is_multiple, creates_at_once, rank, size })
     }
 
-    /// Begins to send the first bytes of the memory of a request that is idle.
-    pub(crate) fn send_by(&self, request: &mut Request, length: u64, to: u32, tag: i32) -> Result {
-        self.transfer(self.send, request, length, to.cast_signed(), tag)
+    /// The communicator of all processes, which is the program's.
+    pub(crate) fn world(&self) -> Handle {
+        self.constants.world
     }
 
-    /// Begins to send no bytes, which takes no memory of any size.
-    pub(crate) fn send_nothing(&self, to: u32, tag: i32) -> Result<Request> {
-        // SAFETY: no bytes are at any address.
-        self.send(unsafe { HostRange::from_raw(std::ptr::null_mut(), 0, None) }, to, tag)
+    /// Makes a communicator of some ranks of another one. Returns when all of them have called it, so one process
+    /// makes them in the same order as the others.
+    pub(crate) fn create(&self, parent: Handle, members: &[u32]) -> Result<Handle> {
+        let ranks: Vec<c_int> = members.iter().map(|rank| rank.cast_signed()).collect();
+        let count = c_int::try_from(ranks.len()).unwrap_or(c_int::MAX);
+        let Functions { group_of, include, free_group, create, set_handler, .. } = self.functions;
+        let (mut all, mut some, mut made) = (0, 0, 0);
+        // SAFETY: handles of this library, and as many ranks as are counted.
+        unsafe {
+            self.check(group_of(parent, &raw mut all))?;
+            let outcome = self.check(include(all, count, ranks.as_ptr(), &raw mut some)).and_then(|()| {
+                let outcome = self.check(create(parent, some, CREATION_TAG, &raw mut made));
+                free_group(&raw mut some);
+                outcome
+            });
+            free_group(&raw mut all);
+            outcome?;
+            self.check(set_handler(made, self.constants.errors_return))?;
+        }
+        Ok(made)
     }
 
-    /// Begins to receive into all of some memory.
-    pub(crate) fn receive(&self, memory: HostRange, from: u32, tag: i32) -> Result<Request> {
-        let mut request = Request::idle(memory);
-        let length = request.memory.length();
-        (request.is_expected, request.source) = (true, Some((from, tag)));
-        request.expect(length);
-        self.transfer(self.receive, &mut request, length, from.cast_signed(), tag)?;
-        Ok(request)
-    }
-
-    /// Begins to receive at most as much as the memory of a request has that is idle, from any rank.
-    pub(crate) fn receive_from_any_source(&self, request: &mut Request, tag: i32) -> Result {
-        let length = request.memory.length();
-        self.transfer(self.receive, request, length, self.any_source, tag)?;
-        request.is_expected = true;
-        Ok(())
-    }
-
-    fn transfer(
-        &self,
-        transfer: Transfer,
-        request: &mut Request,
-        length: u64,
-        peer: c_int,
-        tag: i32,
-    ) -> Result {
-        debug_assert!(length <= request.memory.length(), "a message is inside of its memory");
-        let count = c_int::try_from(length).map_err(|_| {
-            let message = format!(
-                "a message of {length} bytes is longer than MPI counts; give a smaller collective_piece"
-            );
-            Failure::new(Code::OutOfRange, message)
-        })?;
-        let (address, handle) = (request.memory.address().cast(), &raw mut *request.handle);
-        let tag = self.last_tag - tag;
-        // Also of a place whose receive was cancelled before.
-        (request.is_over, request.has_missed) = (false, false);
-        // SAFETY: the memory and the handle stay where they are until the request has ended, which its owner sees to.
-        self.check(unsafe { transfer(address, count, self.byte, peer, tag, self.world, handle) })
-    }
-
-    /// How a transfer has ended, if it has: true if a message came or went, and false if it was cancelled.
-    pub(crate) fn outcome(&self, request: &mut Request) -> Result<Option<bool>> {
-        Ok(self.has_ended(request)?.then_some(!request.has_missed))
-    }
-
-    /// The same, asked again and again until `end` where it has not ended.
-    pub(crate) fn outcome_by(&self, request: &mut Request, end: Instant) -> Result<Option<bool>> {
-        loop {
-            match self.outcome(request) {
-                Ok(None) if Instant::now() < end => {}
-                outcome => return outcome,
+    /// Begins a call on a communicator.
+    pub(crate) fn begin(&self, communicator: Handle, call: Call) -> Result<Request> {
+        let Call { what, send, recv, count, number, strides } = call;
+        let Functions { broadcast, gather, exchange, reduce, reduce_all, reduce_parts, .. } = self.functions;
+        let memory =
+            |range: &Option<HostRange>| range.as_ref().map_or(std::ptr::null_mut(), HostRange::address);
+        let (from, into) = (memory(&send).cast::<c_void>(), memory(&recv).cast::<c_void>());
+        let element = self.number(number);
+        let mut request = Request {
+            handle: 0,
+            is_over: true,
+            has_failed: false,
+            memory: ManuallyDrop::new([send, recv]),
+            types: SmallVec::new(),
+        };
+        let mut part = |stride: Option<u64>| -> Result<(c_int, Handle)> {
+            let Some(stride) = stride else { return Ok((count, element)) };
+            let part = self.part((count, element), stride)?;
+            request.types.push(part);
+            Ok((1, part))
+        };
+        let ((sends, sent), (receives, received)) = (part(strides[0])?, part(strides[1])?);
+        let handle = &raw mut request.handle;
+        // SAFETY: the memory is as long as the call says, and kept until the request has ended; handles are this
+        // library's.
+        let code = unsafe {
+            match what {
+                What::Send { to, tag } => {
+                    (self.functions.send)(from, count, element, to.cast_signed(), tag, communicator, handle)
+                }
+                What::Receive { from, tag } => {
+                    let from = from.map_or(self.constants.any_source, u32::cast_signed);
+                    (self.functions.receive)(into, count, element, from, tag, communicator, handle)
+                }
+                What::Broadcast { root } => {
+                    let place = if from.is_null() { into } else { from };
+                    broadcast(place, count, element, root.cast_signed(), communicator, handle)
+                }
+                What::Gather => gather(from, sends, sent, into, receives, received, communicator, handle),
+                What::Exchange => exchange(from, sends, sent, into, receives, received, communicator, handle),
+                What::Reduce { fold, root } => {
+                    let fold = self.fold(fold);
+                    reduce(from, into, count, element, fold, root.cast_signed(), communicator, handle)
+                }
+                What::ReduceAll { fold } => {
+                    reduce_all(from, into, count, element, self.fold(fold), communicator, handle)
+                }
+                What::ReduceParts { fold } => {
+                    reduce_parts(from, into, count, element, self.fold(fold), communicator, handle)
+                }
             }
+        };
+        self.check(code)?;
+        request.is_over = false;
+        Ok(request)
+    }
+
+    /// The type of a part that has the next one behind it at a distance.
+    fn part(&self, (count, element): (c_int, Handle), stride: u64) -> Result<Handle> {
+        let Functions { contiguous, resized, commit, free_type, .. } = self.functions;
+        let (mut dense, mut part) = (0, 0);
+        // SAFETY: handles of this library.
+        unsafe {
+            self.check(contiguous(count, element, &raw mut dense))?;
+            let extent = isize::try_from(stride).unwrap_or(isize::MAX);
+            let outcome = self.check(resized(dense, 0, extent, &raw mut part));
+            free_type(&raw mut dense);
+            outcome?;
+            self.check(commit(&raw mut part))?;
         }
+        Ok(part)
     }
 
-    /// How MPI has failed with something that had begun, if it has: nothing that it says is believed any more.
-    pub(crate) fn failure(&self) -> Option<&Failure> {
-        self.failure.get()
+    fn number(&self, number: Number) -> Handle {
+        self.constants.numbers.get(number as usize).copied().unwrap_or_default()
     }
 
-    /// Believes nothing that MPI says from now on.
-    pub(crate) fn distrust(&self, failure: &Failure) {
-        self.failure.get_or_init(|| failure.clone());
-    }
-
-    /// Whether a transfer has ended. Makes progress with all of them. Where that fails MPI may still use its
-    /// memory, and is [distrusted](Self::failure).
-    pub(crate) fn has_ended(&self, request: &mut Request) -> Result<bool> {
-        if request.is_over {
-            return Ok(true);
+    #[expect(clippy::expect_used, reason = "another operation would compute something else")]
+    fn fold(&self, fold: Fold) -> Handle {
+        if let Some(native) = fold.native() {
+            return self.constants.folds.get(native).copied().unwrap_or_default();
         }
-        let outcome = self.ask_for_end(request);
-        if let Err(failure) = &outcome {
-            self.distrust(failure);
-        }
-        outcome
+        let own = self.folds.iter().find(|(own, _)| *own == fold);
+        own.expect("each operation that MPI has not is made with the library").1
     }
 
+    /// True if a call has ended. Makes progress with all of them. If that fails MPI may still use its memory, and the
+    /// call never ends.
     #[inline]
-    fn ask_for_end(&self, request: &mut Request) -> Result<bool> {
-        // MPI writes a status where something has ended, which is read where that was to be cancelled, or has
-        // come from one rank.
+    pub(crate) fn has_ended(&self, request: &mut Request) -> Result<bool> {
+        if request.is_over || request.has_failed {
+            return Ok(request.is_over);
+        }
         let (mut flag, mut status) = (0, MaybeUninit::<Status>::uninit());
         // SAFETY: the request is one of this library's; a status is not larger.
-        self.check(unsafe {
-            (self.test)(&raw mut *request.handle, &raw mut flag, status.as_mut_ptr().cast())
-        })?;
-        request.is_expected &= flag == 0;
+        let code = unsafe {
+            (self.functions.test)(&raw mut request.handle, &raw mut flag, status.as_mut_ptr().cast())
+        };
+        self.check(code).inspect_err(|_| request.has_failed = true)?;
         request.is_over = flag != 0;
-        if flag != 0 && std::mem::take(&mut request.is_cancelled) {
-            let mut cancelled = 0;
-            // SAFETY: the status is one that this library has written, as the request has ended.
-            self.check(unsafe { (self.was_cancelled)(status.as_ptr().cast(), &raw mut cancelled) })?;
-            request.has_missed = cancelled != 0;
+        if request.is_over {
+            for mut part in request.types.drain(..) {
+                // SAFETY: a type of this library's that nothing uses any more.
+                unsafe { (self.functions.free_type)(&raw mut part) };
+            }
         }
-        if flag != 0 && !request.has_missed && request.source.is_some() {
-            let mut count = 0;
-            // SAFETY: as above.
-            self.check(unsafe { (self.count)(status.as_ptr().cast(), self.byte, &raw mut count) })?;
-            request.came = u32::try_from(count).unwrap_or(u32::MAX);
-        }
-        Ok(flag != 0)
+        Ok(request.is_over)
     }
 
     /// Asks for a receive to end without a message, if none has come.
     pub(crate) fn cancel(&self, request: &mut Request) {
-        if std::mem::take(&mut request.is_expected) {
-            request.is_cancelled = true;
-            // SAFETY: the request is one of this library's, which has not ended and was not cancelled. Where
-            // that is refused, the receive ends as it would have.
-            let _ = unsafe { (self.cancel)(&raw mut *request.handle) };
+        if !request.is_over && !request.has_failed {
+            // SAFETY: the request is one of this library's, which has not ended. If that is refused, the receive
+            // ends as it would have.
+            let _ = unsafe { (self.functions.cancel)(&raw mut request.handle) };
         }
     }
 
-    /// Ends the library, if it is ours to end. It cannot be begun again. Some wait for all ranks: where one
-    /// of those may be gone, this returns after `patience` at the latest.
+    /// True if it has ended: nothing can be begun any more.
+    pub(crate) fn has_ended_itself(&self) -> bool {
+        let mut finalized = 0;
+        // SAFETY: MPI answers this at any time.
+        unsafe { (self.functions.finalized)(&raw mut finalized) };
+        finalized != 0
+    }
+
+    /// Ends the library, if it is ours to end. It cannot be begun again. Some wait for all ranks: if one of those may
+    /// be gone, this returns after `patience` at the latest.
     pub(crate) fn end(&self, patience: Option<Duration>) {
-        let (mut finalized, finalize) = (0, self.finalize);
-        // SAFETY: what is asked is answered at any time.
-        unsafe { (self.finalized)(&raw mut finalized) };
-        if !self.owned || finalized != 0 {
+        let finalize = self.functions.finalize;
+        if !self.owned || self.has_ended_itself() {
             return;
         }
         let (tell, told) = channel();
@@ -433,7 +507,6 @@ impl Library {
             let _ = tell.send(());
         });
         if thread.is_ok() {
-            // Whether it has ended or not, there is nothing more to do.
             let _ = match patience {
                 Some(patience) => told.recv_timeout(patience).ok(),
                 None => told.recv().ok(),
@@ -447,27 +520,107 @@ impl Library {
         }
         let (mut text, mut length) = ([0; 1024], 0);
         // SAFETY: MPI writes at most as many characters as any of its implementations has room for.
-        unsafe { (self.error_string)(code, text.as_mut_ptr().cast(), &raw mut length) };
+        unsafe { (self.functions.error_string)(code, text.as_mut_ptr().cast(), &raw mut length) };
         let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
         let text = String::from_utf8_lossy(text.get(..end).unwrap_or(&[])).into_owned();
         Err(Failure::new(Code::Unavailable, format!("MPI says: {text}")))
     }
 }
 
-/// The highest tag that messages of a communicator may have.
+/// The constants of a library.
 ///
 /// # Safety
 ///
-/// The function is `MPI_Comm_get_attr`, and what it is asked for the highest tag.
-unsafe fn last_tag(attribute: Attribute, world: Handle, which: c_int) -> c_int {
-    let (mut place, mut flag): (*const c_int, c_int) = (std::ptr::null(), 0);
-    // SAFETY: MPI sets the pointer to a number of its own, which stays where it is.
+/// The library is an MPI.
+unsafe fn constants(library: *mut c_void) -> Result<Constants> {
+    // SAFETY: as the caller promises.
+    let is_open_mpi = unsafe { !libc::dlsym(library, c"ompi_mpi_comm_world".as_ptr()).is_null() };
+    if !is_open_mpi {
+        return Ok(Constants {
+            world: 0x4400_0000,
+            errors_return: 0x5400_0001,
+            any_source: -2,
+            numbers: [
+                0x4c00_010d,
+                0x4c00_0137,
+                0x4c00_013b,
+                0x4c00_0238,
+                0x4c00_023c,
+                0x4c00_0439,
+                0x4c00_043d,
+                0x4c00_083a,
+                0x4c00_083e,
+                0x4c00_040a,
+                0x4c00_080b,
+                0x4c00_1041,
+            ],
+            folds: [0x5800_0003, 0x5800_0004, 0x5800_0002, 0x5800_0001],
+        });
+    }
+    let of = |name: &CStr| -> Result<Handle> {
+        // SAFETY: an object that the library exports, whose address is the handle.
+        unsafe { symbol(library, name) }
+    };
+    Ok(Constants {
+        world: of(c"ompi_mpi_comm_world")?,
+        errors_return: of(c"ompi_mpi_errors_return")?,
+        any_source: -1,
+        numbers: [
+            of(c"ompi_mpi_byte")?,
+            of(c"ompi_mpi_int8_t")?,
+            of(c"ompi_mpi_uint8_t")?,
+            of(c"ompi_mpi_int16_t")?,
+            of(c"ompi_mpi_uint16_t")?,
+            of(c"ompi_mpi_int32_t")?,
+            of(c"ompi_mpi_uint32_t")?,
+            of(c"ompi_mpi_int64_t")?,
+            of(c"ompi_mpi_uint64_t")?,
+            of(c"ompi_mpi_float")?,
+            of(c"ompi_mpi_double")?,
+            of(c"ompi_mpi_c_double_complex")?,
+        ],
+        folds: [
+            of(c"ompi_mpi_op_sum")?,
+            of(c"ompi_mpi_op_prod")?,
+            of(c"ompi_mpi_op_min")?,
+            of(c"ompi_mpi_op_max")?,
+        ],
+    })
+}
+
+/// The functions of a library.
+///
+/// # Safety
+///
+/// The library is an MPI.
+unsafe fn functions(library: *mut c_void) -> Result<Functions> {
+    // SAFETY: the types are those of the MPI standard.
     unsafe {
-        let code = attribute(world, which, (&raw mut place).cast(), &raw mut flag);
-        match place.as_ref() {
-            Some(&last) if code == 0 && flag != 0 => last.max(LEAST_TAGS),
-            _ => LEAST_TAGS,
-        }
+        Ok(Functions {
+            send: symbol(library, c"MPI_Isend")?,
+            receive: symbol(library, c"MPI_Irecv")?,
+            broadcast: symbol(library, c"MPI_Ibcast")?,
+            gather: symbol(library, c"MPI_Iallgather")?,
+            exchange: symbol(library, c"MPI_Ialltoall")?,
+            reduce: symbol(library, c"MPI_Ireduce")?,
+            reduce_all: symbol(library, c"MPI_Iallreduce")?,
+            reduce_parts: symbol(library, c"MPI_Ireduce_scatter_block")?,
+            test: symbol(library, c"MPI_Test")?,
+            cancel: symbol(library, c"MPI_Cancel")?,
+            group_of: symbol(library, c"MPI_Comm_group")?,
+            include: symbol(library, c"MPI_Group_incl")?,
+            free_group: symbol(library, c"MPI_Group_free")?,
+            create: symbol(library, c"MPI_Comm_create_group")?,
+            set_handler: symbol(library, c"MPI_Comm_set_errhandler")?,
+            contiguous: symbol(library, c"MPI_Type_contiguous")?,
+            resized: symbol(library, c"MPI_Type_create_resized")?,
+            commit: symbol(library, c"MPI_Type_commit")?,
+            free_type: symbol(library, c"MPI_Type_free")?,
+            create_op: symbol(library, c"MPI_Op_create")?,
+            error_string: symbol(library, c"MPI_Error_string")?,
+            finalize: symbol(library, c"MPI_Finalize")?,
+            finalized: symbol(library, c"MPI_Finalized")?,
+        })
     }
 }
 
@@ -510,80 +663,4 @@ pub(crate) fn at_exit(call: extern "C" fn()) {
 pub(crate) fn in_forks(call: extern "C" fn()) {
     // SAFETY: a function of the program's, which is never unloaded, and does what a process may that was forked.
     unsafe { libc::pthread_atfork(None, None, Some(call)) };
-}
-
-#[cfg(test)]
-thread_local! {
-    /// How many requests this thread has let go of that had begun and not ended.
-    static DROPPED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
-#[cfg(test)]
-pub(crate) fn dropped_under_way() -> usize {
-    DROPPED.get()
-}
-
-#[cfg(test)]
-impl Drop for Request {
-    fn drop(&mut self) {
-        if *self.handle != 0 {
-            DROPPED.set(DROPPED.get() + 1);
-        }
-    }
-}
-
-impl Request {
-    /// A place for transfers of some memory.
-    pub(crate) fn idle(memory: HostRange) -> Self {
-        let handle = Box::new(0);
-        let (is_expected, is_cancelled, has_missed, is_over) = (false, false, false, false);
-        Self {
-            handle,
-            memory,
-            is_expected,
-            source: None,
-            is_cancelled,
-            has_missed,
-            is_over,
-            wanted: 0,
-            came: 0,
-        }
-    }
-
-    /// Where a receive of a message that is at most as long as its memory was begun before it was known how
-    /// long it is: so many bytes are expected.
-    pub(crate) fn expect(&mut self, length: u64) {
-        // MPI counts no more.
-        self.wanted = u32::try_from(length).unwrap_or(u32::MAX);
-    }
-
-    /// Whether less has come than was expected, now that it has ended: the sender has given up.
-    pub(crate) fn is_short(&self) -> bool {
-        self.came < self.wanted
-    }
-
-    /// The message that it has missed, as it was cancelled: of whom, with which tag.
-    pub(crate) fn missed(&self) -> Option<(u32, i32)> {
-        self.source.filter(|_| self.has_missed)
-    }
-
-    /// From whom it receives, and with which tag, if that is one rank.
-    pub(crate) fn source(&self) -> Option<(u32, i32)> {
-        self.source
-    }
-
-    /// It is not cancelled any more, as later receives may get what it would miss.
-    pub(crate) fn stay(&mut self) {
-        self.is_expected = false;
-    }
-
-    /// Whether it was to be cancelled and has not ended so far.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.is_cancelled
-    }
-
-    /// Where it sends from or receives into.
-    pub(crate) fn memory(&self) -> &HostRange {
-        &self.memory
-    }
 }

@@ -1,264 +1,187 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Operations under way: begins their transfers, tests whether they have ended, keeps deadlines, and collects
-//! the callbacks that are due.
+//! Operations under way: begins them in their order, tests whether they have ended, keeps deadlines, and collects the
+//! callbacks that are due.
 //!
-//! One thread at a time does that, under the lock of the [engine](crate::engine). Nothing looks at all
-//! operations: a letter finds its own by the place that it names, a transfer knows whose it is, and times are
-//! in order.
+//! One thread at a time does that, under the lock of the [engine](crate::engine). No callback is called and no memory
+//! of an operation is released there: both are foreign code.
+//!
+//! Communicators are made in [an order of their own](crate::creations), on a thread that may block. Below
+//! `MPI_THREAD_MULTIPLE` no other call is made meanwhile.
+//!
+//! # Failure
+//!
+//! An operation that has failed is reported when MPI does not use its memory any more. It cannot be told to stop, and
+//! what never ends, as a rank is gone, is waited for during [`GRACE`] only. Then its request is *kept*, with its
+//! memory, until it ends; if it never does, the memory is never released.
+//!
+//! The program may change what it sends when it has been told. A process that stood still meanwhile may receive the
+//! changed bytes afterwards. It does not take them for good: the notice of the failure was on its way for as long as
+//! [`GRACE`] before. So a process that has not looked for [`STILL`] asks the others for an answer, which comes behind
+//! their notices, before it believes that anything has ended well. It waits for [`CATCH_UP`] at most: one that does not
+//! answer may have ended.
 
-use crate::active::{Active, InFlight, Purpose};
-use crate::announced::{Announced, tags_between};
-use crate::ending::{Endings, GRACE, UNOWNED};
+use crate::creations::{Creation, Creations, Letters};
 use crate::engine::Command;
-use crate::exchange::{LocalWork, Receive, Schedule, Scratch, schedule};
-use crate::group::{Failed, Generation, Group, OperationSlot};
-use crate::library::Library;
-use crate::mail::{Letter, Mail};
-use crate::table::{Addressee, Groups};
-use crate::unclaimed::Unclaimed;
-#[cfg(test)]
-use crate::wire::TAGS;
-use crate::wire::{Asked, CARRIED, Content, Meeting};
-use hal_collectives::{Done, Participants, Piece, Portions, RECEIVER, Result, SENDER, notify, release};
+use crate::group::{Group, Slot};
+use crate::library::{Call, Handle, Library, Number, Request, What};
+use crate::notice::{Generation, LENGTH, Notice, Place, TAG};
+use crate::started::{DueCallback, Ended, Half, Started};
+use crate::table::Groups;
+use hal_backend::HostRange;
+use hal_collectives::{Participants, Result};
 use hal_semaphore::{Code, Failure};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long transfers that have begun get when MPI is to end. When it is left alone they get [`GRACE`]: a
-/// device that is released waits for that, as does every other thread that would look meanwhile; and the MPI
-/// is the program's, which goes on with them.
+/// How long a failure waits for requests to end: less than a device that is released waits for its operations.
+pub(crate) const GRACE: Duration = Duration::from_millis(250);
+
+/// How long a process has not looked that stood still, and how long it waits for answers then.
+const STILL: Duration = Duration::from_millis(100);
+const CATCH_UP: Duration = Duration::from_secs(1);
+
+/// How long the ranks of a group have to answer whether they have come to an operation.
+const ROLL_CALL: Duration = Duration::from_millis(150);
+
+/// How long notices that were sent get when MPI is to end.
 const PATIENCE: Duration = Duration::from_millis(2500);
 
-/// How many letters a look takes in: others may send them as fast as they are read, and operations are begun,
-/// told and over in time between two looks.
-pub(crate) const LETTERS: usize = 256;
+/// The length of a notice, as MPI counts it.
+const COUNT: i32 = 1024;
+const _: () = assert!(COUNT as usize == LENGTH);
 
-/// A callback that is due, its outcome, and what the rank may let go of then.
-pub(crate) struct DueCallback {
-    done: Done,
-    outcome: Result,
+/// The most notices that a look reads.
+const NOTICES: usize = 256;
+
+/// Looks between two tests for notices while operations are under way.
+const LOOKS: u32 = 4;
+
+/// Operations of a group that has failed, whose ranks are told together when all of their requests have ended: they
+/// may be pieces of one, each with a callback of its own.
+struct Ending {
+    told: Vec<DueCallback>,
+    open: Vec<Request>,
+    until: Instant,
+}
+
+/// The ranks of a group are asked who has not come to an operation.
+struct RollCall {
     group: Arc<Group>,
-    held: OperationResources,
-}
-
-/// The resources of an operation that has ended: its memory, and what would have been done with it.
-pub(crate) struct OperationResources {
-    memory: Result<Portions>,
-    steps: Option<Schedule>,
-    after: Option<LocalWork>,
-    expects: SmallVec<[Receive; 1]>,
-}
-
-impl OperationResources {
-    /// What uses memory goes before the memory, so that no two owners panic at once.
-    fn let_go(self) {
-        let Self { memory, steps, after, expects } = self;
-        release((steps, after, expects));
-        if let Ok(Portions { send, recv }) = memory {
-            release(send);
-            release(recv);
-        }
-    }
-}
-
-/// Operations that have ended, to be told without the lock.
-#[derive(Default)]
-pub(crate) struct Ended {
-    told: SmallVec<[DueCallback; 1]>,
-    /// Transfers that have outlived their operations, with their memory and what would have been done with it.
-    let_go: Vec<InFlight>,
-}
-
-impl Ended {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.told.is_empty() && self.let_go.is_empty()
-    }
-
-    /// Whether more than one is to be told.
-    pub(crate) fn are_several(&self) -> bool {
-        self.told.len() > 1
-    }
-
-    /// All that are to be told but the first one.
-    pub(crate) fn take_rest(&mut self) -> impl Iterator<Item = DueCallback> {
-        self.told.drain(1..)
-    }
-
-    /// More who are to be told.
-    pub(crate) fn extend(&mut self, told: Option<DueCallback>) {
-        self.told.extend(told);
-    }
-
-    /// Tells each rank, whatever another one's callback does.
-    pub(crate) fn tell(&mut self) {
-        self.let_go.drain(..).for_each(release);
-        for DueCallback { done, outcome, group, held } in self.told.drain(..) {
-            // Memory is let go, and with it written back where it has to be, before the rank is told, since a
-            // rank that is told may let go of the group, and count on that being the last reference.
-            held.let_go();
-            drop(group);
-            notify(done, outcome);
-        }
-    }
-}
-
-/// A piece of an operation that a rank has started.
-pub(crate) struct Started {
-    pub(crate) group: Arc<Group>,
-    pub(crate) asked: Asked,
-    pub(crate) piece: Piece,
-    pub(crate) slots: SmallVec<[OperationSlot; 2]>,
-    /// As long as the piece needs, unless it is not long enough.
-    pub(crate) memory: Result<Portions>,
-    pub(crate) done: Done,
-}
-
-impl Started {
-    fn meeting(&self, slot: OperationSlot) -> Meeting {
-        Meeting { group: self.group.id, line: slot.line, number: slot.number, piece: self.piece.number }
-    }
-
-    /// Where its letters go.
-    pub(crate) fn outgoing(&self) -> Option<Meeting> {
-        let sends = |slot: &&OperationSlot| slot.line == Participants::Everyone || slot.side == SENDER;
-        self.slots.iter().find(sends).map(|slot| self.meeting(*slot))
-    }
-
-    /// Where letters come that it waits for.
-    pub(crate) fn incoming(&self) -> Option<Meeting> {
-        let receives = |slot: &&OperationSlot| slot.line == Participants::Everyone || slot.side == RECEIVER;
-        self.slots.iter().find(receives).map(|slot| self.meeting(*slot))
-    }
+    place: Place,
+    waits: u32,
+    came: BTreeSet<u32>,
+    answered: BTreeSet<u32>,
+    until: Instant,
 }
 
 /// See the [module documentation](self).
 pub(crate) struct Progress {
-    library: Library,
+    library: Arc<Library>,
     groups: Arc<Groups>,
-    mail: Mail,
-    scratch: Scratch,
+    base: Option<Handle>,
+    creations: Creations,
+    /// The receive of notices, with its memory; those for this process from itself; those that wait for the base; and
+    /// those on their way.
+    inbox: Option<(Request, HostRange)>,
+    own: VecDeque<(Generation, Notice)>,
+    outbox: Vec<(u32, Generation, Notice)>,
+    sending: Vec<Request>,
     next: u64,
-    active: BTreeMap<u64, Box<Active>>,
-    /// Whose letters those of a meeting are.
-    expected: BTreeMap<Meeting, u64>,
-    /// Letters of each rank to operations that this one has not started, or not come to the point where they
-    /// are expected.
-    early: BTreeMap<(Meeting, u32), VecDeque<Letter>>,
-    in_flight: Vec<InFlight>,
-    /// Operations that go on when all letters are read that have come ([why](crate::ending)).
-    landed: Vec<u64>,
-    /// Operations that copy while nothing moves, each once.
-    copying: VecDeque<u64>,
-    /// Operations that have failed, and transfers that are left of such.
-    endings: Endings,
-    /// Messages that were announced and that no operation receives now.
-    unclaimed: Unclaimed,
+    active: BTreeMap<u64, Box<Started>>,
     deadlines: BTreeSet<(Instant, u64)>,
-    /// When this process looked last.
+    endings: BTreeMap<Generation, Ending>,
+    kept: Vec<Request>,
+    roll_calls: Vec<RollCall>,
+    looks: u32,
+    /// An operation has started that has not begun: it may wait for a notice.
+    is_waiting: bool,
+    /// When this process looked for notices last. If it stood still, until when it does nothing else, and the ranks
+    /// of the job that have not answered.
     looked: Instant,
+    catches_up: Option<(Instant, BTreeSet<u32>)>,
+    /// How often it stood still: answers say to which question.
+    stalls: u64,
     ended: Ended,
+    /// This process listens to others: it has a channel, or had one when it was asked last.
+    listens: bool,
     has_quit: bool,
-    /// A group has failed because a rank did not come in time, or because MPI failed: that may be so at the
-    /// end as well.
+    #[cfg(test)]
+    sent: usize,
+    /// A group has failed because a rank did not come in time, or because MPI failed: that may be so at the end too.
     is_any_missing: bool,
 }
 
 impl Progress {
-    pub(crate) fn new(library: Library, groups: Arc<Groups>) -> Self {
+    pub(crate) fn new(library: Arc<Library>, groups: Arc<Groups>) -> Self {
+        let rank = library.rank;
         Self {
             library,
             groups,
-            mail: Mail::default(),
-            scratch: Scratch::default(),
+            base: None,
+            creations: Creations::new(rank),
+            inbox: None,
+            own: VecDeque::new(),
+            outbox: Vec::new(),
+            sending: Vec::new(),
             next: 0,
             active: BTreeMap::new(),
-            expected: BTreeMap::new(),
-            early: BTreeMap::new(),
-            in_flight: Vec::new(),
-            landed: Vec::new(),
-            copying: VecDeque::new(),
-            endings: Endings::default(),
-            unclaimed: Unclaimed::default(),
             deadlines: BTreeSet::new(),
+            endings: BTreeMap::new(),
+            kept: Vec::new(),
+            roll_calls: Vec::new(),
+            looks: 0,
+            is_waiting: false,
             looked: Instant::now(),
+            catches_up: None,
+            stalls: 0,
             ended: Ended::default(),
+            listens: false,
             has_quit: false,
+            #[cfg(test)]
+            sent: 0,
             is_any_missing: false,
         }
     }
 
-    /// How many letters are kept for operations that have not come so far.
+    /// True if notices are taken from MPI.
     #[cfg(test)]
-    pub(crate) fn early(&self) -> usize {
-        self.early.values().map(VecDeque::len).sum()
+    pub(crate) fn listens(&self) -> bool {
+        self.inbox.is_some()
     }
 
-    /// How many messages they announce.
+    /// The notices that were sent, and the communicators that were made.
     #[cfg(test)]
-    pub(crate) fn early_messages(&self) -> usize {
-        let count = |letter: &Letter| match letter.header.content {
-            Content::Messages { messages, .. } => messages.count as usize,
-            _ => 0,
-        };
-        self.early.values().flatten().map(count).sum()
-    }
-
-    /// Whether no message to a rank is announced and not sent, so that it has all tags.
-    #[cfg(test)]
-    pub(crate) fn are_tags_free(&mut self, peer: u32) -> bool {
-        self.mail.tags(peer, TAGS).is_ok()
-    }
-
-    /// Goes on with messages to a rank as if so many had been sent.
-    #[cfg(test)]
-    pub(crate) fn skip_tags(&mut self, peer: u32, tags: u32) {
-        self.mail.skip_tags(peer, tags);
-    }
-
-    /// Goes on as a rank of another version.
-    #[cfg(test)]
-    pub(crate) fn pretend(&mut self, version: u8) {
-        self.mail.pretended = Some(version);
-    }
-
-    /// Goes on as a process that stood still whenever it has not looked for so long.
-    #[cfg(test)]
-    pub(crate) fn stand_still_after(&mut self, pause: Duration) {
-        self.mail.pause = Some(pause);
-    }
-
-    /// How many operations have a deadline.
-    #[cfg(test)]
-    pub(crate) fn deadlines(&self) -> usize {
-        self.deadlines.len()
+    pub(crate) fn notices(&self) -> usize {
+        self.sent
     }
 
     #[cfg(test)]
-    pub(crate) fn library(&self) -> &Library {
-        &self.library
+    pub(crate) fn made(&self) -> usize {
+        self.creations.count
     }
 
-    /// Whether anything is under way.
+    /// True if anything is under way, which needs this process in MPI.
     pub(crate) fn waits(&self) -> bool {
-        let is_any_under_way = !self.active.is_empty() || !self.in_flight.is_empty();
-        is_any_under_way || self.endings.waits() || !self.ended.is_empty()
+        !self.active.is_empty()
+            || !self.endings.is_empty()
+            || !self.ended.is_empty()
+            || self.creations.are_pending()
     }
 
-    /// Whether letters are on their way, or other transfers, of operations that may be over here: MPI may
-    /// need this process to look for them to go.
+    /// True if MPI may need this process for something that no operation here waits for.
     pub(crate) fn sends(&self) -> bool {
-        self.mail.is_sending() || self.endings.keeps() || self.receives_unclaimed()
+        !self.sending.is_empty() || !self.kept.is_empty()
     }
 
-    /// Whether there are messages to look for that no operation receives.
-    fn receives_unclaimed(&self) -> bool {
-        self.unclaimed.is_unfinished() && self.mail.listens()
+    /// True if no call may be made: another thread makes one that blocks, and the library allows one at a time.
+    fn is_blocked(&self) -> bool {
+        self.creations.is_making() && !self.library.is_multiple
     }
 
-    /// Takes what has ended since this was asked for, where there is nothing.
+    /// Takes what has ended since this was asked for, if there is nothing.
     pub(crate) fn take_ended(&mut self, ended: &mut Ended) {
         if !self.ended.is_empty() {
             std::mem::swap(&mut self.ended, ended);
@@ -269,533 +192,636 @@ impl Progress {
         self.has_quit
     }
 
+    /// The next communicator that a thread is to make, with its parent and its ranks there.
+    pub(crate) fn next_creation(&mut self) -> Option<(Creation, Handle, Vec<u32>)> {
+        if self.has_quit || !self.listens {
+            return None;
+        }
+        let creation = self.creations.next()?;
+        let (parent, members) = match (&creation, self.base) {
+            (Creation::Group(group), Some(base)) => (base, group.members.clone()),
+            _ => (self.library.world(), (0..self.library.size).collect()),
+        };
+        Some((creation, parent, members))
+    }
+
     pub(crate) fn take(&mut self, commands: impl IntoIterator<Item = Command>) {
         if self.has_quit {
             return;
         }
         for command in commands {
             match command {
-                Command::Listen => {
-                    self.mail.listen(&self.library);
-                    self.unclaimed.poll(&self.library);
+                Command::Listen(timeout) => {
+                    self.listens = true;
+                    self.creations.want_base(Instant::now() + timeout);
                 }
+                Command::Join(part) => self.want(&part),
                 Command::Start(started) => self.start(started),
-                Command::Fail { group, failed } => self.end_failed(&group, failed),
-                Command::Rest => self.rest(),
+                Command::Failed(group) => self.group_failed(&group),
+                Command::Created(creation, outcome) => self.created(creation, outcome),
+                Command::Rest => {
+                    self.rest(true);
+                }
             }
+        }
+        self.read_own();
+    }
+
+    /// Waits for the communicator of a group, for a little longer than its operations do, which say who has not come.
+    fn want(&mut self, group: &Arc<Group>) {
+        let letters = self.creations.want(group, Instant::now() + group.terms.timeout + 4 * GRACE);
+        self.send_all(letters);
+    }
+
+    /// A communicator was made, or not.
+    fn created(&mut self, creation: Creation, outcome: Result<Handle>) {
+        let letters = self.creations.made(&creation);
+        self.send_all(letters);
+        match (creation, outcome) {
+            (Creation::Base, Ok(base)) => {
+                self.base = Some(base);
+                let letters = std::mem::take(&mut self.outbox);
+                self.send_all(letters);
+            }
+            (Creation::Group(group), Ok(communicator)) => {
+                let _ = group.communicator.set(communicator);
+                if group.failure().is_none() {
+                    let lines: BTreeSet<_> = self
+                        .active
+                        .values()
+                        .filter(|started| Arc::ptr_eq(&started.group, &group))
+                        .flat_map(|started| started.slots.iter().map(|slot| (slot.place.line, slot.side)))
+                        .collect();
+                    lines.into_iter().for_each(|line| self.advance(&group, line));
+                }
+            }
+            (Creation::Base, Err(failure)) => {
+                self.creations.all().iter().for_each(|group| self.fail(group, &failure));
+            }
+            (Creation::Group(group), Err(failure)) => self.fail(&group, &failure),
         }
     }
 
-    /// Leaves MPI alone if this process is in no group. That is asked here, under the lock: a thread that
-    /// looks has a group for a moment when a letter comes for it, and a group that is joined meanwhile is
-    /// listened for behind this, or is seen.
-    pub(crate) fn rest(&mut self) {
-        if !self.groups.any() {
-            self.leave_alone(GRACE);
-        }
+    fn send_all(&mut self, letters: Letters) {
+        letters.into_iter().for_each(|(to, of, notice)| self.send(to, of, notice));
     }
 
-    /// Cancels everything that is under way, and stops listening to other ranks.
-    pub(crate) fn leave_alone(&mut self, patience: Duration) {
-        let end = Instant::now() + patience;
-        self.mail.rest(&self.library, end);
-        let mut left: Vec<InFlight> = std::mem::take(&mut self.in_flight);
-        left.extend(self.endings.take_kept());
-        for flight in &mut left {
-            self.library.cancel(&mut flight.request);
+    /// Sends a notice to a rank of the job.
+    fn send(&mut self, to: u32, of: Generation, notice: Notice) {
+        if to == self.library.rank {
+            return self.own.push_back((of, notice));
         }
-        // Once in any case, as the letters may have taken all the time.
-        loop {
-            let library = &self.library;
-            let has_ended = |flight: &mut InFlight| library.has_ended(&mut flight.request).unwrap_or(false);
-            for flight in left.extract_if(.., has_ended) {
-                self.unclaimed.missed(&flight.request);
-                // The next look lets go of its memory, without the lock.
-                self.ended.let_go.push(flight);
-            }
-            if left.is_empty() || Instant::now() >= end {
-                break;
-            }
-        }
-        self.unclaimed.rest(&self.library, end);
-        for InFlight { request, purpose, .. } in left {
-            std::mem::forget(purpose);
-            if request.is_cancelled() {
-                self.unclaimed.decide_later(request);
-            } else {
-                // It belongs to a rank that is gone, and its memory stays where it is.
-                std::mem::forget(request);
-            }
-        }
-    }
-
-    /// Ends MPI. Ranks that go on without it are waited for, as the launcher would end them with a rank that
-    /// ends before MPI does; so long only as `patience` where one has not come before.
-    pub(crate) fn quit(&mut self, patience: Duration) {
-        self.leave_alone(PATIENCE);
-        self.has_quit = true;
-        self.library.end(self.is_any_missing.then_some(patience));
-    }
-
-    fn start(&mut self, started: Box<Started>) {
-        let memory = match started.group.failure().or_else(|| self.mail.failure(&self.library)) {
-            Some(failure) => Err(failure),
-            None => started.memory.clone(),
+        let Some(base) = self.base.filter(|_| !self.is_blocked()) else {
+            return self.outbox.push((to, of, notice));
         };
-        let place = (started.group.rank, started.group.count());
-        let steps =
-            memory.and_then(|memory| schedule(started.piece.operation, place, memory, &mut self.scratch));
-        let steps = match steps {
-            Ok(steps) => steps,
-            Err(failure) => {
-                self.end(&started.group, &failure);
-                let Started { done, group, memory, .. } = *started;
-                let held = OperationResources { memory, steps: None, after: None, expects: SmallVec::new() };
-                let id = group.id;
-                self.endings.add(id, UNOWNED, DueCallback { done, outcome: Err(failure), group, held }, 0);
-                return self.ended.told.extend(self.endings.over(id));
-            }
+        let Ok(memory) = HostRange::allocate(LENGTH as u64, 64) else { return };
+        let written = memory.write(0, &notice.to_bytes(of));
+        debug_assert!(written, "a notice has its length");
+        let call = Call {
+            what: What::Send { to, tag: TAG },
+            send: Some(memory),
+            recv: None,
+            count: COUNT,
+            number: Number::Byte,
+            strides: [None, None],
         };
+        #[cfg(test)]
+        {
+            self.sent += 1;
+        }
+        if let Ok(request) = self.library.begin(base, call) {
+            self.sending.push(request);
+        }
+    }
+
+    fn start(&mut self, mut started: Box<Started>) {
+        let failure = started.failure.clone().or_else(|| started.group.failure());
+        self.want(&started.group);
+        if let Some(failure) = failure {
+            let group = started.group.clone();
+            return self.end(&group, [started], &failure);
+        }
+        if started.slots.is_empty() {
+            return self.ended.told.push(started.into_told(Ok(())));
+        }
         let (id, now) = (self.next, Instant::now());
         self.next += 1;
-        let deadline = now.checked_add(started.group.terms.timeout).unwrap_or(now);
-        self.deadlines.insert((deadline, id));
-        if let Some(meeting) = started.incoming() {
-            self.expected.insert(meeting, id);
+        started.deadline = now.checked_add(started.group.terms.timeout);
+        self.deadlines.extend(started.deadline.map(|deadline| (deadline, id)));
+        let (group, slots) = (started.group.clone(), started.slots.clone());
+        {
+            let mut order = group.order.lock();
+            for &slot in &slots {
+                order.add(slot, id, started.piece, started.operation);
+            }
         }
-        let mut active = Box::new(Active::new(*started, steps, deadline));
-        let begun = active.begin_step(id, &self.library, &mut self.mail, &mut self.in_flight);
-        if active.copying.is_some() {
-            self.copying.push_back(id);
+        self.active.insert(id, started);
+        for slot in slots {
+            self.advance(&group, (slot.place.line, slot.side));
         }
-        // The thread is the program's: messages that have come already take their time, and are left to the next look.
-        let is_later =
-            !self.early.is_empty() && active.expects.iter().any(|receive| receive.length > CARRIED);
-        self.active.insert(id, active);
-        match begun {
-            Ok(_) if is_later => self.landed.push(id),
-            Ok(_) => self.advance(id),
-            Err(failure) => self.fail(id, &failure),
+        let started = self.active.get(&id);
+        self.is_waiting |= started.is_some_and(|started| !started.has_begun());
+    }
+
+    /// Begins what can begin on a line.
+    fn advance(&mut self, group: &Arc<Group>, line: (Participants, u32)) {
+        if self.is_blocked() {
+            return;
+        }
+        let Some(&communicator) = group.communicator.get() else { return };
+        loop {
+            let next = group.order.lock().next(group, line);
+            if let Some((place, operation)) = next.asks {
+                for (to, round) in next.tell {
+                    let asks = Notice::Asks { rank: group.rank, place, round, operation };
+                    self.send(group.member(to), group.id, asks);
+                }
+            }
+            let Some(id) = next.begins else { return };
+            let Some(started) = self.active.get_mut(&id) else { continue };
+            let at = started.slots.iter().position(|slot| (slot.place.line, slot.side) == line);
+            let Some(half) = at.and_then(|at| started.halves.get_mut(at)) else { continue };
+            let Half::Waits(call) = std::mem::replace(half, Half::Gone) else { continue };
+            match self.library.begin(communicator, call) {
+                Ok(request) => *half = Half::Begun(request),
+                Err(failure) => {
+                    self.is_any_missing = true;
+                    return self.fail(group, &failure);
+                }
+            }
         }
     }
 
-    /// Looks at everything that may have moved, once. Whether anything has.
+    /// A group fails here.
+    fn fail(&mut self, group: &Arc<Group>, failure: &Failure) {
+        if group.set_failed(failure) {
+            self.group_failed(group);
+        }
+    }
+
+    /// Ends everything of a group that has failed, and tells other ranks.
+    fn group_failed(&mut self, group: &Arc<Group>) {
+        let Some(failure) = group.failure() else { return };
+        self.creations.failed(group.id, Instant::now() + GRACE);
+        self.is_any_missing |= matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable);
+        let neighbours: BTreeSet<u32> =
+            group.neighbours().filter(|&rank| rank != self.library.rank).collect();
+        for rank in neighbours {
+            self.send(rank, group.id, Notice::Failed(failure.clone()));
+        }
+        let of_group = |started: &Started| Arc::ptr_eq(&started.group, group);
+        let ids: Vec<u64> =
+            self.active.iter().filter(|(_, started)| of_group(started)).map(|(&id, _)| id).collect();
+        let failed: Vec<_> = ids.iter().filter_map(|id| self.active.remove(id)).collect();
+        self.deadlines.retain(|(_, id)| !ids.contains(id));
+        self.end(group, failed, &failure);
+    }
+
+    /// Operations of a group end with a failure.
+    fn end(&mut self, group: &Arc<Group>, failed: impl IntoIterator<Item = Box<Started>>, failure: &Failure) {
+        let until = Instant::now() + GRACE;
+        for mut started in failed {
+            let new = || Ending { told: Vec::new(), open: Vec::new(), until };
+            let ending = self.endings.entry(group.id).or_insert_with(new);
+            for half in &mut started.halves {
+                match std::mem::replace(half, Half::Gone) {
+                    Half::Begun(request) => ending.open.push(request),
+                    other => *half = other,
+                }
+            }
+            ending.told.push(started.into_told(Err(failure.clone())));
+        }
+    }
+
+    /// Looks at everything that may have moved, once. Returns true if anything has.
     pub(crate) fn step(&mut self) -> bool {
         if self.has_quit {
             return false;
         }
-        let now = self.look_at_clock();
-        self.look_at_transfers();
-        let mut moved = self.read_letters();
-        self.let_go_of_kept();
-        if self.receives_unclaimed() {
-            self.unclaimed.poll(&self.library);
+        let now = Instant::now();
+        let mut moved = false;
+        if !self.is_blocked() && self.listens {
+            moved |= self.look_for_notices(now);
+            if self.catches_up.is_none() {
+                moved |= self.look_for_ends();
+            }
+            self.look_for_requests();
         }
         self.look_at_time(now);
-        moved = moved || self.copy_some();
+        self.end_endings(now);
+        self.read_own();
+        let letters = self.creations.decide(now);
+        self.send_all(letters);
+        self.read_own();
         moved || !self.ended.is_empty()
     }
 
-    /// Finds out whether this process stood still.
-    fn look_at_clock(&mut self) -> Instant {
-        let now = Instant::now();
-        self.mail.looks_after(now - std::mem::replace(&mut self.looked, now), now);
-        now
-    }
-
-    /// Takes the transfers that have ended.
-    fn look_at_transfers(&mut self) {
-        let mut at = 0;
-        while let Some(flight) = self.in_flight.get_mut(at) {
-            match self.library.has_ended(&mut flight.request) {
-                Ok(false) => at += 1,
-                outcome => {
-                    let flight = self.in_flight.swap_remove(at);
-                    self.landed(flight, outcome.map(drop));
+    /// Receives notices, if it is time to.
+    fn look_for_notices(&mut self, now: Instant) -> bool {
+        let Some(base) = self.base else { return false };
+        self.looks = self.looks.wrapping_add(1);
+        if now - self.looked >= STILL && !self.active.is_empty() {
+            self.catch_up(now);
+        }
+        let is_busy = !self.active.is_empty() && !self.is_waiting && self.catches_up.is_none();
+        if is_busy && !self.looks.is_multiple_of(LOOKS) {
+            return false;
+        }
+        self.looked = now;
+        let mut came = false;
+        for _ in 0..NOTICES {
+            let Some((mut request, memory)) = self.inbox.take().or_else(|| self.receive(base)) else { break };
+            match self.library.has_ended(&mut request) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.inbox = Some((request, memory));
+                    break;
                 }
+                Err(_) => break,
+            }
+            came = true;
+            let mut bytes = [0; LENGTH];
+            let read = memory.read(0, &mut bytes);
+            debug_assert!(read, "a notice has its length");
+            if let Some((of, notice)) = Notice::from_bytes(&bytes) {
+                self.read(of, notice);
             }
         }
+        self.catches_up.take_if(|(until, missing)| missing.is_empty() || now >= *until);
+        came
     }
 
-    /// Takes the letters that have come; then operations go on whose messages came before the last look at
-    /// letters. Whether anything has moved.
-    fn read_letters(&mut self) -> bool {
-        let (mut moved, mut letters) = (false, 0);
-        loop {
-            if letters == LETTERS {
-                // The next look goes on with them.
-                return true;
-            }
-            letters += 1;
-            match self.mail.next(&self.library) {
-                Ok(Some(letter)) => {
-                    if let Content::Messages { tag, messages } = letter.header.content
-                        && !self.remember_before(letter.header.source, (tag, messages.count))
-                    {
-                        self.mail.put_back(letter);
-                        return moved;
+    /// This process stood still: asks the ranks whose memory it may have received from.
+    fn catch_up(&mut self, now: Instant) {
+        let mut missing = BTreeSet::new();
+        for started in self.active.values() {
+            let (group, slots) = (&started.group, &started.slots);
+            for line in slots.iter().map(|slot| slot.place.line) {
+                match line {
+                    Participants::Everyone => missing.extend(group.members.iter().copied()),
+                    Participants::Pair { from, to } => {
+                        missing.extend([from, to].map(|rank| group.member(rank)))
                     }
-                    self.deliver(letter);
-                }
-                Ok(None) => break,
-                // It may say so each time. What waits for it is told, and the next look asks again.
-                Err(failure) => {
-                    self.fail_all(&failure);
-                    return moved;
                 }
             }
-            moved = true;
-            if !self.ended.is_empty() && self.landed.is_empty() {
-                // Told first: to ask for another letter takes a system call where letters come through sockets.
-                return moved;
+        }
+        missing.remove(&self.library.rank);
+        self.stalls += 1;
+        let question = Generation { number: self.stalls, generation: 0 };
+        for &rank in &missing {
+            let notice = Notice::StoodStill { from: self.library.rank, is_answer: false };
+            self.send(rank, question, notice);
+        }
+        self.catches_up = Some((now + CATCH_UP, missing));
+    }
+
+    /// Begins to receive a notice.
+    fn receive(&self, base: Handle) -> Option<(Request, HostRange)> {
+        let memory = HostRange::allocate(LENGTH as u64, 64).ok()?;
+        let call = Call {
+            what: What::Receive { from: None, tag: TAG },
+            send: None,
+            recv: Some(memory.clone()),
+            count: COUNT,
+            number: Number::Byte,
+            strides: [None, None],
+        };
+        Some((self.library.begin(base, call).ok()?, memory))
+    }
+
+    /// Reads the notices of this process to itself.
+    fn read_own(&mut self) {
+        while let Some((of, notice)) = self.own.pop_front() {
+            self.read(of, notice);
+        }
+    }
+
+    fn read(&mut self, of: Generation, notice: Notice) {
+        match notice {
+            Notice::Want { from, count, terms } => {
+                let letters = self.creations.ask(of, count, from, terms);
+                self.send_all(letters);
+            }
+            Notice::Turn => {
+                let letters = self.creations.turn(of);
+                self.send_all(letters);
+            }
+            Notice::Make { is_made } => {
+                let letters = self.creations.make(of, is_made);
+                self.send_all(letters);
+            }
+            Notice::Failed(failure) => {
+                self.creations.failed(of, Instant::now() + GRACE);
+                if let Some(group) = self.groups.remember_failure(of, &failure) {
+                    self.fail(&group, &failure);
+                }
+            }
+            Notice::Asks { rank, place, round, operation } => {
+                let Some(group) = self.groups.find(of) else { return };
+                if let Err(failure) = group.hear(place, rank, operation) {
+                    return self.fail(&group, &failure);
+                }
+                let side = group.side(place.line);
+                group.order.lock().hear(side, place, round);
+                self.advance(&group, (place.line, side));
+            }
+            Notice::Waits { rank, place } => self.call_roll(of, rank, place),
+            Notice::HasCome { by, place } => {
+                let Some(group) = self.groups.find(of) else { return };
+                let has_come = group.order.lock().has_come(group.side(place.line), place);
+                self.send(by, of, Notice::Came { rank: group.rank, place, has_come });
+            }
+            Notice::StoodStill { from, is_answer: true } => {
+                if let Some((_, missing)) = self.catches_up.as_mut().filter(|_| of.number == self.stalls) {
+                    missing.remove(&from);
+                }
+            }
+            Notice::StoodStill { from, .. } => {
+                self.send(from, of, Notice::StoodStill { from: self.library.rank, is_answer: true });
+            }
+            Notice::Came { rank, place, has_come } => {
+                let call = self.roll_calls.iter_mut().find(|call| call.group.id == of && call.place == place);
+                let Some(call) = call else { return };
+                call.answered.insert(rank);
+                if has_come {
+                    call.came.insert(rank);
+                }
             }
         }
-        let mut landed = std::mem::take(&mut self.landed);
-        let is_any_landed =
-            landed.iter().any(|id| self.active.get(id).is_some_and(|active| active.is_landed));
-        // Also where it stood still since this look began.
-        let now = if is_any_landed { self.look_at_clock() } else { self.looked };
-        let is_landed = |id: &u64| self.active.get(id).is_some_and(|active| active.is_landed);
-        if is_any_landed && !self.mail.is_read(&self.library, now) {
-            // What has sent all goes on.
-            (self.landed, landed) = landed.into_iter().partition(is_landed);
+    }
+
+    /// Tests the operations under way.
+    fn look_for_ends(&mut self) -> bool {
+        let mut over = SmallVec::<[u64; 4]>::new();
+        let mut failed = None;
+        self.is_waiting = false;
+        for (&id, started) in &mut self.active {
+            let mut all = true;
+            for half in &mut started.halves {
+                all &= match half {
+                    Half::Begun(request) => self.library.has_ended(request).unwrap_or_else(|failure| {
+                        failed = Some((started.group.clone(), failure));
+                        false
+                    }),
+                    Half::Waits(_) => {
+                        self.is_waiting = true;
+                        false
+                    }
+                    Half::Gone => false,
+                };
+            }
+            if all {
+                over.push(id);
+            }
         }
-        moved |= !landed.is_empty();
-        for id in &landed {
-            self.active.get_mut(id).into_iter().for_each(|active| active.is_landed = false);
+        if let Some((group, failure)) = failed {
+            self.is_any_missing = true;
+            self.fail(&group, &failure);
         }
-        for id in landed {
-            // What has landed by going on with it once waits for the next letters, however many of its
-            // transfers had ended before.
-            self.advance(id);
+        let moved = !over.is_empty();
+        for id in over {
+            let Some(started) = self.active.remove(&id) else { continue };
+            if let Some(deadline) = started.deadline {
+                self.deadlines.remove(&(deadline, id));
+            }
+            self.ended.told.push(started.into_told(Ok(())));
         }
         moved
     }
 
-    /// Lets go of transfers that have ended after their operations.
-    fn let_go_of_kept(&mut self) {
-        if !self.endings.keeps() {
+    /// Tests what no operation waits for.
+    fn look_for_requests(&mut self) {
+        let library = &self.library;
+        if !self.sending.is_empty() {
+            self.sending.retain_mut(|request| !library.has_ended(request).unwrap_or(true));
+        }
+        if !self.outbox.is_empty() && self.base.is_some() {
+            for (to, of, notice) in std::mem::take(&mut self.outbox) {
+                self.send(to, of, notice);
+            }
+        }
+        let library = &self.library;
+        if !self.kept.is_empty() {
+            let has_ended = |request: &mut Request| library.has_ended(request).unwrap_or(false);
+            self.ended.released.extend(self.kept.extract_if(.., has_ended));
+        }
+    }
+
+    /// Ends failures whose requests have ended, or had their time.
+    fn end_endings(&mut self, now: Instant) {
+        if self.endings.is_empty() {
             return;
         }
-        let ended = self.endings.let_go(&self.library);
-        for flight in &ended {
-            self.unclaimed.missed(&flight.request);
-            self.ended.told.extend(self.endings.landed(flight.owner));
-        }
-        self.ended.let_go.extend(ended);
-    }
-
-    /// Before a letter of a rank is taken that announces messages with so many tags: those that were
-    /// announced before with one of these are remembered, as they come before its own
-    /// ([why](crate::unclaimed)). Whether it can be taken: it cannot while MPI does not say whether a receive
-    /// with one of these tags, that was cancelled, has missed its message.
-    fn remember_before(&mut self, peer: u32, (tag, count): (i32, u32)) -> bool {
-        if self.unclaimed.is_clear(peer, tag, count) {
-            return true;
-        }
-        if self.unclaimed.is_undecided(peer, (tag, count)) {
-            return false;
-        }
-        for flight in self.in_flight.iter_mut().chain(self.endings.kept()) {
-            if flight.tag_of(peer).is_some_and(|of| tags_between(tag, of) < count) {
-                if flight.request.is_cancelled() {
-                    return false;
-                }
-                // What it would miss from now on would be taken for one of the letter's.
-                flight.request.stay();
+        let can_test = !self.is_blocked();
+        let library = &self.library;
+        let (kept, ended) = (&mut self.kept, &mut self.ended);
+        self.endings.retain(|_, ending| {
+            if can_test {
+                let has_ended = |request: &mut Request| library.has_ended(request).unwrap_or(false);
+                ended.released.extend(ending.open.extract_if(.., has_ended));
             }
-        }
-        let received = self.in_flight.iter().chain(self.endings.kept().iter());
-        let received = received.filter_map(|flight| flight.tag_of(peer));
-        let early = self.early.iter().flat_map(|(&(meeting, from), letters)| {
-            letters.iter().filter_map(move |letter| match letter.header.content {
-                Content::Messages { tag, messages } if letter.header.source == peer => {
-                    Some((meeting, Announced::new((from, peer), tag, messages)))
-                }
-                _ => None,
-            })
-        });
-        let awaited = self.active.values().filter_map(|active| Some((active.started.incoming()?, active)));
-        let awaited = awaited.flat_map(|(meeting, active)| {
-            let of_peer = active.awaited.iter().filter(move |awaited| awaited.peer == peer);
-            of_peer.map(move |awaited| (meeting, awaited.clone()))
-        });
-        let announced = early.chain(awaited).flat_map(|(meeting, announced)| {
-            let length = announced.messages.largest.into();
-            announced.left().map(move |tag| (meeting, tag, length))
-        });
-        self.unclaimed.remember(peer, (tag, count), (received, announced));
-        true
-    }
-
-    /// Goes on with a copy, if there is one: a part of it, as messages may come meanwhile.
-    fn copy_some(&mut self) -> bool {
-        while let Some(id) = self.copying.pop_front() {
-            let Some(active) = self.active.get_mut(&id) else { continue };
-            let Some(copying) = &mut active.copying else { continue };
-            if copying.go_on() {
-                self.copying.push_back(id);
+            let is_over = ending.open.is_empty() || now >= ending.until;
+            if is_over {
+                kept.append(&mut ending.open);
+                ended.told.extend(ending.told.drain(..));
             }
-            return true;
-        }
-        false
+            !is_over
+        });
     }
 
-    /// Ends what was not done in time.
+    /// Ends operations whose time is over.
     fn look_at_time(&mut self, now: Instant) {
         while let Some(&(deadline, id)) = self.deadlines.first()
             && deadline <= now
         {
             self.deadlines.pop_first();
-            if let Some(active) = self.active.get(&id) {
-                let failure = active.too_late();
-                self.fail(id, &failure);
-            }
+            self.overdue(id, now);
         }
-        self.ended.told.extend(self.endings.overdue(&mut self.in_flight));
+        for group in self.creations.give_up(now) {
+            let failure = not_made(&group);
+            self.fail(&group, &failure);
+        }
+        if self.roll_calls.is_empty() {
+            return;
+        }
+        let is_over =
+            |call: &mut RollCall| call.answered.len() == call.group.members.len() || now >= call.until;
+        let over: Vec<RollCall> = self.roll_calls.extract_if(.., is_over).collect();
+        for RollCall { group, place, waits, came, .. } in over {
+            let missing = (0..group.count()).filter(|rank| !came.contains(rank));
+            let failure = too_late(&group, place, waits, missing);
+            self.fail(&group, &failure);
+        }
     }
 
-    /// A letter has come.
-    fn deliver(&mut self, letter: Letter) {
-        let header = letter.header;
-        let id = header.meeting.group;
-        if let Content::FailedOperations { code, .. } = header.content {
-            let failure = Failure::new(code, letter.text());
-            match self.groups.addressee(id) {
-                Addressee::Member(group) => self.end(&group, &failure),
-                Addressee::Gone | Addressee::Failed(_) => {}
-                Addressee::Later => {
-                    let (before, forgotten) = self.groups.hear_failure(id, &failure);
-                    self.forget_early(|group| {
-                        group.number == id.number && group.generation <= id.generation
-                            || Some(group.number) == forgotten
-                    });
-                    if let Some(before) = before {
-                        self.end(&before, &failure);
-                    }
-                }
+    /// An operation has waited for too long: finds out for whom.
+    fn overdue(&mut self, id: u64, now: Instant) {
+        let Some(started) = self.active.get_mut(&id) else { return };
+        let group = started.group.clone();
+        let mut halves = started.slots.iter().zip(&started.halves);
+        let open = halves.find(|(_, half)| !matches!(half, Half::Begun(request) if request.is_over()));
+        let Some((&Slot { place, side }, half)) = open else { return };
+        let waits = matches!(half, Half::Waits(_));
+        if std::mem::replace(&mut started.is_overdue, true) {
+            let failure = if group.communicator.get().is_some() {
+                // The rank that calls the roll is gone.
+                too_late(&group, place, group.rank, std::iter::once(0))
+            } else {
+                not_joined(&group, place)
+            };
+            return self.fail(&group, &failure);
+        }
+        let failure = match place.line {
+            _ if self.base.is_none() => Some(not_joined(&group, place)),
+            _ if group.communicator.get().is_none() => None,
+            _ if waits && group.order.lock().is_held_up(side, place) => {
+                let message = format!(
+                    "{place} of the group {:?}: rank {} has not begun an operation that it entered before, and \
+                     operations of a group begin in their order; waited {:?} (collective_timeout)",
+                    group.name, group.rank, group.terms.timeout
+                );
+                Some(Failure::new(Code::DeadlineExceeded, message))
+            }
+            Participants::Everyone => None,
+            Participants::Pair { from, to } => {
+                Some(too_late(&group, place, group.rank, std::iter::once(from + to - group.rank)))
+            }
+        };
+        if let Some(failure) = failure {
+            return self.fail(&group, &failure);
+        }
+        started.deadline = Some(now + GRACE);
+        self.deadlines.insert((now + GRACE, id));
+        self.send(group.member(0), group.id, Notice::Waits { rank: group.rank, place });
+        self.read_own();
+    }
+
+    /// A rank of a group waits for too long: asks the others who has not come.
+    fn call_roll(&mut self, of: Generation, waits: u32, place: Place) {
+        if let Some((present, count)) = self.creations.asked(of) {
+            let missing = (0..count).filter(|rank| !present.contains(rank)).take(8);
+            let names: Vec<String> = missing.map(|rank| rank.to_string()).collect();
+            let message = format!(
+                "{place}: rank {waits} waits in it; of {count} ranks {} have joined the group, and rank {} has not \
+                 come in time (collective_timeout)",
+                present.len(),
+                names.join(", ")
+            );
+            let failure = Failure::new(Code::DeadlineExceeded, message);
+            for rank in present {
+                self.send(rank, of, Notice::Failed(failure.clone()));
             }
             return;
         }
-        match self.groups.addressee(id) {
-            Addressee::Member(group) => match group.hear(header.meeting, header.from, header.asked) {
-                Ok(()) => self.hand_over(letter),
-                Err(failure) => {
-                    self.unclaimed.discard(&letter, &self.library);
-                    let failed = group.set_failed(&failure);
-                    self.end_failed(&group, failed);
-                    if failed == Failed::Before {
-                        // Those who would tell it may not be in the group.
-                        self.mail.notify(&self.library, id, &failure, [header.source]);
-                    }
-                }
-            },
-            Addressee::Later => {
-                let (failed, forgotten) = self.groups.hear_early(header.meeting, header.from, header.asked);
-                self.forget_early(|group| {
-                    group.number == id.number && group.generation < id.generation
-                        || Some(group.number) == forgotten
-                });
-                self.hand_over(letter);
-                if let Some((group, failure)) = failed {
-                    self.end(&group, &failure);
-                }
-            }
-            Addressee::Failed(failure) => {
-                self.unclaimed.discard(&letter, &self.library);
-                self.mail.notify(&self.library, id, &failure, [header.source]);
-            }
-            Addressee::Gone => self.unclaimed.discard(&letter, &self.library),
-        }
-    }
-
-    /// Keeps a letter for the operation that it belongs to, which goes on if that is under way.
-    #[expect(
-        clippy::expect_used,
-        reason = "`finish` forgets both at once, and a letter without an operation would never be answered"
-    )]
-    fn hand_over(&mut self, letter: Letter) {
-        let header = letter.header;
-        if header.content == Content::Presence {
+        let Some(group) = self.groups.find(of) else { return };
+        if self.roll_calls.iter().any(|call| call.group.id == of) {
             return;
         }
-        let place = (header.meeting, header.from);
-        let Some(&id) = self.expected.get(&header.meeting) else {
-            return self.early.entry(place).or_default().push_back(letter);
-        };
-        // Behind those that came early and that it has not come to.
-        if let Some(early) = self.early.get_mut(&place) {
-            return early.push_back(letter);
+        let until = Instant::now() + ROLL_CALL;
+        let (came, answered) = (BTreeSet::new(), BTreeSet::new());
+        for &member in &group.members {
+            self.send(member, of, Notice::HasCome { by: self.library.rank, place });
         }
-        let active = self.active.get_mut(&id).expect("an operation that is expected is under way");
-        let means = (&self.library, &mut self.scratch, &mut self.unclaimed);
-        match active.receive(id, letter, means, &mut self.in_flight) {
-            Ok(None) => self.advance(id),
-            Ok(Some(letter)) => self.early.entry(place).or_default().push_back(letter),
-            Err(failure) => self.fail(id, &failure),
-        }
+        self.roll_calls.push(RollCall { group, place, waits, came, answered, until });
     }
 
-    /// A transfer has ended.
-    fn landed(&mut self, flight: InFlight, outcome: Result) {
-        let Some(active) = self.active.get_mut(&flight.owner) else {
-            if outcome.is_err() {
-                return self.endings.keep(flight);
+    /// Leaves MPI alone if this process has no channel and nothing under way. That is asked here, under the lock. False
+    /// if something is. A rank that stood still may make a communicator late.
+    pub(crate) fn rest(&mut self, has_patience: bool) -> bool {
+        if self.groups.are_being_split() {
+            return false;
+        }
+        if self.groups.any() {
+            return true;
+        }
+        if self.waits() || has_patience && self.creations.is_reserved() {
+            return false;
+        }
+        self.leave_alone(GRACE);
+        true
+    }
+
+    /// Sees to what others wait for, and stops listening to them.
+    fn leave_alone(&mut self, patience: Duration) {
+        let end = Instant::now() + patience;
+        while (!self.sending.is_empty() || !self.outbox.is_empty())
+            && !self.is_blocked()
+            && Instant::now() < end
+        {
+            self.look_for_requests();
+        }
+        if let Some((mut request, memory)) = self.inbox.take()
+            && !self.is_blocked()
+        {
+            self.library.cancel(&mut request);
+            while !self.library.has_ended(&mut request).unwrap_or(true) && Instant::now() < end {}
+            // The memory is zeroed, which is no notice, unless one came before it was cancelled.
+            let mut bytes = [0; LENGTH];
+            if memory.read(0, &mut bytes)
+                && let Some((of, notice)) = Notice::from_bytes(&bytes)
+            {
+                self.read(of, notice);
             }
-            self.ended.told.extend(self.endings.landed(flight.owner));
-            self.unclaimed.missed(&flight.request);
-            self.ended.let_go.push(flight);
+        }
+        self.listens = false;
+        // MPI may end now, and does not say any more when it is done with them.
+        self.sending.drain(..).chain(self.kept.drain(..)).for_each(drop);
+    }
+
+    /// True if MPI is not to end yet, as other processes need this one. Those of a program that has not released its
+    /// channels need it for communicators only. A rank that stood still may make one late.
+    pub(crate) fn holds_up_end(&self, has_patience: bool) -> bool {
+        if self.groups.any() {
+            return has_patience && (self.creations.is_reserved() || self.creations.are_pending());
+        }
+        has_patience && self.creations.is_reserved() || self.waits() && (has_patience || !self.is_any_missing)
+    }
+
+    /// Ends MPI. Ranks that go on without it are waited for, as the launcher would end them with a rank that ends
+    /// before MPI does; so long only as `patience` if one has not come before.
+    pub(crate) fn quit(&mut self, patience: Duration) {
+        if self.creations.is_making() {
+            // A thread is in a call that others do not come to, and MPI cannot be ended beside it.
+            self.has_quit = true;
             return;
-        };
-        if let Err(failure) = outcome {
-            // It counts as under way, as MPI may use its memory still.
-            let owner = flight.owner;
-            self.endings.keep(flight);
-            return self.fail(owner, &failure);
         }
-        active.in_flight -= 1;
-        if let Purpose::Receive(then) = flight.purpose {
-            active.landed(&flight.request, then);
-        }
-        self.landed.push(flight.owner);
+        self.leave_alone(PATIENCE);
+        self.has_quit = true;
+        self.library.end(self.is_any_missing.then_some(patience));
     }
+}
 
-    /// Takes an operation as far as it goes now.
-    fn advance(&mut self, id: u64) {
-        match self.try_advance(id) {
-            Ok(false) => {}
-            Ok(true) => self.finish(id, Ok(())),
-            Err(failure) => self.fail(id, &failure),
-        }
-    }
+/// The failure of a group whose communicator was not made in its time.
+fn not_made(group: &Group) -> Failure {
+    let message = format!(
+        "the group {:?} was not made within {:?} (collective_timeout): rank {} waits for it, and a process of another \
+         rank is gone or does not go on",
+        group.name, group.terms.timeout, group.rank
+    );
+    Failure::new(Code::DeadlineExceeded, message)
+}
 
-    /// Whether it is done.
-    fn try_advance(&mut self, id: u64) -> Result<bool> {
-        loop {
-            let Some(active) = self.active.get_mut(&id) else { return Ok(false) };
-            let means = (&self.library, &mut self.scratch, &mut self.unclaimed);
-            active.receive_early(id, &mut self.early, means, &mut self.in_flight)?;
-            if active.is_landed {
-                self.landed.push(id);
-                return Ok(false);
-            }
-            if active.in_flight > 0 || !active.expects.is_empty() || active.is_given_up {
-                return Ok(false);
-            }
-            if let Some(mut copying) = active.copying.take() {
-                while copying.go_on() {}
-            }
-            if let Some(after) = active.after.take() {
-                after();
-            }
-            if !active.begin_step(id, &self.library, &mut self.mail, &mut self.in_flight)? {
-                return Ok(true);
-            }
-            if active.copying.is_some() && !self.copying.contains(&id) {
-                self.copying.push_back(id);
-            }
-        }
-    }
+/// The failure of an operation of a group that has no communicator.
+fn not_joined(group: &Group, place: Place) -> Failure {
+    let message = format!(
+        "{place} of the group {:?}: rank {} waits in it; another rank has not come to make the group within {:?} \
+         (collective_timeout)",
+        group.name, group.rank, group.terms.timeout
+    );
+    Failure::new(Code::DeadlineExceeded, message)
+}
 
-    /// An operation is over.
-    fn finish(&mut self, id: u64, outcome: Result) {
-        let Some(active) = self.active.remove(&id) else { return };
-        self.deadlines.remove(&(active.deadline, id));
-        let incoming = active.started.incoming();
-        if let Some(meeting) = incoming {
-            self.expected.remove(&meeting);
-            // Letters that came early for it are discarded.
-            while let Some((&place, _)) = self.early.range((meeting, 0)..=(meeting, u32::MAX)).next() {
-                for letter in self.early.remove(&place).into_iter().flatten() {
-                    self.unclaimed.discard(&letter, &self.library);
-                }
-            }
-        }
-        let Active { started, steps, after, expects, in_flight, refused, promised, awaited, .. } = *active;
-        refused.iter().for_each(|letter| self.unclaimed.discard(letter, &self.library));
-        // As was announced, also where the operation has failed.
-        awaited.iter().for_each(|announced| self.unclaimed.discard_rest(incoming, announced, &self.library));
-        for announced in &promised {
-            self.mail.send_empty(&self.library, announced.peer, announced.left());
-            if announced.messages.count > 1 {
-                self.mail.give_back(announced.peer, announced.first);
-            }
-        }
-        let Started { done, group, memory, .. } = started;
-        let told = DueCallback {
-            done,
-            outcome,
-            group,
-            held: OperationResources { memory, steps: Some(steps), after, expects },
-        };
-        if told.outcome.is_err() {
-            // With the others of its group.
-            self.endings.add(told.group.id, id, told, in_flight);
-        } else {
-            self.ended.told.push(told);
-        }
-    }
-
-    /// Ends everything of the group of an operation.
-    fn fail(&mut self, id: u64, failure: &Failure) {
-        if let Some(active) = self.active.get(&id) {
-            let group = active.started.group.clone();
-            self.end(&group, failure);
-        }
-    }
-
-    /// Ends everything of a group, and tells the others unless that was done.
-    fn end(&mut self, group: &Arc<Group>, failure: &Failure) {
-        let failed = group.set_failed(failure);
-        self.end_failed(group, failed);
-    }
-
-    fn end_failed(&mut self, group: &Arc<Group>, failed: Failed) {
-        let Some(failure) = group.failure() else { return };
-        self.is_any_missing |= matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable);
-        if failed == Failed::Now {
-            self.mail.notify(&self.library, group.id, &failure, group.neighbours());
-        }
-        let ended: Vec<u64> = self
-            .active
-            .iter()
-            .filter(|(_, active)| Arc::ptr_eq(&active.started.group, group))
-            .map(|(id, _)| *id)
-            .collect();
-        for flight in &mut self.in_flight {
-            if ended.binary_search(&flight.owner).is_ok() {
-                // Its rank is told when it has ended.
-                self.library.cancel(&mut flight.request);
-            }
-        }
-        let of_ended = ended.iter().filter_map(|id| self.active.get(id));
-        let promised = of_ended.flat_map(|active| active.promised.iter().map(|announced| announced.peer));
-        let mut receivers: BTreeSet<u32> = promised.collect();
-        group.neighbours().for_each(|neighbour| _ = receivers.remove(&neighbour));
-        self.mail.notify(&self.library, group.id, &failure, receivers);
-        for id in ended {
-            self.finish(id, Err(failure.clone()));
-        }
-        self.ended.told.extend(self.endings.over(group.id));
-        self.forget_early(|early| early == group.id);
-    }
-
-    /// Discards what came early to groups that are over.
-    fn forget_early(&mut self, is_over: impl Fn(Generation) -> bool) {
-        self.early.retain(|(meeting, _), letters| {
-            let stays = !is_over(meeting.group);
-            if !stays {
-                letters.iter().for_each(|letter| self.unclaimed.discard(letter, &self.library));
-            }
-            stays
-        });
-    }
-
-    /// MPI itself does not go on.
-    fn fail_all(&mut self, failure: &Failure) {
-        let groups: Vec<_> = self.active.values().map(|active| active.started.group.clone()).collect();
-        for group in groups {
-            self.end(&group, failure);
-        }
-    }
+/// The failure of an operation that ranks have not come to in time.
+fn too_late(group: &Group, place: Place, waits: u32, missing: impl Iterator<Item = u32>) -> Failure {
+    let names: Vec<String> = missing.take(8).map(|rank| rank.to_string()).collect();
+    let whom = if names.is_empty() {
+        "MPI has not ended it".to_owned()
+    } else {
+        format!("rank {} has not come", names.join(", "))
+    };
+    let message = format!(
+        "{place} of the group {:?}: rank {waits} waits in it; {whom} within {:?} (collective_timeout)",
+        group.name, group.terms.timeout
+    );
+    Failure::new(Code::DeadlineExceeded, message)
 }

@@ -37,10 +37,11 @@ const MPI: Launcher = Launcher {
 
 const MPICH: Launcher = Launcher { program: "mpiexec.mpich", options: &[], package: "mpich" };
 
+/// The scenario is a word, or two: what happens, and when.
 fn launch(launcher: Launcher, ranks: usize, scenario: &str, options: &[&str]) -> Output {
     let mut job = Command::new(launcher.program);
     job.args(launcher.options).args(options).args(["-n", &ranks.to_string()]);
-    job.arg(program()).arg(scenario);
+    job.arg(program()).args(scenario.split(' '));
     match job.output() {
         Ok(output) => output,
         Err(error) => panic!(
@@ -60,7 +61,8 @@ fn ends_well_by(launcher: Launcher, ranks: usize, scenario: &str, options: &[&st
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{scenario} on {ranks} ranks: {}\n{text}\n{errors}", output.status);
-    let told = text.lines().filter(|line| line.ends_with(&format!("{scenario} ok"))).count();
+    let word = scenario.split(' ').next().unwrap();
+    let told = text.lines().filter(|line| line.ends_with(&format!("{word} ok"))).count();
     assert_eq!(told, ranks, "{text}\n{errors}");
 }
 
@@ -164,6 +166,22 @@ fn each_rank_that_gives_up_at_each_step_ends_the_group_for_all() {
     ends_well(3, "faults");
 }
 
+/// Below `MPI_THREAD_MULTIPLE` nothing else is done while a communicator is made.
+#[test]
+fn program_that_has_begun_mpi_without_threads_splits_and_fails_as_any_other() {
+    for (ranks, scenario) in [
+        (4, "split lent"),
+        (3, "groups lent"),
+        (3, "faults lent"),
+        (3, "gives-up lent"),
+        (3, "late lent"),
+        (8, "split lent"),
+    ] {
+        ends_well(ranks, scenario);
+        ends_well_by(MPICH, ranks, scenario, &[]);
+    }
+}
+
 #[test]
 fn mpi_that_the_program_has_begun_is_used_and_left_to_it() {
     ends_well(2, "program");
@@ -171,23 +189,15 @@ fn mpi_that_the_program_has_begun_is_used_and_left_to_it() {
 }
 
 #[test]
+fn collectives_of_the_program_on_all_processes_and_those_of_groups_do_not_mix() {
+    ends_well(3, "beside");
+    ends_well_by(MPICH, 3, "beside", &[]);
+}
+
+#[test]
 fn messages_of_the_program_and_those_of_collectives_do_not_mix_whatever_tags_it_uses() {
     ends_well(3, "tags");
     ends_well_by(MPICH, 3, "tags", &[]);
-}
-
-/// Through sockets, where a message is sent before it has its receive.
-#[test]
-fn rank_that_is_as_many_messages_behind_as_there_are_tags_gets_its_own() {
-    ends_well_by(MPI, 2, "behind", &["--mca", "btl", "self,tcp"]);
-}
-
-/// The same through shared memory, where a message waits for its receive, and by the other library.
-#[test]
-#[ignore = "takes a minute; run by hand"]
-fn rank_that_is_far_behind_gets_its_own_messages_whatever_carries_them() {
-    ends_well(2, "behind");
-    ends_well_by(MPICH, 2, "behind", &[]);
 }
 
 /// By each way that a message's bytes are read when the receiver comes to them.
@@ -246,19 +256,60 @@ fn ranks_that_give_up_or_do_not_come_fail_every_process_in_time() {
     ends_well(3, "late");
 }
 
+/// A rank that goes on after it was stopped has its MPI write to memory of an operation that has failed elsewhere.
+#[test]
+fn mpi_writes_to_no_memory_that_the_program_has_back() {
+    ends_well(2, "writes");
+    ends_well_by(MPI, 2, "writes", &["--mca", "btl", "self,tcp"]);
+    ends_well_by(MPICH, 2, "writes", &[]);
+}
+
+/// It is a rank of the group whose split is not over yet elsewhere, and it may be the one that others ask.
+#[test]
+fn rank_that_is_in_no_part_ends_mpi_while_the_others_make_theirs() {
+    for who in ["0", "1", "3"] {
+        for turn in 0..3 {
+            for launcher in [MPI, MPICH] {
+                ends_well_by(launcher, 4, &format!("apart {who}"), &[]);
+            }
+            println!("rank {who}, turn {turn}");
+        }
+    }
+}
+
+#[test]
+fn rank_that_stands_still_while_a_communicator_is_made_holds_others_up_for_their_time() {
+    for delay in [0, 100, 1000] {
+        for launcher in [MPI, MPICH] {
+            for begun_by in ["", " lent"] {
+                ends_well_by(launcher, 3, &format!("paused {delay}{begun_by}"), &[]);
+                ends_well_by(launcher, 3, &format!("overdue {delay}{begun_by}"), &[]);
+            }
+        }
+    }
+}
+
 /// A launcher ends a job whose process died; it can be told not to, and then those that are left see it themselves.
 #[test]
 fn rank_that_is_killed_leaves_no_other_hanging() {
-    for (launcher, options) in [(MPI, &[][..]), (MPI, &["--enable-recovery"]), (MPICH, &[])] {
-        let begin = Instant::now();
-        let output = launch(launcher, 3, "killed", options);
-        assert!(begin.elapsed() < Duration::from_secs(60), "{:?} with {options:?}", begin.elapsed());
-        if options.is_empty() {
-            assert!(!output.status.success());
-        } else {
-            let text = String::from_utf8_lossy(&output.stdout);
-            let told = text.lines().filter(|line| line.ends_with("killed ok")).count();
-            assert_eq!(told, 2, "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let making = [0, 100, 300, 1000, 3000].map(|delay| format!("making {delay}"));
+    let steps = ["joined", "entered", "started", "compared", "split", "again"].map(str::to_owned);
+    for step in steps.iter().chain(&making) {
+        for (launcher, options) in [(MPI, &[][..]), (MPI, &["--enable-recovery"]), (MPICH, &[])] {
+            let begin = Instant::now();
+            let output = launch(launcher, 3, &format!("killed {step}"), options);
+            assert!(
+                begin.elapsed() < Duration::from_secs(60),
+                "{step}: {:?} with {options:?}",
+                begin.elapsed()
+            );
+            if options.is_empty() {
+                assert!(!output.status.success());
+            } else {
+                let text = String::from_utf8_lossy(&output.stdout);
+                let told = text.lines().filter(|line| line.ends_with("killed ok")).count();
+                assert_eq!(told, 2, "{step}: {text}\n{}", String::from_utf8_lossy(&output.stderr));
+            }
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use hal_backend::HostRange;
 use hal_collectives::local::{Request, join};
-use hal_collectives::{Buffers, Communicator, Element, Job, Operation, Result, Terms};
+use hal_collectives::{Buffers, Check, Communicator, Element, Job, Operation, Result, Terms};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -24,7 +24,7 @@ pub(crate) fn group(count: u32, timeout: Duration) -> Vec<Arc<dyn Communicator>>
 pub(crate) fn group_in_pieces(count: u32, timeout: Duration, piece: u64) -> Vec<Arc<dyn Communicator>> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let id = NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes();
-    let terms = Terms { timeout, piece };
+    let terms = Terms { timeout, piece, check: Check::default() };
     let member = |rank| {
         let request = Request { id: &id, name: "test", rank, count, owner: rank as usize, terms };
         Arc::from(join(&request).unwrap())

@@ -40,6 +40,7 @@ fn uri_says_which_rank_a_device_is() {
         ("mock://?collective_rank=2&collective_count=2", "the ranks are 0 to 1"),
         ("mock://?collective_timeout=soon", "a number of seconds"),
         ("mock://?collective_timeout=0", "a number of seconds"),
+        ("mock://?collective_check=yes", "it takes on, first or off"),
     ] {
         let refused = Device::open(uri).err().unwrap();
         assert_eq!(refused.code, Code::InvalidArgument, "{uri}");

@@ -117,7 +117,8 @@ pub struct Driver {
     pub memory: Space,
     objects: Mutex<Objects>,
     initialised: AtomicBool,
-    stalled: Mutex<bool>,
+    /// How many kernels have stalled, and how many may go on.
+    stalled: Mutex<(u64, u64)>,
     released: Condvar,
 }
 
@@ -135,7 +136,7 @@ pub static DRIVER: LazyLock<Driver> = LazyLock::new(|| {
         memory: Space::new(),
         objects: Mutex::default(),
         initialised: AtomicBool::new(false),
-        stalled: Mutex::new(true),
+        stalled: Mutex::new((0, 0)),
         released: Condvar::new(),
     }
 });
@@ -167,16 +168,17 @@ impl Driver {
         Ok(())
     }
 
-    /// Lets kernels that stall go on.
+    /// Lets a kernel that stalls go on; if none does yet, the next one does not.
     pub fn release(&self) {
-        *self.stalled.lock() = false;
+        self.stalled.lock().1 += 1;
         self.released.notify_all();
     }
 
     fn stall(&self, stop: &AtomicBool) {
         let mut stalled = self.stalled.lock();
-        *stalled = true;
-        while *stalled && !stop.load(Relaxed) {
+        stalled.0 += 1;
+        let mine = stalled.0;
+        while stalled.1 < mine && !stop.load(Relaxed) {
             self.released.wait_for(&mut stalled, std::time::Duration::from_millis(20));
         }
     }

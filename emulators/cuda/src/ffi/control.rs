@@ -7,7 +7,7 @@ use crate::driver::report::Rule;
 use std::ffi::{CStr, c_char};
 use std::sync::Once;
 
-/// Changes options, as the variable `EMULATOR_CUDA` does; `release` lets kernels that stall go on, `reset` begins all
+/// Changes options, as the variable `EMULATOR_CUDA` does; `release` lets a kernel that stalls go on, `reset` begins all
 /// counts anew. Returns 0, or 1 if the text is not understood.
 ///
 /// # Safety

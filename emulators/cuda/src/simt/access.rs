@@ -318,6 +318,22 @@ impl Hosts {
         values
     }
 
+    /// Reads words of 32 bits, as `read` does.
+    ///
+    /// # Safety
+    /// As for `read`.
+    #[inline(always)]
+    pub(super) unsafe fn read_words(&self, behind: usize, active: u32) -> [u32; LANES] {
+        let mut values = [0; LANES];
+        for (lane, value) in values.iter_mut().enumerate() {
+            if active == !0 || active >> lane & 1 == 1 {
+                // SAFETY: the caller's promise; atomic, so that races are not undefined.
+                *value = unsafe { AtomicU32::from_ptr(self.at(lane, behind).cast()) }.load(Relaxed);
+            }
+        }
+        values
+    }
+
     /// Writes one part of each lane, in the order of the lanes.
     ///
     /// # Safety

@@ -30,7 +30,11 @@ impl Warp {
             return None;
         }
         let bytes = u64::from(access.bytes) * u64::from(access.parts);
-        let addresses = self.d[a as usize].map(|address| address.wrapping_add_signed(access.offset));
+        // Loops, and no `map` of arrays: that is not compiled for the processor's extensions.
+        let mut addresses = self.d[a as usize];
+        for address in &mut addresses {
+            *address = address.wrapping_add_signed(access.offset);
+        }
         context.view.hosts(pc, &addresses, bytes, active, write)
     }
 
@@ -65,12 +69,23 @@ impl Warp {
         let slots = &context.kernel.lists[access.list as usize..access.list as usize + parts];
         if let Some(hosts) = self.hosts(context, access, (pc, a), active, false) {
             for (part, slot) in slots.iter().enumerate() {
-                // SAFETY: `hosts` checked all bytes of each lane, and the view keeps the region.
-                let values = unsafe { hosts.read(part * bytes, access, active) };
+                let behind = part * bytes;
+                if slot.class == Class::W && bytes == 4 {
+                    // SAFETY: `hosts` checked all bytes of each lane, and the view keeps the region.
+                    let values = unsafe { hosts.read_words(behind, active) };
+                    self.set32(slot.index, &values, active);
+                    continue;
+                }
+                // SAFETY: as above.
+                let values = unsafe { hosts.read(behind, access, active) };
                 if slot.class == Class::D {
                     self.set64(slot.index, &values, active);
                 } else {
-                    self.set32(slot.index, &values.map(|value| value as u32), active);
+                    let mut words = [0; LANES];
+                    for (word, value) in words.iter_mut().zip(values) {
+                        *word = value as u32;
+                    }
+                    self.set32(slot.index, &words, active);
                 }
             }
             return Ok(());
@@ -107,10 +122,12 @@ impl Warp {
         let slots = &context.kernel.lists[access.list as usize..access.list as usize + parts];
         if let Some(hosts) = self.hosts(context, access, (pc, a), active, true) {
             for (part, slot) in slots.iter().enumerate() {
-                let values = match slot.class {
-                    Class::D => self.d[slot.index as usize],
-                    _ => self.w[slot.index as usize].map(u64::from),
-                };
+                let mut values = self.d.get(slot.index as usize).copied().unwrap_or([0; LANES]);
+                if slot.class != Class::D {
+                    for (value, word) in values.iter_mut().zip(self.w[slot.index as usize]) {
+                        *value = u64::from(word);
+                    }
+                }
                 // SAFETY: as in `load`; the check was for a write.
                 unsafe { hosts.write(part * bytes, access, active, &values) };
             }

@@ -111,12 +111,16 @@ impl Warp {
     }
 
     /// Runs until every lane has returned or is at a barrier.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn run(&mut self, context: &mut Context<'_, '_>) -> Result<Pause, Failed> {
         // SAFETY: `new` checked that the processor has the extensions that this is compiled for.
-        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_unsafe, reason = "only there are there any"))]
-        unsafe {
-            self.run_wide(context)
-        }
+        unsafe { self.run_wide(context) }
+    }
+
+    /// Runs until every lane has returned or is at a barrier.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) fn run(&mut self, context: &mut Context<'_, '_>) -> Result<Pause, Failed> {
+        self.run_wide(context)
     }
 
     #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt"))]
@@ -386,28 +390,43 @@ impl Warp {
     fn convert(&mut self, it: Convert, d: u32, a: usize, active: u32) {
         use Type::{F16, F32, S32, S64, U32, U64};
         match (it.to, it.from, it.round, it.saturate) {
-            (U64 | S64, U32, _, false) => {
-                let value = self.w[a].map(u64::from);
-                self.set64(d, &value, active);
-            }
+            (U64 | S64, U32, _, false) => self.widen(d, a, active, u64::from),
             (U64 | S64, S32, _, false) => {
-                let value = self.w[a].map(|it| i64::from(it.cast_signed()).cast_unsigned());
-                self.set64(d, &value, active);
+                self.widen(d, a, active, |it| i64::from(it.cast_signed()).cast_unsigned());
             }
             (U32 | S32, U64 | S64, _, false) => {
-                let value = self.d[a].map(|it| it as u32);
-                self.set32(d, &value, active);
+                let mut words = [0; LANES];
+                for (word, value) in words.iter_mut().zip(self.d[a]) {
+                    *word = value as u32;
+                }
+                self.set32(d, &words, active);
             }
             (F32, S32, Round::Rn, false) => {
-                let value = self.w[a].map(|it| (it.cast_signed() as f32).to_bits());
-                self.set32(d, &value, active);
+                self.each_word(d, a, active, |it| (it.cast_signed() as f32).to_bits());
             }
             (F32, F16, _, false) => {
-                let value = self.w[a].map(|it| f16::from_bits(it as u16).to_f32().to_bits());
-                self.set32(d, &value, active);
+                self.each_word(d, a, active, |it| f16::from_bits(it as u16).to_f32().to_bits());
             }
             _ => self.convert_each(it, d, a, active),
         }
+    }
+
+    #[inline(always)]
+    fn widen(&mut self, d: u32, a: usize, active: u32, f: impl Fn(u32) -> u64) {
+        let mut values = [0; LANES];
+        for (value, word) in values.iter_mut().zip(self.w[a]) {
+            *value = f(word);
+        }
+        self.set64(d, &values, active);
+    }
+
+    #[inline(always)]
+    fn each_word(&mut self, d: u32, a: usize, active: u32, f: impl Fn(u32) -> u32) {
+        let mut words = self.w[a];
+        for word in &mut words {
+            *word = f(*word);
+        }
+        self.set32(d, &words, active);
     }
 
     #[inline(never)]

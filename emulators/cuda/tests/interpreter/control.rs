@@ -2,7 +2,7 @@
 
 //! Jumps, lanes that part and meet, and what they do together.
 
-use crate::support::{fault, kernel, launch, run_body};
+use crate::support::{fault, kernel, launch, launch_in_order, run_body};
 use emulator_cuda::simt::Fault;
 
 /// Each lane counts to its number, by loops that end at different times, and meets the others for a sum.
@@ -117,4 +117,26 @@ fn lanes_that_returned_are_not_waited_for_by_a_shuffle() {
     let body = "mov.u32 %r1, %tid.x;\nsetp.ge.u32 %p1, %r1, 16;\n@%p1 exit;\n\
                 shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1;\nsetp.eq.u32 %p2, %r1, 0;\n@%p2 st.u32 [%at], %r2;";
     assert_eq!(run_body(body, 32, &[9]), [1]);
+}
+
+/// Each block notes when it ran: a seed changes the order, and each block runs once.
+#[test]
+fn blocks_run_once_in_the_order_of_a_seed() {
+    let text = kernel(
+        "atom.global.add.u64 %d1, [%at], 1;\nmov.u32 %r1, %ctaid.x;\nmov.u32 %r2, %ctaid.y;\nmov.u32 %r3, %nctaid.x;\n\
+         mov.u32 %r5, %ctaid.z;\nmov.u32 %r6, %nctaid.y;\nmad.lo.s32 %r2, %r5, %r6, %r2;\n\
+         mad.lo.s32 %r4, %r2, %r3, %r1;\nmul.wide.u32 %d2, %r4, 8;\nadd.s64 %d2, %at, %d2;\nst.u64 [%d2+8], %d1;",
+    );
+    let mut orders = std::collections::BTreeSet::new();
+    for seed in 0..20 {
+        let mut words = vec![0; 25];
+        launch_in_order(&text, [4, 3, 2], 1, seed, &mut words).expect("it runs");
+        let order = words.split_off(1);
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..24).collect::<Vec<u64>>());
+        assert!(seed > 0 || order == sorted);
+        orders.insert(order);
+    }
+    assert!(orders.len() > 10, "{}", orders.len());
 }

@@ -35,15 +35,26 @@ pub(crate) fn kernel(body: &str) -> String {
 
 /// A launch of `test` with this many blocks and threads.
 pub(crate) fn launch(text: &str, blocks: u32, threads: u32, words: &mut Vec<u64>) -> Result<u64, Trap> {
+    launch_in_order(text, [blocks, 1, 1], threads, 0, words)
+}
+
+/// The same, with blocks in the order of a seed.
+pub(crate) fn launch_in_order(
+    text: &str,
+    grid: [u32; 3],
+    threads: u32,
+    seed: u64,
+    words: &mut Vec<u64>,
+) -> Result<u64, Trap> {
     let module = Module::parse(text).unwrap_or_else(|refusal| panic!("{refusal}"));
     let launch = Launch {
         kernel: module.kernel("test").expect("the kernel"),
-        grid: [blocks, 1, 1],
+        grid,
         block: [threads, 1, 1],
         dynamic_shared: 256,
         parameters: &BASE.to_le_bytes(),
         globals: &[BASE],
-        seed: 0,
+        seed,
         budget: Some(1 << 20),
         stop: &AtomicBool::new(false),
     };

@@ -20,6 +20,8 @@ pub(crate) fn part(scenario: &str) -> Option<fn()> {
     match scenario {
         "program" => Some(program),
         "tags" => Some(tags),
+        "beside" => Some(beside),
+        "apart" => Some(apart),
         _ => None,
     }
 }
@@ -50,7 +52,19 @@ unsafe fn function<F: Copy>(name: &CStr) -> F {
     unsafe { std::mem::transmute_copy(&address(name)) }
 }
 
-fn end() {
+/// As a program begins MPI that has no threads.
+pub(crate) fn begin() {
+    // SAFETY: `int MPI_Init(int*, char***)`, which takes nothing for both; an alarm ends this process where it hangs.
+    let begun = unsafe {
+        libc::alarm(60);
+        function::<Init>(c"MPI_Init")(std::ptr::null_mut(), std::ptr::null_mut())
+    };
+    assert_eq!(begun, 0);
+}
+
+/// Ends MPI, when the program has let go of its groups.
+pub(crate) fn end() {
+    hal_collectives_mpi::wait_until_idle();
     // SAFETY: `int MPI_Finalize(void)`.
     let ended = unsafe { function::<extern "C" fn() -> c_int>(c"MPI_Finalize")() };
     assert_eq!(ended, 0);
@@ -58,13 +72,65 @@ fn end() {
 
 /// The program begins MPI as one does that has no threads, and ends it when it has let go of its groups.
 fn program() {
-    // SAFETY: `int MPI_Init(int*, char***)`, which takes nothing for both.
-    let begun = unsafe { function::<Init>(c"MPI_Init")(std::ptr::null_mut(), std::ptr::null_mut()) };
-    assert_eq!(begun, 0);
+    begin();
     let group = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).unwrap();
     kinds(&*group);
-    drop(group);
+    let (rank, ranks) = group.place().unwrap();
+    let part = group.split(Some(rank % 2), 0).unwrap().unwrap();
+    let members = part.place().unwrap().1;
+    assert_eq!(run(&*part, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [members]);
+    drop((part, group));
     hal_collectives_mpi::wait_until_idle();
+    // And once more, before it ends.
+    let group = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).unwrap();
+    assert_eq!(run(&*group, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [ranks]);
+    drop(group);
+    end();
+    let refused = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).err().unwrap();
+    assert!(refused.message().contains("finalised MPI"), "{refused}");
+}
+
+/// One rank is in no part of a group, and ends MPI as soon as it has said so; the others have parts.
+fn apart() {
+    begin();
+    let who: u32 = std::env::args().nth(2).unwrap().parse().unwrap();
+    let group = hal_collectives_mpi::join(b"apart", "apart", Duration::from_secs(30)).unwrap();
+    let (rank, ranks) = group.place().unwrap();
+    let color = (rank != who).then_some(u32::from(rank == (who + 1) % ranks));
+    if let Some(part) = group.split(color, 0).unwrap() {
+        let members = part.place().unwrap().1;
+        assert_eq!(run(&*part, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [members]);
+        let parts = part.split(Some(0), 0).unwrap().unwrap();
+        assert_eq!(run(&*parts, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [members]);
+    }
+    drop(group);
+    end();
+}
+
+/// The program's own collectives on `MPI_COMM_WORLD`, on a thread of its own, while groups get their communicators.
+fn beside() {
+    let mut given = 0;
+    // SAFETY: `int MPI_Init_thread(int*, char***, int, int*)`; an alarm ends this process where it hangs.
+    let begun = unsafe {
+        libc::alarm(90);
+        let begin: InitThread = function(c"MPI_Init_thread");
+        begin(std::ptr::null_mut(), std::ptr::null_mut(), THREAD_MULTIPLE, &raw mut given)
+    };
+    assert_eq!((begun, given), (0, THREAD_MULTIPLE));
+    // SAFETY: `int MPI_Barrier(MPI_Comm)`.
+    let barrier: extern "C" fn(Handle) -> c_int = unsafe { function(c"MPI_Barrier") };
+    let world = if is_open_mpi() { address(c"ompi_mpi_comm_world") as Handle } else { 0x4400_0000 };
+    let own = std::thread::spawn(move || (0..3_000).for_each(|_| assert_eq!(barrier(world), 0)));
+    for number in 0..30_u32 {
+        let id = number.to_le_bytes();
+        let group = hal_collectives_mpi::join(&id, "beside", Duration::from_secs(30)).unwrap();
+        let (rank, ranks) = group.place().unwrap();
+        let sum = run(&*group, Kind::AllReduce(SUM), 1, &[rank + number], 1).unwrap();
+        assert_eq!(sum, [ranks * number + ranks * (ranks - 1) / 2]);
+        let part = group.split(Some(0), 0).unwrap().unwrap();
+        assert_eq!(run(&*part, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [ranks]);
+    }
+    own.join().unwrap();
     end();
 }
 
@@ -131,6 +197,5 @@ fn tags() {
         sent.end();
     }
     drop(group);
-    hal_collectives_mpi::wait_until_idle();
     end();
 }

@@ -26,7 +26,7 @@ use crate::ffi::status::{Result, check, guard, guard_or, invalid};
 use crate::launcher_rank;
 use hal_backend::Parameters;
 use hal_collectives::local::{Request, join};
-use hal_collectives::{Communicator, Terms};
+use hal_collectives::{Check, Communicator, Terms};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use parking_lot::{Condvar, Mutex};
@@ -85,7 +85,16 @@ impl CollectiveSettings {
             })
         });
         let piece = parameters.number("collective_piece", PIECE, 1, 1 << 30)?;
-        let terms = Terms { timeout: timeout.transpose()?.unwrap_or(TIMEOUT), piece: piece.into() };
+        let check = match parameters.take("collective_check")? {
+            None | Some("first") => Check::First,
+            Some("on") => Check::On,
+            Some("off") => Check::Off,
+            Some(other) => {
+                let why = format!("is {other:?}; it takes on, first or off");
+                return Err(parameters.refuse("collective_check", &why));
+            }
+        };
+        let terms = Terms { timeout: timeout.transpose()?.unwrap_or(TIMEOUT), piece: piece.into(), check };
         Ok(Self { place, terms })
     }
 }

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The calls of MPI that do one piece of an operation, and the memory of ours that some need.
+//!
+//! | operation | MPI's |
+//! |---|---|
+//! | all-gather, all-to-all, broadcast | the function of that name |
+//! | all-reduce, reduce, reduce-scatter | the same, with one of [MPI's operations or ours](crate::library::Fold) |
+//! | an average of integers, `f16`, `bf16` | a sum of [partial results](Folding), and a division |
+//! | send, recv | a transfer |
+//!
+//! Memory is passed as it is, with three exceptions. MPI's operands must not overlap its results, and its way to work
+//! in place is for all ranks together; so a rank that works in place alone sends a copy. A reduction takes adjacent
+//! parts only, so a piece of several parts is put together. Partial results may be wider than elements.
+
+use crate::library::{Call, Fold, Number, What};
+use hal_backend::HostRange;
+use hal_collectives::{Element, Folding, Kind, Operation, Parts, Portions, Reduction, Result};
+use hal_semaphore::{Code, Failure};
+use smallvec::{SmallVec, smallvec};
+
+/// The tag of transfers in a group's communicator.
+const TRANSFER: i32 = 1;
+
+/// The calls of a rank for a piece: one, or one for each line of a transfer; and what is done when they have ended.
+pub(crate) struct Prepared {
+    pub(crate) calls: SmallVec<[Call; 2]>,
+    pub(crate) finish: Option<Finish>,
+}
+
+/// Divides the sums of an average.
+pub(crate) struct Finish {
+    folding: Folding,
+    partials: HostRange,
+    elements: HostRange,
+    ranks: u32,
+}
+
+impl Finish {
+    pub(crate) fn run(self) {
+        self.folding.close(&self.partials, self.ranks, &self.elements);
+    }
+}
+
+/// The number that an element is to MPI.
+fn number(element: Element) -> Number {
+    match element {
+        Element::I8 => Number::I8,
+        Element::U8 => Number::U8,
+        Element::I16 => Number::I16,
+        // Folds of ours take them for what they are.
+        Element::U16 | Element::F16 | Element::Bf16 => Number::U16,
+        Element::I32 => Number::I32,
+        Element::U32 => Number::U32,
+        Element::I64 => Number::I64,
+        Element::U64 => Number::U64,
+        Element::F32 => Number::F32,
+        Element::F64 => Number::F64,
+    }
+}
+
+/// The number that a partial result of an average is to MPI.
+fn partial(element: Element) -> Number {
+    match element {
+        Element::F16 | Element::Bf16 | Element::F32 => Number::F32,
+        Element::F64 => Number::F64,
+        Element::I64 | Element::U64 => Number::Sixteen,
+        _ => Number::I64,
+    }
+}
+
+/// Memory with the ranges of all ranks one after the other, converted to partial results if a folding is given.
+fn gathered(parts: &Parts, ranks: u32, folding: Option<Folding>) -> Result<HostRange> {
+    let each = |from: &HostRange, to: &HostRange| match folding {
+        Some(folding) => folding.open(from, to),
+        None => {
+            let fits = to.copy_from(from);
+            debug_assert!(fits, "a copy is as long as its source");
+        }
+    };
+    let length = parts.of(0).length();
+    let (size, width) = folding.map_or((1, 1), |folding| (folding.size(), folding.width()));
+    let length = length / size * width;
+    let copy = HostRange::allocate(length * u64::from(ranks), 64)?;
+    for rank in 0..ranks {
+        if let Some(to) = copy.slice(u64::from(rank) * length, length) {
+            each(&parts.of(rank), &to);
+        }
+    }
+    Ok(copy)
+}
+
+/// The calls of a rank for an operation with its memory.
+pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions) -> Result<Prepared> {
+    let (rank, ranks) = place;
+    let (send, recv) = (memory.send.as_ref(), memory.recv.as_ref());
+    let parts = if operation.kind == Kind::AllToAll { u64::from(ranks.max(1)) } else { 1 };
+    let count = i32::try_from(operation.count / parts).map_err(|_| {
+        let message =
+            format!("a piece of {operation} is longer than MPI counts; give a smaller collective_piece");
+        Failure::new(Code::OutOfRange, message)
+    })?;
+    let call = |what, send: Option<HostRange>, recv: Option<HostRange>| Call {
+        what,
+        send,
+        recv,
+        count,
+        number: number(operation.element),
+        strides: [None, None],
+    };
+    let whole = |parts: Option<&Parts>| parts.map(Parts::whole);
+    let all = |parts: Option<&Parts>| parts.map(|parts| parts.all(ranks));
+    let one = |call: Call| Ok(Prepared { calls: smallvec![call], finish: None });
+    let reduction = |what: &dyn Fn(Fold) -> What, how| {
+        reduce(
+            call(what(Fold { element: operation.element, reduction: how }), None, None),
+            memory,
+            place,
+            how,
+        )
+    };
+    match operation.kind {
+        Kind::AllReduce(how) => reduction(&|fold| What::ReduceAll { fold }, how),
+        Kind::Reduce { reduction: how, root } => reduction(&|fold| What::Reduce { fold, root }, how),
+        Kind::ReduceScatter(how) => reduction(&|fold| What::ReduceParts { fold }, how),
+        Kind::AllGather => {
+            let own = recv.map(|recv| recv.of(rank).address());
+            let send = match send {
+                Some(send) if Some(send.whole().address()) == own => Some(gathered(send, 1, None)?),
+                send => whole(send),
+            };
+            let strides = [None, recv.and_then(Parts::stride)];
+            one(Call { strides, ..call(What::Gather, send, all(recv)) })
+        }
+        Kind::AllToAll => {
+            let strides = [send, recv].map(|parts| parts.and_then(Parts::stride));
+            one(Call { strides, ..call(What::Exchange, all(send), all(recv)) })
+        }
+        Kind::Broadcast { root } => one(call(What::Broadcast { root }, whole(send), whole(recv))),
+        Kind::Send { to } => one(call(What::Send { to, tag: TRANSFER }, whole(send), None)),
+        Kind::Recv { from } => {
+            one(call(What::Receive { from: Some(from), tag: TRANSFER }, None, whole(recv)))
+        }
+        Kind::SendRecv { to, from } => {
+            let sends = to.map(|to| call(What::Send { to, tag: TRANSFER }, whole(send), None));
+            let receives =
+                from.map(|from| call(What::Receive { from: Some(from), tag: TRANSFER }, None, whole(recv)));
+            if let (None, Some(recv)) = (from, recv) {
+                let filled = recv.whole().fill(&[0]);
+                debug_assert!(filled, "a byte fills any memory");
+            }
+            Ok(Prepared { calls: sends.into_iter().chain(receives).collect(), finish: None })
+        }
+    }
+}
+
+/// The call of a reduction.
+fn reduce(
+    call: Call,
+    Portions { send, recv }: &Portions,
+    (rank, ranks): (u32, u32),
+    reduction: Reduction,
+) -> Result<Prepared> {
+    let (What::ReduceAll { fold } | What::Reduce { fold, .. } | What::ReduceParts { fold }) = call.what
+    else {
+        return Ok(Prepared { calls: smallvec![call], finish: None });
+    };
+    let parts = if matches!(call.what, What::ReduceParts { .. }) { ranks } else { 1 };
+    let result = recv.as_ref().map(Parts::whole);
+    let folding = Folding::new(fold.element, reduction);
+    let is_average = reduction == Reduction::Average;
+    let is_opened = is_average && !folding.is_plain();
+    let operand = match send {
+        None => None,
+        Some(send) => {
+            let own = if parts > 1 { send.of(rank) } else { send.whole() };
+            let is_in_place = result.as_ref().is_some_and(|result| result.address() == own.address());
+            let is_apart = parts > 1 && send.stride().is_some();
+            let is_copied = is_opened || is_in_place || is_apart;
+            Some(if is_copied {
+                gathered(send, parts, is_opened.then_some(folding))?
+            } else {
+                send.all(parts)
+            })
+        }
+    };
+    let (mut target, mut finish) = (result, None);
+    if let Some(elements) = target.clone().filter(|_| is_average) {
+        let partials = if is_opened {
+            HostRange::allocate(elements.length() / folding.size() * folding.width(), 64)?
+        } else {
+            elements.clone()
+        };
+        target = Some(partials.clone());
+        finish = Some(Finish { folding, partials, elements, ranks });
+    }
+    let number = if is_average { partial(fold.element) } else { call.number };
+    let call = Call { send: operand, recv: target, number, ..call };
+    Ok(Prepared { calls: smallvec![call], finish })
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Which communicator a process makes when.
+//!
+//! `MPI_Comm_create_group` blocks until all ranks of the group have called it, and a process makes one communicator at
+//! a time. Therefore
+//!
+//! - a communicator is made when all of its ranks wait for it: rank 0 of the job counts those of a group of the whole
+//!   job; all ranks of a part come out of one split;
+//! - its ranks are reserved for it one after the other, in ascending order in the job, so that no two processes wait
+//!   for each other. A *turn* goes from each to the next. The last one tells all to make it, or not to, if the group
+//!   has failed by then.
+//!
+//! A process that is reserved remains so until it is told that, and the communicator is made, and does not leave MPI
+//! before. That depends on nothing but on the other processes' being alive. When the time of a group is over, its ranks
+//! wait for it no longer, and may leave a little later.
+
+use crate::group::Group;
+use crate::notice::{Generation, Notice};
+use hal_collectives::Terms;
+use hal_semaphore::{Code, Failure};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A communicator that is made.
+#[derive(Clone)]
+pub(crate) enum Creation {
+    Base,
+    Group(Arc<Group>),
+}
+
+/// A group whose communicator this process waits for until some time.
+struct Wanted {
+    group: Arc<Group>,
+    until: Instant,
+    is_given_up: bool,
+}
+
+/// Who has asked for the communicator of a group of the whole job, as rank 0 knows it.
+struct Asked {
+    count: u32,
+    by: BTreeMap<u32, Terms>,
+}
+
+/// Notices for ranks of the job.
+pub(crate) type Letters = Vec<(u32, Generation, Notice)>;
+
+/// See the [module documentation](self).
+pub(crate) struct Creations {
+    rank: u32,
+    wanted: BTreeMap<Generation, Wanted>,
+    /// Rank 0's.
+    asked: BTreeMap<Generation, Asked>,
+    /// The turns of this process that have come, and the group that it is reserved for.
+    turns: VecDeque<Generation>,
+    reserved: Option<Generation>,
+    /// The last rank of it is this one, which has yet to tell the others.
+    is_last: bool,
+    /// Communicators to be made.
+    ready: VecDeque<Creation>,
+    is_making: bool,
+    /// Whether the base was made, or cannot be, and until when it is waited for.
+    has_base: bool,
+    until: Option<Instant>,
+    #[cfg(test)]
+    pub(crate) count: usize,
+}
+
+impl Creations {
+    pub(crate) fn new(rank: u32) -> Self {
+        Self {
+            rank,
+            wanted: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            turns: VecDeque::new(),
+            reserved: None,
+            is_last: false,
+            ready: VecDeque::from([Creation::Base]),
+            is_making: false,
+            has_base: false,
+            until: None,
+            #[cfg(test)]
+            count: 0,
+        }
+    }
+
+    /// True if this process is reserved for a group, or a thread makes a communicator.
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.is_making || self.reserved.is_some()
+    }
+
+    /// True if a thread makes a communicator.
+    pub(crate) fn is_making(&self) -> bool {
+        self.is_making
+    }
+
+    /// True if this process waits for a communicator that may still be made, or others do with it.
+    pub(crate) fn are_pending(&self) -> bool {
+        self.until.is_some() || self.wanted.values().any(|wanted| !wanted.is_given_up)
+    }
+
+    /// The base is waited for, if it is not made yet.
+    pub(crate) fn want_base(&mut self, until: Instant) {
+        if !self.has_base {
+            self.until = self.until.max(Some(until));
+        }
+    }
+
+    /// This process waits for the communicator of a group.
+    pub(crate) fn want(&mut self, group: &Arc<Group>, until: Instant) -> Letters {
+        if group.communicator.get().is_some() || self.wanted.contains_key(&group.id) {
+            return Letters::new();
+        }
+        let wanted = Wanted { group: group.clone(), until, is_given_up: false };
+        self.wanted.insert(group.id, wanted);
+        if !group.is_part {
+            let (from, count, terms) = (self.rank, group.count(), group.terms);
+            return vec![(0, group.id, Notice::Want { from, count, terms })];
+        }
+        if group.first_in_job() == self.rank {
+            self.turns.push_back(group.id);
+        }
+        self.reserve()
+    }
+
+    /// Rank 0: a rank waits for the communicator of a group.
+    pub(crate) fn ask(&mut self, of: Generation, count: u32, from: u32, terms: Terms) -> Letters {
+        let asked = self.asked.entry(of).or_insert_with(|| Asked { count, by: BTreeMap::new() });
+        asked.by.insert(from, terms);
+        if asked.by.len() < asked.count as usize {
+            return Letters::new();
+        }
+        let Some(Asked { by, .. }) = self.asked.remove(&of) else { return Letters::new() };
+        if let Some(failure) = unlike(&by) {
+            return by.into_keys().map(|rank| (rank, of, Notice::Failed(failure.clone()))).collect();
+        }
+        self.turn(of)
+    }
+
+    /// Rank 0: those that have asked for the communicator of a group, which some have not, and their number.
+    pub(crate) fn asked(&self, of: Generation) -> Option<(Vec<u32>, u32)> {
+        self.asked.get(&of).map(|asked| (asked.by.keys().copied().collect(), asked.count))
+    }
+
+    /// It is this process's turn to reserve itself for a group.
+    pub(crate) fn turn(&mut self, of: Generation) -> Letters {
+        self.turns.push_back(of);
+        self.reserve()
+    }
+
+    /// Takes the first turn that has come, if this process is free and has come to that group.
+    fn reserve(&mut self) -> Letters {
+        if self.reserved.is_some() {
+            return Letters::new();
+        }
+        let Some(at) = self.turns.iter().position(|of| self.wanted.contains_key(of)) else {
+            return Letters::new();
+        };
+        let Some(of) = self.turns.remove(at) else { return Letters::new() };
+        self.reserved = Some(of);
+        let Some(Wanted { group, .. }) = self.wanted.get(&of) else { return Letters::new() };
+        let next = group.next_in_job(self.rank);
+        self.is_last = next.is_none();
+        next.map(|next| (next, of, Notice::Turn)).into_iter().collect()
+    }
+
+    /// Tells the ranks of a group to make its communicator, or not to, if all are reserved. For when all notices are
+    /// read that have come.
+    pub(crate) fn decide(&mut self, now: Instant) -> Letters {
+        if !std::mem::take(&mut self.is_last) {
+            return Letters::new();
+        }
+        let wanted = self.reserved.and_then(|of| self.wanted.get(&of));
+        let Some(Wanted { group, until, .. }) = wanted else { return Letters::new() };
+        let is_made = now < *until && group.failure().is_none();
+        group.members.iter().map(|&rank| (rank, group.id, Notice::Make { is_made })).collect()
+    }
+
+    /// All ranks of a group are reserved for it: it is made, or not.
+    pub(crate) fn make(&mut self, of: Generation, is_made: bool) -> Letters {
+        if is_made {
+            if let Some(Wanted { group, .. }) = self.wanted.get(&of) {
+                self.ready.push_back(Creation::Group(group.clone()));
+            }
+            return Letters::new();
+        }
+        self.wanted.remove(&of);
+        self.reserved.take_if(|reserved| *reserved == of);
+        self.reserve()
+    }
+
+    /// The next communicator for a thread to make.
+    pub(crate) fn next(&mut self) -> Option<Creation> {
+        let next = if self.is_making { None } else { self.ready.pop_front() };
+        self.is_making |= next.is_some();
+        next
+    }
+
+    /// A communicator was made, or not.
+    pub(crate) fn made(&mut self, creation: &Creation) -> Letters {
+        self.is_making = false;
+        #[cfg(test)]
+        {
+            self.count += 1;
+        }
+        match creation {
+            Creation::Base => (self.has_base, self.until) = (true, None),
+            Creation::Group(group) => {
+                self.wanted.remove(&group.id);
+                self.reserved = None;
+            }
+        }
+        self.reserve()
+    }
+
+    /// All groups that this process waits for.
+    pub(crate) fn all(&self) -> Vec<Arc<Group>> {
+        self.wanted.values().map(|wanted| wanted.group.clone()).collect()
+    }
+
+    /// A group has failed: unless its ranks are being reserved, it is waited for until some time only.
+    pub(crate) fn failed(&mut self, of: Generation, until: Instant) {
+        if self.reserved != Some(of)
+            && let Some(wanted) = self.wanted.get_mut(&of)
+        {
+            wanted.until = wanted.until.min(until);
+        }
+        self.asked.remove(&of);
+    }
+
+    /// The groups whose time is over by now.
+    pub(crate) fn give_up(&mut self, now: Instant) -> Vec<Arc<Group>> {
+        self.until.take_if(|until| now >= *until);
+        let late = |wanted: &&mut Wanted| now >= wanted.until && !wanted.is_given_up;
+        let give_up = |wanted: &mut Wanted| {
+            wanted.is_given_up = true;
+            wanted.group.clone()
+        };
+        self.wanted.values_mut().filter(late).map(give_up).collect()
+    }
+}
+
+/// The failure of a group whose ranks have different terms.
+fn unlike(by: &BTreeMap<u32, Terms>) -> Option<Failure> {
+    let (first, own) = by.first_key_value()?;
+    let (rank, terms) = by.iter().find(|(_, terms)| (terms.piece, terms.check) != (own.piece, own.check))?;
+    let (what, values) = if terms.piece == own.piece {
+        ("collective_check", [format!("{:?}", own.check), format!("{:?}", terms.check)])
+    } else {
+        ("collective_piece", [own.piece.to_string(), terms.piece.to_string()])
+    };
+    let [theirs, other] = values.map(|value| value.to_lowercase());
+    let message = format!(
+        "the ranks of a group do not have the same terms: rank {first} of the job has {what}={theirs}, rank {rank} has \
+         {what}={other}; give every rank the same {what}"
+    );
+    Some(Failure::new(Code::InvalidArgument, message))
+}

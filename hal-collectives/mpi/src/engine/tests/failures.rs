@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! How groups fail, and what becomes of memory.
+
+use super::*;
+
+const SUM: Kind = Kind::AllReduce(Reduction::Sum);
+
+/// Memory that says when it is released.
+fn watched(words: usize) -> (HostRange, Receiver<()>) {
+    struct Owner(Vec<u32>, std::sync::mpsc::Sender<()>);
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            let _ = self.1.send(());
+        }
+    }
+    let (tell, told) = channel();
+    let mut owner = Arc::new(Owner(vec![0; words], tell));
+    let start = Arc::get_mut(&mut owner).unwrap().0.as_mut_ptr();
+    // SAFETY: words that live as long as their owner, which does not look at them.
+    (unsafe { HostRange::from_raw(start.cast(), words * 4, Some(owner)) }, told)
+}
+
+/// A sum with memory that says when it is released.
+fn watched_sum(group: &dyn Communicator) -> (HostRange, Receiver<()>, Receiver<Outcome>) {
+    let (recv, released) = watched(1);
+    let (tell, told) = channel();
+    let alias = unsafe {
+        // SAFETY: looked at only while the engine keeps the memory.
+        HostRange::from_raw(recv.address(), 4, None)
+    };
+    let buffers = Buffers { send: Some(memory(&[3])), recv: Some(recv) };
+    let done = Box::new(move |end| {
+        let _ = tell.send(outcome(end));
+    });
+    sum_with(group, buffers, done);
+    (alias, released, told)
+}
+
+#[test]
+fn rank_that_gives_up_or_drops_an_operation_ends_the_group_for_all_with_one_cause() {
+    for (gives_up, count, who) in [true, false]
+        .into_iter()
+        .flat_map(|way| [2, 3, 5].map(|count| (way, count)))
+        .flat_map(|(way, count)| (0..count).map(move |who| (way, count, who)))
+    {
+        let ranks = job(count);
+        let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", TERMS)).collect();
+        let told: Vec<_> = groups.iter().map(|group| sum(&**group, 1).1).collect();
+        poll_all(&ranks);
+        assert!(told.iter().all(|told| told.try_recv() == Ok(Ok(()))));
+        let operation = Operation { kind: SUM, element: Element::U32, count: 1 };
+        let messages: Vec<_> = (0..)
+            .zip(&groups)
+            .filter(|&(rank, _)| rank != who)
+            .map(|(_, group)| {
+                let (tell, told) = channel();
+                let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
+                let done = Box::new(move |end: Result| tell.send(end.unwrap_err()).unwrap());
+                sum_with(&**group, buffers, done);
+                told
+            })
+            .collect();
+        poll_all(&ranks);
+        let entry = groups[who as usize].enter(operation).unwrap();
+        if gives_up {
+            entry.give_up(&Failure::new(Code::DataLoss, "bank 3 is on fire"));
+        } else {
+            drop(entry);
+        }
+        let end = Instant::now() + LONG;
+        for told in messages {
+            let failure = loop {
+                ranks.iter().for_each(Rank::poll);
+                match told.try_recv() {
+                    Ok(failure) => break failure,
+                    Err(_) => assert!(Instant::now() < end),
+                }
+            };
+            let code = if gives_up { Code::DataLoss } else { Code::Cancelled };
+            let says = format!("rank {who} of the group \"job\" could not take part");
+            assert!(failure.code() == code && failure.message().contains(&says), "{failure}");
+        }
+        // What comes behind fails with the same.
+        let refused = groups[0].enter(operation).err().unwrap();
+        assert!(refused.message().contains("could not take part"), "{refused}");
+    }
+}
+
+#[test]
+fn failure_is_reported_when_mpi_has_ended_what_has_begun_and_not_before() {
+    let (ranks, groups) = pair();
+    be_late();
+    let sums = [0, 1].map(|rank: usize| sum(&*groups[rank], 2));
+    poll_all(&ranks);
+    let begin = Instant::now();
+    groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+    poll_all(&ranks);
+    if begin.elapsed() < Duration::from_millis(200) {
+        assert!(sums.iter().all(|(_, told)| told.try_recv().is_err()), "MPI still uses the memory");
+    }
+    arrive();
+    poll_all(&ranks);
+    assert!(sums.iter().all(|(_, told)| told.try_recv() == Ok(Err(Code::DataLoss))));
+}
+
+#[test]
+fn what_never_ends_holds_a_failure_up_for_a_bounded_time_and_keeps_its_memory_until_it_ends() {
+    let (ranks, groups) = pair();
+    be_late();
+    let (got, released, told) = watched_sum(&*groups[0]);
+    let _other = sum(&*groups[1], 4);
+    poll_all(&ranks);
+    groups[1].end(&Failure::new(Code::DataLoss, "gone"));
+    poll_all(&ranks);
+    let begin = Instant::now();
+    assert_eq!(told_in_time(&ranks[0], &told), Err(Code::DataLoss));
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    drop(groups);
+    // The program has released its own references, and MPI writes late: into memory that nobody else has.
+    assert!(released.try_recv().is_err(), "released while MPI may write to it");
+    assert_eq!(word(&got), 0);
+    arrive();
+    assert_eq!(word(&got), 7);
+    poll_all(&ranks[..1]);
+    assert_eq!(released.try_recv(), Ok(()));
+}
+
+#[test]
+fn memory_that_mpi_may_write_is_never_released_when_mpi_is_left_alone() {
+    let (ranks, groups) = pair();
+    be_late();
+    let (got, released, told) = watched_sum(&*groups[0]);
+    let _other = sum(&*groups[1], 4);
+    poll_all(&ranks);
+    groups[1].end(&Failure::new(Code::DataLoss, "gone"));
+    poll_all(&ranks);
+    assert_eq!(told_in_time(&ranks[0], &told), Err(Code::DataLoss));
+    ranks[0].0.with(LONG, |progress| progress.quit(Duration::from_millis(1)));
+    arrive();
+    assert_eq!((word(&got), released.try_recv().is_err()), (7, true));
+}
+
+#[test]
+fn pieces_of_a_group_that_fails_are_reported_together() {
+    let (ranks, groups) = pair();
+    be_late();
+    let sums = [0, 1].map(|rank: usize| [1, 2].map(|word| sum(&*groups[rank], word)));
+    poll_all(&ranks);
+    // Nothing is sent that it receives.
+    let behind = transfer(&*groups[0], Kind::Recv { from: 1 }, memory(&[0]));
+    groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+    ranks[0].poll();
+    assert!(behind.try_recv().is_err(), "another one of the group is under way");
+    arrive();
+    poll_all(&ranks);
+    assert_eq!(told_in_time(&ranks[0], &behind), Err(Code::DataLoss));
+    for (_, told) in &sums[0] {
+        assert_eq!(told.try_recv(), Ok(Err(Code::DataLoss)));
+    }
+}
+
+#[test]
+fn ranks_that_have_not_come_are_named_when_the_time_is_over() {
+    let ranks = job(4);
+    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", Duration::from_millis(30))).collect();
+    poll_all(&ranks);
+    let told: Vec<_> = [0, 2]
+        .into_iter()
+        .map(|rank: usize| {
+            let (tell, told) = channel();
+            let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
+            let done = Box::new(move |end: Result| tell.send(end.unwrap_err()).unwrap());
+            sum_with(&*groups[rank], buffers, done);
+            told
+        })
+        .collect();
+    let end = Instant::now() + LONG;
+    for told in told {
+        let failure = loop {
+            ranks.iter().for_each(Rank::poll);
+            match told.try_recv() {
+                Ok(failure) => break failure,
+                Err(_) => assert!(Instant::now() < end),
+            }
+        };
+        assert_eq!(failure.code(), Code::DeadlineExceeded);
+        assert!(failure.message().contains("rank 1, 3 has not come"), "{failure}");
+    }
+}
+
+#[test]
+fn rank_that_waits_for_one_that_is_gone_fails_in_time_whichever_rank_is_gone() {
+    for gone in 0..3_usize {
+        let ranks = job(3);
+        let groups: Vec<_> =
+            ranks.iter().map(|rank| rank.join(b"group", Duration::from_millis(20))).collect();
+        poll_all(&ranks);
+        let alive: Vec<usize> = (0..3).filter(|&rank| rank != gone).collect();
+        let told: Vec<_> = alive.iter().map(|&rank| sum(&*groups[rank], 1).1).collect();
+        let end = Instant::now() + LONG;
+        let mut left = told.len();
+        while left > 0 {
+            assert!(Instant::now() < end, "rank {gone} is gone");
+            alive.iter().for_each(|&rank| ranks[rank].poll());
+            for told in &told {
+                if let Ok(outcome) = told.try_recv() {
+                    assert_eq!(outcome, Err(Code::DeadlineExceeded));
+                    left -= 1;
+                }
+            }
+        }
+    }
+}
+
+/// A rank of the job never joins: there is no communicator, which nothing hangs at.
+#[test]
+fn group_that_a_rank_never_joins_fails_in_time_and_names_it() {
+    let ranks = job(3);
+    let groups: Vec<_> =
+        ranks[..2].iter().map(|rank| rank.join(b"group", Duration::from_millis(20))).collect();
+    let told: Vec<_> = groups
+        .iter()
+        .map(|group| {
+            let (tell, told) = channel();
+            let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
+            let done = Box::new(move |end: Result| tell.send(end.unwrap_err()).unwrap());
+            sum_with(&**group, buffers, done);
+            told
+        })
+        .collect();
+    let end = Instant::now() + LONG;
+    for told in told {
+        let failure = loop {
+            ranks.iter().for_each(Rank::poll);
+            match told.try_recv() {
+                Ok(failure) => break failure,
+                Err(_) => assert!(Instant::now() < end),
+            }
+        };
+        assert_eq!(failure.code(), Code::DeadlineExceeded);
+        assert!(failure.message().contains("rank 2 has not come"), "{failure}");
+    }
+}
+
+#[test]
+fn group_that_has_failed_is_begun_anew_and_late_notices_of_the_old_one_do_not_harm_it() {
+    let (ranks, groups) = pair();
+    for turn in 0..20_u32 {
+        groups[(turn % 2) as usize].end(&Failure::new(Code::DataLoss, "gone"));
+        poll_all(&ranks);
+        // This rank rejoins first, and then the other one, which has heard of it.
+        let again = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
+        let sums = [0, 1].map(|rank: usize| sum(&*again[rank], turn));
+        poll_all(&ranks);
+        for (got, told) in sums {
+            assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 2 * turn));
+        }
+        let last = again[0].enter(Operation { kind: SUM, element: Element::U32, count: 1 }).unwrap();
+        last.give_up(&Failure::new(Code::Aborted, "next"));
+        poll_all(&ranks);
+        assert!(again[1].enter(Operation { kind: SUM, element: Element::U32, count: 1 }).is_err());
+    }
+}
+
+/// What it has received may be what the sender has written after it was told of the failure.
+#[test]
+fn process_that_stood_still_reads_notices_before_it_believes_that_anything_has_ended_well() {
+    // Not each look is for notices.
+    for looks in 0..5 {
+        let (ranks, groups) = pair();
+        let got = transfer(&*groups[1], Kind::Recv { from: 0 }, memory(&[0]));
+        (0..looks).for_each(|_| ranks[1].poll());
+        let _sent = transfer(&*groups[0], Kind::Send { to: 1 }, memory(&[5]));
+        // Then the receiver stands still.
+        groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+        std::thread::sleep(Duration::from_millis(130));
+        assert_eq!(told_in_time(&ranks[1], &got), Err(Code::DataLoss), "{looks} looks");
+    }
+}
+
+#[test]
+fn call_that_mpi_refuses_fails_its_group_alone_whichever_it_is() {
+    let mut refused = 0;
+    for at in 0..60 {
+        let (ranks, groups) = pair();
+        let others = [0, 1].map(|rank: usize| ranks[rank].join(b"another", Duration::from_millis(50)));
+        let more = Duration::from_millis(50);
+        let groups_too = [0, 1].map(|rank: usize| ranks[rank].join(b"third", more));
+        poll_all(&ranks);
+        fail(Some(at));
+        let sums = [0, 1].map(|rank: usize| sum(&*others[rank], 2));
+        let end = Instant::now() + LONG;
+        let mut outcomes = [None; 2];
+        while outcomes.contains(&None) {
+            assert!(Instant::now() < end, "call {at}");
+            ranks.iter().for_each(Rank::poll);
+            for (outcome, (_, told)) in outcomes.iter_mut().zip(&sums) {
+                *outcome = outcome.or(told.try_recv().ok());
+            }
+        }
+        if fail(None) {
+            break;
+        }
+        refused += 1;
+        for (outcome, (got, _)) in outcomes.iter().zip(&sums) {
+            match outcome {
+                Some(Ok(())) => assert_eq!(word(got), 4, "call {at}"),
+                Some(Err(code)) => {
+                    assert!(matches!(code, Code::Unavailable | Code::DeadlineExceeded), "call {at}: {code:?}")
+                }
+                None => unreachable!(),
+            }
+        }
+        drop((groups, groups_too));
+    }
+    assert!(refused > 5, "{refused} calls");
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! The order in which the operations of a group begin: MPI matches the calls of the ranks by their order.
+//!
+//! Each line of a group (all ranks, or two in one direction) has its own order, that of entering. A piece begins when
+//! all before it have begun, and when ranks agree on the operation, if they [compare](Check) it.
+//!
+//! # Comparing
+//!
+//! In round *r* a rank tells the rank 2^r behind it on the ring what it asks for, and goes on when it was told the
+//! same by the rank 2^r before it. After log n rounds it was told by all, through others. A rank that is told
+//! something else ends the group instead. Which shapes are agreed on is the same on all ranks, so all compare an
+//! operation or none; a rank that does not, as it asks for something else, is told all the same, and notices.
+
+use crate::group::{Group, Slot};
+use crate::notice::Place;
+use hal_collectives::{Check, ENCODED, Kind, Operation, Participants, Side};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The most shapes that a line remembers; then it begins anew.
+const SHAPES: usize = 1024;
+
+/// A piece that has started.
+#[derive(Clone, Copy)]
+struct Waiting {
+    id: u64,
+    is_last: bool,
+    operation: Operation,
+}
+
+#[derive(Default)]
+struct Line {
+    /// The operation that begins next, and its piece.
+    number: u64,
+    piece: u32,
+    /// The pieces that have started, in their order.
+    waiting: VecDeque<((u64, u32), Waiting)>,
+    agreed: BTreeSet<[u8; ENCODED]>,
+    /// The rounds of the next operation's comparison that this rank has begun.
+    rounds: u32,
+}
+
+impl Line {
+    /// The next piece, if it has started.
+    fn head(&self) -> Option<Waiting> {
+        let (at, waiting) = self.waiting.front()?;
+        (*at == (self.number, self.piece)).then_some(*waiting)
+    }
+}
+
+/// See the [module documentation](self).
+#[derive(Default)]
+pub(crate) struct Order {
+    lines: BTreeMap<(Participants, Side), Line>,
+    /// The rounds in which this rank was told what others ask for, as bits.
+    told: BTreeMap<Place, u32>,
+}
+
+/// What is to be done for the next operation of a line.
+#[derive(Default)]
+pub(crate) struct Next {
+    /// Ranks that are told what this one asks for, in these rounds.
+    pub(crate) tell: SmallVec<[(u32, u32); 2]>,
+    pub(crate) asks: Option<(Place, Operation)>,
+    /// The piece that begins.
+    pub(crate) begins: Option<u64>,
+}
+
+/// The shape of an operation, the same for the ranks that meet in it.
+fn shape(operation: &Operation, line: Participants) -> [u8; ENCODED] {
+    match line {
+        Participants::Everyone => operation.to_bytes(),
+        Participants::Pair { to, .. } => Operation { kind: Kind::Send { to }, ..*operation }.to_bytes(),
+    }
+}
+
+/// The rounds of a comparison on a line of a group.
+fn rounds(group: &Group, line: Participants) -> u32 {
+    match line {
+        Participants::Everyone => u32::BITS - (group.count() - 1).leading_zeros(),
+        Participants::Pair { from, to } => u32::from(from != to),
+    }
+}
+
+impl Order {
+    /// A piece of an operation has started.
+    pub(crate) fn add(&mut self, slot: Slot, id: u64, (piece, is_last): (u32, bool), operation: Operation) {
+        let Slot { side, place: Place { line, number } } = slot;
+        let line = self.lines.entry((line, side)).or_default();
+        let at = (number, piece);
+        // Most come in their order.
+        let behind = line.waiting.iter().rev().take_while(|(other, _)| *other > at).count();
+        line.waiting.insert(line.waiting.len() - behind, (at, Waiting { id, is_last, operation }));
+    }
+
+    /// This rank was told what another one asks for.
+    pub(crate) fn hear(&mut self, side: Side, place: Place, round: u32) {
+        let is_over = self.lines.get(&(place.line, side)).is_some_and(|line| place.number < line.number);
+        if !is_over && round < u32::BITS {
+            *self.told.entry(place).or_default() |= 1 << round;
+        }
+    }
+
+    /// True if the first piece of an operation has started.
+    pub(crate) fn has_come(&self, side: Side, place: Place) -> bool {
+        self.lines.get(&(place.line, side)).is_some_and(|line| {
+            (line.number, line.piece) > (place.number, 0)
+                || line.waiting.iter().any(|(at, _)| *at == (place.number, 0))
+        })
+    }
+
+    /// True if an operation cannot begin because this rank has not started one before it.
+    pub(crate) fn is_held_up(&self, side: Side, place: Place) -> bool {
+        self.lines
+            .get(&(place.line, side))
+            .is_some_and(|line| line.number < place.number && line.head().is_none())
+    }
+
+    /// Goes on with a line.
+    pub(crate) fn next(&mut self, group: &Group, (line, side): (Participants, Side)) -> Next {
+        let mut next = Next::default();
+        let Some(of) = self.lines.get_mut(&(line, side)) else { return next };
+        let at = (of.number, of.piece);
+        let Some(Waiting { id, is_last, operation }) = of.head() else { return next };
+        let compares = of.piece == 0
+            && match group.terms.check {
+                Check::Off => false,
+                Check::On => true,
+                Check::First => !of.agreed.contains(&shape(&operation, line)),
+            };
+        let all = if compares { rounds(group, line) } else { 0 };
+        if all > 0 {
+            let place = Place { line, number: of.number };
+            let told = self.told.get(&place).copied().unwrap_or_default();
+            while of.rounds < all && (of.rounds == 0 || told >> (of.rounds - 1) & 1 == 1) {
+                let to = match line {
+                    Participants::Everyone => group.behind(1 << of.rounds),
+                    Participants::Pair { from, to } => from + to - group.rank,
+                };
+                next.tell.push((to, of.rounds));
+                of.rounds += 1;
+            }
+            next.asks = Some((place, operation));
+            if of.rounds < all || told >> (all - 1) & 1 == 0 {
+                return next;
+            }
+            self.told.remove(&place);
+        }
+        if compares && group.terms.check == Check::First {
+            if of.agreed.len() == SHAPES {
+                of.agreed.clear();
+            }
+            of.agreed.insert(shape(&operation, line));
+        }
+        of.waiting.pop_front();
+        (of.number, of.piece) = if is_last { (at.0 + 1, 0) } else { (at.0, at.1 + 1) };
+        of.rounds = 0;
+        next.begins = Some(id);
+        next
+    }
+}

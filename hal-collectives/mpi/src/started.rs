@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! A piece of an operation that a rank has started, and its end.
+
+use crate::calls::Finish;
+use crate::group::{Group, Slot};
+use crate::library::{Call, Request};
+use hal_collectives::{Done, Operation, Portions, Result, notify, release};
+use hal_semaphore::Failure;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A callback that is due, its outcome, and what is released before.
+pub(crate) struct DueCallback {
+    done: Done,
+    outcome: Result,
+    group: Arc<Group>,
+    memory: Option<Portions>,
+    finish: Option<Finish>,
+    halves: SmallVec<[Half; 2]>,
+}
+
+impl DueCallback {
+    fn tell(self) {
+        let Self { done, outcome, group, memory, finish, halves } = self;
+        if let Some(finish) = finish.filter(|_| outcome.is_ok()) {
+            finish.run();
+        }
+        // Memory is released, which may write it back, before the rank is told, since a rank that is told may
+        // release the group, and rely on that being the last reference. Each value by itself, as its owner may panic.
+        halves.into_iter().for_each(release);
+        if let Some(Portions { send, recv }) = memory {
+            release(send);
+            release(recv);
+        }
+        drop(group);
+        notify(done, outcome);
+    }
+}
+
+/// Operations that have ended, to be told without the lock.
+#[derive(Default)]
+pub(crate) struct Ended {
+    pub(crate) told: SmallVec<[DueCallback; 1]>,
+    /// Requests that have outlived their operations.
+    pub(crate) released: Vec<Request>,
+}
+
+impl Ended {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.told.is_empty() && self.released.is_empty()
+    }
+
+    /// True if more than one is to be told.
+    pub(crate) fn are_several(&self) -> bool {
+        self.told.len() > 1
+    }
+
+    /// All that are to be told but the first one.
+    pub(crate) fn take_rest(&mut self) -> impl Iterator<Item = DueCallback> {
+        self.told.drain(1..)
+    }
+
+    pub(crate) fn extend(&mut self, told: Option<DueCallback>) {
+        self.told.extend(told);
+    }
+
+    /// Tells each rank, whatever another one's callback does.
+    pub(crate) fn tell(&mut self) {
+        self.released.drain(..).for_each(release);
+        self.told.drain(..).for_each(DueCallback::tell);
+    }
+}
+
+/// A call of a piece, of which it has one, or one for each line of a transfer.
+pub(crate) enum Half {
+    Waits(Call),
+    Begun(Request),
+    /// Between the two, or with a request that has outlived it.
+    Gone,
+}
+
+/// The calls of a piece with its memory, or why there are none.
+pub(crate) type Ready = Result<(SmallVec<[Call; 2]>, Option<Finish>, Portions)>;
+
+/// A piece of an operation that a rank has started.
+pub(crate) struct Started {
+    pub(crate) group: Arc<Group>,
+    pub(crate) operation: Operation,
+    pub(crate) slots: SmallVec<[Slot; 2]>,
+    pub(crate) piece: (u32, bool),
+    /// Its calls, in the order of the slots.
+    pub(crate) halves: SmallVec<[Half; 2]>,
+    pub(crate) finish: Option<Finish>,
+    pub(crate) memory: Option<Portions>,
+    pub(crate) failure: Option<Failure>,
+    pub(crate) done: Done,
+    pub(crate) deadline: Option<Instant>,
+    /// It is overdue, and another rank was asked who has not come.
+    pub(crate) is_overdue: bool,
+}
+
+impl Started {
+    pub(crate) fn new(
+        group: Arc<Group>,
+        (operation, slots): (Operation, SmallVec<[Slot; 2]>),
+        piece: (u32, bool),
+        ready: Ready,
+        done: Done,
+    ) -> Box<Self> {
+        let (halves, finish, memory, failure) = match ready {
+            Ok((calls, finish, memory)) => {
+                (calls.into_iter().map(Half::Waits).collect(), finish, Some(memory), None)
+            }
+            Err(failure) => (SmallVec::new(), None, None, Some(failure)),
+        };
+        Box::new(Self {
+            group,
+            operation,
+            slots,
+            piece,
+            halves,
+            finish,
+            memory,
+            failure,
+            done,
+            deadline: None,
+            is_overdue: false,
+        })
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        !self.halves.iter().any(|half| matches!(half, Half::Waits(_)))
+    }
+
+    pub(crate) fn into_told(self, outcome: Result) -> DueCallback {
+        let Self { group, halves, finish, memory, done, .. } = self;
+        DueCallback { done, outcome, group, memory, finish, halves }
+    }
+}
