@@ -30,8 +30,9 @@
 //! anywhere. For one queue `submit` is called by one thread at a time, never from inside itself; for several
 //! queues, by several threads.
 //!
-//! **Panics.** A backend that panics while it is called loses its device, whose state is unknown then. On its own threads a backend catches panics itself and [loses](Completer::lose) the device;
-//! `hal-backend` has a `Reporter` for that.
+//! **Panics.** A backend that panics while it is called loses its device, whose state is unknown then. On its own
+//! threads a backend catches panics itself and [loses](Completer::lose) the device; `hal-backend` has a `Reporter` for
+//! that.
 
 pub use crate::engine::DeferredCallbacks;
 use crate::engine_events::KeepAlive;
