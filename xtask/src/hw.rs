@@ -289,6 +289,7 @@ mod tests {
         let root = workspace::root().unwrap();
         let chosen = [
             ("backends/gaudi/tests/transfers.rs", TRANSFERS.as_slice()),
+            ("backends/gaudi/tests/signals.rs", GAUDI_SIGNALS.as_slice()),
             ("hal-driver/tests/driver/gaudi.rs", GAUDI_QUEUES.as_slice()),
             ("hal-driver/tests/driver/qaic.rs", QAIC_QUEUES.as_slice()),
             ("backends/tenstorrent/tests/transfers.rs", [LARGE_TRANSFERS].as_slice()),

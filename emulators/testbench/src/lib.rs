@@ -278,11 +278,16 @@ pub fn context_switches(prefix: &str) -> u64 {
     switches
 }
 
-/// How many cases a property test runs: `PROPTEST_CASES`, or `usual` if it is not set, as in proptest for a
-/// test without a number.
+/// How many cases a property test runs: `usual`, or as many as `PROPTEST_CASES` asks for. A test that usually runs
+/// fewer than proptest's 256, since each costs much, runs that part of them.
 pub fn cases(usual: u32) -> u32 {
     let given = std::env::var("PROPTEST_CASES").ok();
-    given.map_or(usual, |given| given.parse().expect("PROPTEST_CASES is a number"))
+    given.map_or(usual, |given| part_of(given.parse().expect("PROPTEST_CASES is a number"), usual))
+}
+
+fn part_of(given: u32, usual: u32) -> u32 {
+    let part = u64::from(given) * u64::from(usual.min(256)) / 256;
+    u32::try_from(part).unwrap_or(given).max(1)
 }
 
 /// The part of a message that advises to do what the URI has already done: to ask for the device that was asked
@@ -326,6 +331,12 @@ mod tests {
     use hal_backend::{Driver, HostRange, Parameters};
     use hal_mock::Mock;
     use hal_template::{Template, TemplateDevice};
+
+    #[test]
+    fn test_with_few_cases_runs_a_part_of_what_is_asked_for() {
+        assert_eq!([24, 256, 4000].map(|usual| part_of(5120, usual)), [480, 5120, 5120]);
+        assert_eq!([part_of(1, 24), part_of(u32::MAX, 4000)], [1, u32::MAX]);
+    }
 
     fn bench() -> Testbench<TemplateDevice> {
         let mut none = Parameters::new("template", []);

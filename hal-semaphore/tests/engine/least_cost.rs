@@ -227,8 +227,8 @@ fn operations_are_blocked_only_without_a_dependency_and_end_if_a_wait_fails() {
             all.released_out_of_order += seen.released_out_of_order;
             all.failed_when_ordered += seen.failed_when_ordered;
         }
-        // A judge that never sees it says nothing about it. Where queues wait natively, a larger signal of another queue
-        // would have satisfied the wait before.
+        // A judge that never sees it says nothing about it. Where queues wait natively, a larger signal of another
+        // queue would have satisfied the wait before.
         let out_of_order = native_waits != NativeWaits::None || all.released_out_of_order > 20;
         let is_enough = all.released > 100 && out_of_order && all.failed_when_ordered > 20;
         assert!(is_enough, "{native_waits:?}: {all:?}");

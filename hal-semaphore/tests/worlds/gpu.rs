@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The devices of a world, one for each engine: in-order queues, binary events that can be recorded again, epochs, native waits.
+//! The devices of a world, one for each engine: in-order queues, binary events that can be recorded again, epochs,
+//! native waits.
 //!
 //! The hardware does what it is asked: a native wait on an event sees the event as it is now. If the engine
 //! asks for something that no hardware could do right, it raises an alarm.

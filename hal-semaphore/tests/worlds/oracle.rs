@@ -176,8 +176,8 @@ impl Judge<'_> {
         }
     }
 
-    /// S5: an operation that fails before it is queued is cleaned up for its failure, and no other that fails, unless its
-    /// whole queue ends. Whether it was queued is not seen from outside; it was not if nothing could signal a wait.
+    /// S5: an operation that fails before it is queued is cleaned up for its failure, and no other that fails, unless
+    /// its whole queue ends. Whether it was queued is not seen from outside; it was not if nothing could signal a wait.
     fn cleaning(&self, op: usize, operation: &OperationFacts, outcome: &Result<(), Failure>) {
         let may_be_ordered = operation.waits.iter().all(|&(semaphore, value)| {
             let line = &self.book.timelines[semaphore];
