@@ -133,7 +133,7 @@ impl Semaphore {
 
     /// Calls `callback` once when the timeline reaches `value` or fails: before this returns if it has already,
     /// or else on a thread that completes, signals or fails something, without a lock, and never inside a
-    /// submission (see [`Backend::defer`](crate::Backend::defer)). If the timeline has failed, the callback
+    /// submission (see [`Backend::defer`]). If the timeline has failed, the callback
     /// gets the failure even if the value was reached. It may still be called after the subscription was
     /// dropped, if it was due by then.
     pub fn subscribe(
