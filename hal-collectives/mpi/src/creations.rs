@@ -44,7 +44,7 @@ struct Asked {
 }
 
 /// Notices for ranks of the job.
-pub(crate) type Letters = Vec<(u32, Generation, Notice)>;
+pub(crate) type Notices = Vec<(u32, Generation, Notice)>;
 
 /// See the [module documentation](self).
 pub(crate) struct Creations {
@@ -108,9 +108,9 @@ impl Creations {
     }
 
     /// This process waits for the communicator of a group.
-    pub(crate) fn want(&mut self, group: &Arc<Group>, until: Instant) -> Letters {
+    pub(crate) fn want(&mut self, group: &Arc<Group>, until: Instant) -> Notices {
         if group.communicator.get().is_some() || self.wanted.contains_key(&group.id) {
-            return Letters::new();
+            return Notices::new();
         }
         let wanted = Wanted { group: group.clone(), until, is_given_up: false };
         self.wanted.insert(group.id, wanted);
@@ -125,13 +125,13 @@ impl Creations {
     }
 
     /// Rank 0: a rank waits for the communicator of a group.
-    pub(crate) fn ask(&mut self, of: Generation, count: u32, from: u32, terms: Terms) -> Letters {
+    pub(crate) fn ask(&mut self, of: Generation, count: u32, from: u32, terms: Terms) -> Notices {
         let asked = self.asked.entry(of).or_insert_with(|| Asked { count, by: BTreeMap::new() });
         asked.by.insert(from, terms);
         if asked.by.len() < asked.count as usize {
-            return Letters::new();
+            return Notices::new();
         }
-        let Some(Asked { by, .. }) = self.asked.remove(&of) else { return Letters::new() };
+        let Some(Asked { by, .. }) = self.asked.remove(&of) else { return Notices::new() };
         if let Some(failure) = unlike(&by) {
             return by.into_keys().map(|rank| (rank, of, Notice::Failed(failure.clone()))).collect();
         }
@@ -144,22 +144,22 @@ impl Creations {
     }
 
     /// It is this process's turn to reserve itself for a group.
-    pub(crate) fn turn(&mut self, of: Generation) -> Letters {
+    pub(crate) fn turn(&mut self, of: Generation) -> Notices {
         self.turns.push_back(of);
         self.reserve()
     }
 
     /// Takes the first turn that has come, if this process is free and has come to that group.
-    fn reserve(&mut self) -> Letters {
+    fn reserve(&mut self) -> Notices {
         if self.reserved.is_some() {
-            return Letters::new();
+            return Notices::new();
         }
         let Some(at) = self.turns.iter().position(|of| self.wanted.contains_key(of)) else {
-            return Letters::new();
+            return Notices::new();
         };
-        let Some(of) = self.turns.remove(at) else { return Letters::new() };
+        let Some(of) = self.turns.remove(at) else { return Notices::new() };
         self.reserved = Some(of);
-        let Some(Wanted { group, .. }) = self.wanted.get(&of) else { return Letters::new() };
+        let Some(Wanted { group, .. }) = self.wanted.get(&of) else { return Notices::new() };
         let next = group.next_in_job(self.rank);
         self.is_last = next.is_none();
         next.map(|next| (next, of, Notice::Turn)).into_iter().collect()
@@ -167,23 +167,23 @@ impl Creations {
 
     /// Tells the ranks of a group to make its communicator, or not to, if all are reserved. For when all notices are
     /// read that have come.
-    pub(crate) fn decide(&mut self, now: Instant) -> Letters {
+    pub(crate) fn decide(&mut self, now: Instant) -> Notices {
         if !std::mem::take(&mut self.is_last) {
-            return Letters::new();
+            return Notices::new();
         }
         let wanted = self.reserved.and_then(|of| self.wanted.get(&of));
-        let Some(Wanted { group, until, .. }) = wanted else { return Letters::new() };
+        let Some(Wanted { group, until, .. }) = wanted else { return Notices::new() };
         let is_made = now < *until && group.failure().is_none();
         group.members.iter().map(|&rank| (rank, group.id, Notice::Make { is_made })).collect()
     }
 
     /// All ranks of a group are reserved for it: it is made, or not.
-    pub(crate) fn make(&mut self, of: Generation, is_made: bool) -> Letters {
+    pub(crate) fn make(&mut self, of: Generation, is_made: bool) -> Notices {
         if is_made {
             if let Some(Wanted { group, .. }) = self.wanted.get(&of) {
                 self.ready.push_back(Creation::Group(group.clone()));
             }
-            return Letters::new();
+            return Notices::new();
         }
         self.wanted.remove(&of);
         self.reserved.take_if(|reserved| *reserved == of);
@@ -198,7 +198,7 @@ impl Creations {
     }
 
     /// A communicator was made, or not.
-    pub(crate) fn made(&mut self, creation: &Creation) -> Letters {
+    pub(crate) fn made(&mut self, creation: &Creation) -> Notices {
         self.is_making = false;
         #[cfg(test)]
         {

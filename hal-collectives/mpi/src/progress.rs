@@ -21,7 +21,7 @@
 //! their notices, before it believes that anything has ended well. It waits for [`CATCH_UP`] at most: one that does not
 //! answer may have ended.
 
-use crate::creations::{Creation, Creations, Letters};
+use crate::creations::{Creation, Creations, Notices};
 use crate::engine::Command;
 use crate::group::{Group, Slot};
 use crate::library::{Call, Handle, Library, Number, Request, What};
@@ -229,19 +229,19 @@ impl Progress {
 
     /// Waits for the communicator of a group, for a little longer than its operations do, which say who has not come.
     fn want(&mut self, group: &Arc<Group>) {
-        let letters = self.creations.want(group, Instant::now() + group.terms.timeout + 4 * GRACE);
-        self.send_all(letters);
+        let notices = self.creations.want(group, Instant::now() + group.terms.timeout + 4 * GRACE);
+        self.send_all(notices);
     }
 
     /// A communicator was made, or not.
     fn created(&mut self, creation: Creation, outcome: Result<Handle>) {
-        let letters = self.creations.made(&creation);
-        self.send_all(letters);
+        let notices = self.creations.made(&creation);
+        self.send_all(notices);
         match (creation, outcome) {
             (Creation::Base, Ok(base)) => {
                 self.base = Some(base);
-                let letters = std::mem::take(&mut self.outbox);
-                self.send_all(letters);
+                let notices = std::mem::take(&mut self.outbox);
+                self.send_all(notices);
             }
             (Creation::Group(group), Ok(communicator)) => {
                 let _ = group.communicator.set(communicator);
@@ -262,8 +262,8 @@ impl Progress {
         }
     }
 
-    fn send_all(&mut self, letters: Letters) {
-        letters.into_iter().for_each(|(to, of, notice)| self.send(to, of, notice));
+    fn send_all(&mut self, notices: Notices) {
+        notices.into_iter().for_each(|(to, of, notice)| self.send(to, of, notice));
     }
 
     /// Sends a notice to a rank of the job.
@@ -410,8 +410,8 @@ impl Progress {
         self.look_at_time(now);
         self.end_endings(now);
         self.read_own();
-        let letters = self.creations.decide(now);
-        self.send_all(letters);
+        let notices = self.creations.decide(now);
+        self.send_all(notices);
         self.read_own();
         moved || !self.ended.is_empty()
     }
@@ -499,16 +499,16 @@ impl Progress {
     fn read(&mut self, of: Generation, notice: Notice) {
         match notice {
             Notice::Want { from, count, terms } => {
-                let letters = self.creations.ask(of, count, from, terms);
-                self.send_all(letters);
+                let notices = self.creations.ask(of, count, from, terms);
+                self.send_all(notices);
             }
             Notice::Turn => {
-                let letters = self.creations.turn(of);
-                self.send_all(letters);
+                let notices = self.creations.turn(of);
+                self.send_all(notices);
             }
             Notice::Make { is_made } => {
-                let letters = self.creations.make(of, is_made);
-                self.send_all(letters);
+                let notices = self.creations.make(of, is_made);
+                self.send_all(notices);
             }
             Notice::Failed(failure) => {
                 self.creations.failed(of, Instant::now() + GRACE);

@@ -33,6 +33,18 @@ type Begun = (HostRange, Receiver<Outcome>);
 /// How an operation went.
 type Outcome = std::result::Result<(), Code>;
 
+/// Numbers that a seed decides.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from((self.0 >> 4) % below as u64).unwrap()
+    }
+}
+
 fn memory(words: &[u32]) -> HostRange {
     let range = HostRange::allocate(words.len() as u64 * 4, 64).unwrap();
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();

@@ -3,22 +3,11 @@
 //! In which order processes make communicators, where each call of MPI's waits for all ranks.
 
 use super::*;
-use crate::creations::{Creation, Creations, Letters};
+use crate::creations::{Creation, Creations, Notices};
 use crate::notice::{Generation, Notice};
 use std::collections::VecDeque;
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from((self.0 >> 4) % below as u64).unwrap()
-    }
-}
-
-/// Processes that reach each other by letters, which arrive in the order of each sender.
+/// Processes that reach each other by notices, which arrive in the order of each sender.
 struct World {
     processes: Vec<Creations>,
     on_their_way: Vec<Vec<VecDeque<(Generation, Notice)>>>,
@@ -29,8 +18,8 @@ struct World {
 }
 
 impl World {
-    fn send(&mut self, from: usize, letters: Letters) {
-        for (to, of, notice) in letters {
+    fn send(&mut self, from: usize, notices: Notices) {
+        for (to, of, notice) in notices {
             self.on_their_way[from][to as usize].push_back((of, notice));
         }
     }
@@ -38,21 +27,21 @@ impl World {
     fn deliver(&mut self, from: usize, to: usize) {
         let Some((of, notice)) = self.on_their_way[from][to].pop_front() else { return };
         let process = &mut self.processes[to];
-        let letters = match notice {
+        let notices = match notice {
             Notice::Want { from, count, terms } => process.ask(of, count, from, terms),
             Notice::Turn => process.turn(of),
             Notice::Make { is_made } => process.make(of, is_made),
             other => panic!("{other:?}"),
         };
-        self.send(to, letters);
+        self.send(to, notices);
     }
 
     /// Begins and ends calls of MPI.
     fn make(&mut self) {
         for rank in 0..self.processes.len() {
-            let letters = self.processes[rank].decide(Instant::now());
-            self.over += usize::from(matches!(letters.first(), Some((.., Notice::Make { is_made: false }))));
-            self.send(rank, letters);
+            let notices = self.processes[rank].decide(Instant::now());
+            self.over += usize::from(matches!(notices.first(), Some((.., Notice::Make { is_made: false }))));
+            self.send(rank, notices);
         }
         for (process, making) in self.processes.iter_mut().zip(&mut self.making) {
             if let Some(Creation::Group(group)) = process.next() {
@@ -68,8 +57,8 @@ impl World {
         self.over += 1;
         for &rank in &group.members {
             self.making[rank as usize] = None;
-            let letters = self.processes[rank as usize].made(&Creation::Group(group.clone()));
-            self.send(rank as usize, letters);
+            let notices = self.processes[rank as usize].made(&Creation::Group(group.clone()));
+            self.send(rank as usize, notices);
         }
     }
 }
@@ -123,8 +112,8 @@ fn processes_that_make_communicators_never_wait_for_each_other_for_ever() {
                 let group = left[one].swap_remove(at);
                 // With a channel more.
                 world.processes[one].want_base(end);
-                let letters = world.processes[one].want(&group, end);
-                world.send(one, letters);
+                let notices = world.processes[one].want(&group, end);
+                world.send(one, notices);
             }
             world.deliver(one, other);
             world.make();

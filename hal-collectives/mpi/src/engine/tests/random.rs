@@ -7,17 +7,6 @@ use hal_collectives::local::{Request, join};
 use hal_collectives::{Memory, PieceBuffers};
 use half::{bf16, f16};
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from((self.0 >> 4) % below as u64).unwrap()
-    }
-}
-
 /// Small numbers, so that no order of summation rounds.
 fn bytes_of(element: Element, value: usize) -> Vec<u8> {
     let value = u8::try_from(value).unwrap();
