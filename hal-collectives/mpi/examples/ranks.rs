@@ -527,7 +527,7 @@ fn paused(group: &dyn Communicator, is_too_long: bool) {
     if is_last {
         std::thread::sleep(delay());
         let own = std::process::id();
-        let goes_on = format!("sleep 4; kill -CONT {own}");
+        let goes_on = format!("sleep {}; kill -CONT {own}", if is_too_long { 2.5 } else { 0.7 });
         let mut other = Command::new("sh").args(["-c", &goes_on]).spawn().unwrap();
         assert!(Command::new("kill").args(["-STOP", &own.to_string()]).status().unwrap().success());
         other.wait().unwrap();

@@ -191,7 +191,8 @@ fn mpi_that_the_program_has_begun_is_used_and_left_to_it() {
 #[test]
 fn collectives_of_the_program_on_all_processes_and_those_of_groups_do_not_mix() {
     ends_well(3, "beside");
-    ends_well_by(MPICH, 3, "beside", &[]);
+    // More ranks than processors take half a minute here: each waits for the others without sleeping.
+    ends_well_by(MPICH, 2, "beside", &[]);
 }
 
 #[test]
@@ -292,7 +293,7 @@ fn rank_that_stands_still_while_a_communicator_is_made_holds_others_up_for_their
 /// A launcher ends a job whose process died; it can be told not to, and then those that are left see it themselves.
 #[test]
 fn rank_that_is_killed_leaves_no_other_hanging() {
-    let making = [0, 100, 300, 1000, 3000].map(|delay| format!("making {delay}"));
+    let making = [0, 300, 3000].map(|delay| format!("making {delay}"));
     let steps = ["joined", "entered", "started", "compared", "split", "again"].map(str::to_owned);
     for step in steps.iter().chain(&making) {
         for (launcher, options) in [(MPI, &[][..]), (MPI, &["--enable-recovery"]), (MPICH, &[])] {
