@@ -16,7 +16,8 @@ const DEVICES: [&str; 4] = [
 ];
 
 /// Devices that behave like one of these in most tests.
-const FURTHER: [&str; 2] = ["qaic://emulated?seed=9003", "tenstorrent://emulated?seed=9004"];
+const FURTHER: [&str; 3] =
+    ["nvidia://emulated", "qaic://emulated?seed=9003", "tenstorrent://emulated?seed=9004"];
 
 const PAGE: usize = 4096;
 
