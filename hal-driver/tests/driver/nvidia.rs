@@ -114,11 +114,11 @@ fn queues_and_memory_of_another_device_keep_their_order() {
         let foreign: Buffer = other.buffer(1000);
         let step = device.semaphore(0);
         // Submitted from the last to the first.
-        for value in (1..20).rev() {
-            let (waits, signals) = (step.at(value), step.at(value + 1));
+        for value in (1..20_u8).rev() {
+            let (waits, signals) = (step.at(value.into()), step.at(u64::from(value) + 1));
             match value % 3 {
                 0 => device.copy(&waits, &signals, &local, &foreign, 1000).unwrap(),
-                1 => device.fill(&waits, &signals, &local, (0, 1000), &[value as u8]).unwrap(),
+                1 => device.fill(&waits, &signals, &local, (0, 1000), &[value]).unwrap(),
                 _ => device.copy_on(u64::MAX, &waits, &signals, (&foreign, 0), (&local, 500), 500).unwrap(),
             }
         }
