@@ -35,8 +35,8 @@ unsafe impl Emulation for Emulated {
             name: "fault",
             values: "NAME@N",
             default: "none",
-            effect: "the N-th event from now fails: `illegal-address`, `launch-failed`, `launch-error`, `out-of-memory`, \
-                     `stall`; may be given several times",
+            effect: "the N-th event from now fails: `illegal-address`, `launch-failed`, `launch-error`, \
+                     `out-of-memory`, `stall`; may be given several times",
         },
     ];
 

@@ -198,7 +198,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Compiles a model with these flags, for a local device if they name none, unless that was done since the model was changed.
+    /// Compiles a model with these flags, for a local device if they name none, unless that was done since the model
+    /// was changed.
     pub(crate) fn compile(&self, source: &Path, module: &Path, flags: &[&str]) -> Result<()> {
         let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
         if changed(module) > changed(source) {

@@ -130,7 +130,8 @@ impl Gpu {
             if has == 0 {
                 let name = self.name().unwrap_or_default();
                 let message = format!(
-                    "card {} ({name}) lacks {what}, which this driver needs; update NVIDIA's driver, or use another card",
+                    "card {} ({name}) lacks {what}, which this driver needs; update NVIDIA's driver, or use another \
+                     card",
                     self.number
                 );
                 return Err(Failure::new(Code::Incompatible, message));

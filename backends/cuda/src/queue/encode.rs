@@ -6,14 +6,14 @@
 //!
 //! | what | until | then the host |
 //! |---|---|---|
-//! | bytes of the host that the card does not know ([`Pause::Host`]) | everything before has ended | copies them to pinned memory |
+//! | bytes that CUDA does not know ([`Pause::Host`]) | all before has ended | copies them to pinned memory |
 //! | the result of a command for such bytes ([`Pause::Back`]) | the command has ended | copies it back |
 //! | the number of workgroups in memory ([`Pause::Counts`]) | it is in pinned memory | reads it |
 //! | a job of many commands ([`Pause::Room`]) | there is room | goes on |
 //!
 //! For that the stream writes a *ticket* into the queue's progress word, and whoever polls goes on. Jobs behind one
-//! that pauses wait in the backlog. A queue that waits natively for a job that is not wholly on its stream waits for its
-//! completion word, since its event is not recorded yet.
+//! that pauses wait in the backlog. A queue that waits natively for a job that is not wholly on its stream waits for
+//! its completion word, since its event is not recorded yet.
 //!
 //! # Failure
 //!
