@@ -16,7 +16,7 @@ use super::queue::{Effects, Publication, QueueGuard};
 use super::timeline_state::{RELEASE_BATCH, Target, TimelineState};
 use super::{Dependency, Shared};
 use crate::backend::{Backend, Completion, Ended, HostTask};
-use crate::engine_events::{Callbacks, EngineEvents};
+use crate::engine_events::EngineEvents;
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
@@ -24,7 +24,7 @@ use crate::mutation::{Mutation, is_mutated};
 use crate::ring::take_first;
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
-use crate::timeline::{Registration, Subscriber, Timeline};
+use crate::timeline::{DueCallbacks, Registration, Subscriber, Timeline};
 use std::sync::{Arc, Weak};
 
 /// How many operations are routed in one round.
@@ -608,9 +608,9 @@ impl<B: Backend> EngineEvents for Shared<B> {
         }
     }
 
-    fn call_back(&self, callbacks: Callbacks, deferred: &mut DeferredWork) {
-        for run in callbacks {
-            self.defer_late(move |_| run(), deferred);
+    fn call_back(&self, callbacks: DueCallbacks, deferred: &mut DeferredWork) {
+        for (callback, state) in callbacks {
+            self.defer_late(move |_| callback(state), deferred);
         }
     }
 
