@@ -12,9 +12,11 @@
 //! it is in flight, it is like any other: a full device sends it back to the head of `queued`, and
 //! [`QueueGuard::run`] does what follows.
 
+use super::flight::InFlight;
 #[cfg(doc)]
-use super::queue::Op;
-use super::queue::{InFlight, OpState, QueueGuard};
+use super::op::Op;
+use super::op::OpState;
+use super::queue::QueueGuard;
 use super::route::OrderedWaits;
 use super::timeline_state::Promise;
 use crate::backend::{Backend, Batch, BatchItem, Submitted};
@@ -25,19 +27,18 @@ impl<B: Backend> QueueGuard<'_, B> {
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         let state = &self.state;
-        state.runnable.is_empty()
-            && state.queued.is_empty()
-            && !state.submitting
+        state.order.is_empty()
+            && !state.flight.is_submitting()
             && !state.window.is_full()
-            && self.may_start()
-            && state.effects.is_empty()
+            && state.ending.may_start()
+            && !state.host.has_effects()
             && !self.device.records_events()
     }
 
     /// Gives an operation its epoch and puts it in flight.
     #[inline(always)]
     pub(super) fn enqueue_in_flight(&mut self, key: Key, item: &mut BatchItem<B>) {
-        let epoch = self.next_epoch();
+        let epoch = self.state.order.next_epoch();
         let promise = self.promise(epoch);
         let state = &mut *self.state;
         let op = state.ops.live_mut(key);
@@ -48,7 +49,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.note_queued(epoch, &ordered);
         let entry =
             InFlight { op: key, epoch, on_device: true, native_epoch: epoch, event: None, failure: None };
-        self.state.in_flight.push_back(entry);
+        self.state.flight.push(entry);
         (item.op, item.epoch) = (key, epoch);
     }
 
@@ -62,9 +63,8 @@ impl<B: Backend> QueueGuard<'_, B> {
     pub(super) fn hand_over(mut self, item: &mut BatchItem<B>) -> Self {
         let (key, epoch) = (item.op, item.epoch);
         let reports = self.shared.reports();
-        let last_native = std::mem::replace(&mut self.state.last_native, epoch);
-        self.state.submitting = true;
-        self.state.offered = epoch;
+        self.state.flight.begin_submission();
+        self.state.flight.offer(epoch);
         self.take_credits(1);
         let id = self.queue.id;
         let refusal;
@@ -73,7 +73,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             let answer = shared.foreign_counted(|| shared.backend.submit(id, &mut batch));
             answer.unwrap_or_else(Submitted::lost).unless_all_of(1)
         });
-        if refusal.is_none() && self.state.lost.is_none() {
+        if refusal.is_none() && !self.state.ending.is_lost() {
             if item.work.is_some() {
                 self.live(key).work = item.work.take();
             }
@@ -84,24 +84,18 @@ impl<B: Backend> QueueGuard<'_, B> {
         } else {
             let item = std::mem::replace(item, BatchItem::of(None));
             let answer = refusal.unwrap_or_else(Submitted::all);
-            self = self.take_answer_of_one(item, answer, reports, last_native);
+            self = self.take_answer_of_one(item, answer, reports);
         }
-        self.state.submitting = false;
+        self.state.flight.end_submission();
         self
     }
 
     /// Applies an answer other than "all accepted".
     #[cold]
-    fn take_answer_of_one(
-        mut self,
-        item: BatchItem<B>,
-        answer: Submitted,
-        reports: Option<u64>,
-        last_native: u64,
-    ) -> Self {
+    fn take_answer_of_one(mut self, item: BatchItem<B>, answer: Submitted, reports: Option<u64>) -> Self {
         let mut scratch = self.state.scratch.take().unwrap_or_default();
         scratch.items.push(item);
-        self = self.take_answer(&mut scratch, answer, reports, last_native);
+        self = self.take_answer(&mut scratch, answer, reports);
         self.state.scratch = Some(scratch);
         self
     }

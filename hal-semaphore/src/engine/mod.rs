@@ -48,8 +48,14 @@ mod admit;
 mod deferred_callbacks;
 mod deferred_work;
 mod device_loss;
+mod effects;
+mod ending;
 mod fast_path;
+mod flight;
 mod flow_window;
+mod frontier;
+mod op;
+mod order;
 mod outbox;
 mod queue;
 mod queue_choice;
@@ -474,8 +480,8 @@ impl<B: Backend> Engine<B> {
         for queue in &shared.queues {
             let state = queue.lock();
             counts.operations += state.ops.len();
-            counts.in_flight += state.in_flight.len();
-            counts.running += state.running;
+            counts.in_flight += state.flight.len();
+            counts.running += state.host.running();
             counts.reached += state.waits.reached;
             counts.same_queue += state.waits.same_queue;
             counts.dominated += state.waits.dominated;

@@ -7,8 +7,10 @@
 
 use super::Shared;
 use super::deferred_work::{DeferredWork, Dependency};
+use super::effects::EarlyRun;
 use super::flow_window::MAX_BATCH;
-use super::queue::{ActionKind, EarlyRun, OpState, QueueGuard, SignalRecord, WaitState};
+use super::op::{ActionKind, OpState, SignalRecord, WaitState};
+use super::queue::QueueGuard;
 use super::timeline_state::{OrderedWait, Promise, Target};
 use super::wait_lists::ListOwner;
 use crate::backend::Backend;
@@ -53,12 +55,12 @@ impl<B: Backend> QueueGuard<'_, B> {
             ActionKind::Queue | ActionKind::Marker => self.enqueue(key),
             ActionKind::Early if !self.is_reached(key) => {
                 if let Some(work) = self.start_on_host(key) {
-                    self.state.effects.early.push(EarlyRun { op: key, work, done: Ok(false) });
+                    self.state.host.effects().try_early(key, work);
                 }
             }
             ActionKind::Host | ActionKind::Early => {
                 if let Some(work) = self.start_on_host(key) {
-                    self.state.effects.runs.push((key, work, None));
+                    self.state.host.effects().run(key, work, None);
                 }
             }
             ActionKind::Barrier if self.is_reached(key) => {
@@ -73,7 +75,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         let op = self.live(key);
         op.state = OpState::Running;
         let work = op.work.take();
-        self.state.running += 1;
+        self.state.host.begin_run();
         work
     }
 
@@ -84,7 +86,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// Takes the backend's answer about an early action.
     pub(super) fn finish_early(&mut self, EarlyRun { op: key, work, done }: EarlyRun<B>) {
         let index = self.index;
-        let (closing, lost) = (self.state.closing, self.state.lost.clone());
+        let (closing, lost) = (self.state.ending.is_closing(), self.state.ending.lost().cloned());
         // Nothing else ends an operation that runs on the host.
         let op = self.live(key);
         op.work = Some(work);
@@ -126,18 +128,18 @@ impl<B: Backend> QueueGuard<'_, B> {
         op.remaining = blocked;
         op.failure = failure;
         let is_runnable = blocked == 0 || op.failure.is_some();
-        self.state.running -= 1;
+        self.state.host.end_run();
         for (producer, event) in events {
             self.shared.queue(producer).events.lock().release(event);
         }
         if is_runnable {
-            self.state.runnable.push_back(key);
+            self.state.order.push_runnable(key);
         }
     }
 
     /// Gives an operation its epoch in its queue.
     fn enqueue(&mut self, key: Key) {
-        let epoch = self.next_epoch();
+        let epoch = self.state.order.next_epoch();
         let op = self.state.ops.live_mut(key);
         op.epoch = epoch;
         op.state = OpState::Queued;
@@ -145,18 +147,11 @@ impl<B: Backend> QueueGuard<'_, B> {
         let promise = Promise { value: 0, queue: self.index, epoch, native_epoch, event: None };
         let mut ordered = OrderedWaits::new();
         self.shared.promise_each(&op.signals, promise, &mut ordered, self.deferred);
-        self.state.queued.push_back(key);
+        self.state.order.push_queued(key);
         self.note_queued(epoch, &ordered);
-        if self.state.window.is_full() || self.state.queued.len() > MAX_BATCH {
+        if self.state.window.is_full() || self.state.order.queued_len() > MAX_BATCH {
             self.listen_for_failures_of_other_queues(key);
         }
-    }
-
-    /// The next epoch of the queue.
-    #[inline]
-    pub(super) fn next_epoch(&mut self) -> u64 {
-        self.state.last_epoch += 1;
-        self.state.last_epoch
     }
 
     /// An operation is queued under this epoch, which satisfies these waits of others.
@@ -184,7 +179,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             record.state = WaitState::Dependency(dependency);
             record.failure_entry = failure_entry;
             if op.count_down() {
-                state.runnable.push_back(key);
+                state.order.push_runnable(key);
             }
             if failure_entry.is_none() && op.remaining > 0 {
                 self.listen_for_failure(key, number as usize);
@@ -202,7 +197,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         if matches!(record.state, WaitState::InQueueList(_) | WaitState::InHostList(_)) {
             record.state = WaitState::Reached;
             if op.count_down() {
-                state.runnable.push_back(key);
+                state.order.push_runnable(key);
             }
         }
     }

@@ -5,7 +5,8 @@
 
 use super::Shared;
 use super::deferred_work::EngineCall;
-use super::queue::{OpState, QueueGuard};
+use super::op::OpState;
+use super::queue::QueueGuard;
 use crate::backend::{Backend, Completion};
 use crate::clock::{Clock, Time};
 use crate::engine_events::KeepAlive;
@@ -56,9 +57,8 @@ impl<B: Backend> Shared<B> {
         let mut call = EngineCall::new(self);
         for index in self.indices() {
             let mut guard = QueueGuard::lock(self, index, call.deferred());
-            if !guard.state.closing {
-                guard.state.closing = true;
-                guard.fail_all_unstarted(failure);
+            if guard.state.ending.close() {
+                guard.state.ending.begin_sweep(failure);
             }
             drop(guard);
             call.deferred().visit_queue(index);
