@@ -28,6 +28,8 @@ pub(crate) trait EngineEvents: Send + Sync {
     fn run(&self, deferred: &mut DeferredWork);
     /// A timeline has lost its registration.
     fn retire_timeline(&self, timeline_state: &Arc<TimelineState>);
+    /// Works off what the engine owes the program.
+    fn work_off(&self);
     /// Has callbacks of the program run, at the end of this thread's call or on another thread.
     fn call_back(&self, callbacks: DueCallbacks, deferred: &mut DeferredWork);
     fn complete(&self, queue: QueueId, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError>;

@@ -8,12 +8,13 @@
 
 use super::Shared;
 use super::deferred_work::DeferredWork;
-use super::outbox::PendingDeliveries;
+use super::owed::{Owed, Undelivered};
 use super::timeline_state::TimelineState;
 use crate::backend::{Backend, Ended, HostTask};
 use crate::engine_events::EngineEvents;
 use crate::failure::Failure;
 use crate::ids::{Point, Ticket};
+use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use crate::timeline::{Registration, Subscriber, Timeline};
 use std::sync::{Arc, Weak};
@@ -21,10 +22,9 @@ use std::sync::{Arc, Weak};
 /// Actions that run without the lock, in this order.
 pub(super) struct Effects<B: Backend> {
     publications: Vec<Publication<B::Timeline>>,
-    /// Foreign timelines that have deliveries, by identity. `pending_deliveries` has what is reclaimed after
-    /// them.
+    /// Foreign timelines that have deliveries, by identity, and the work that is reclaimed after these.
     foreign_timelines: Vec<usize>,
-    pending_deliveries: Option<Arc<PendingDeliveries<B>>>,
+    undelivered: Option<Undelivered<B>>,
     subscriptions: Vec<(B::Timeline, u64, Arc<TimelineState>)>,
     /// Host operations to run, and failed ones to clean up.
     runs: Vec<(Key, B::Work, Option<Failure>)>,
@@ -54,7 +54,7 @@ impl<B: Backend> Default for Effects<B> {
         Self {
             publications: Vec::new(),
             foreign_timelines: Vec::new(),
-            pending_deliveries: None,
+            undelivered: None,
             subscriptions: Vec::new(),
             runs: Vec::new(),
             early: Vec::new(),
@@ -71,12 +71,12 @@ impl<B: Backend> Effects<B> {
         self.publications.push(publication);
     }
 
-    /// A foreign timeline has a delivery. Returns what is reclaimed behind it.
-    pub(super) fn deliver(&mut self, identity: usize) -> Arc<PendingDeliveries<B>> {
+    /// A foreign timeline has a delivery. Returns its share of the work that is reclaimed behind it.
+    pub(super) fn deliver(&mut self, identity: usize) -> Undelivered<B> {
         if !self.foreign_timelines.contains(&identity) {
             self.foreign_timelines.push(identity);
         }
-        self.pending_deliveries.get_or_insert_with(PendingDeliveries::new).clone()
+        self.undelivered.get_or_insert_with(Undelivered::new).share()
     }
 
     /// The state of a foreign timeline subscribes to it.
@@ -145,8 +145,9 @@ impl<B: Backend> Effects<B> {
             return;
         }
         let ended = Ended { point, work, outcome: failure.map_or(Ok(()), Err) };
-        match self.pending_deliveries.as_ref().filter(|_| delivers) {
-            Some(pending_deliveries) => pending_deliveries.keep(ended),
+        match self.undelivered.as_ref().filter(|_| delivers && !is_mutated(Mutation::ReclaimsBeforeDelivery))
+        {
+            Some(undelivered) => undelivered.keep(ended),
             None => self.reclaims.push(ended),
         }
     }
@@ -277,7 +278,8 @@ impl<T: Timeline> Publication<T> {
         self.timeline.record_step(self.state.as_ref().copied(), self.by)
     }
 
-    fn notify(&self) {
+    /// Wakes the timeline's own waiters. Dropped behind that, it may be the last handle on the timeline.
+    pub(super) fn notify(&self) {
         self.timeline.notify(self.state.as_ref().copied());
     }
 }
@@ -295,36 +297,29 @@ impl<B: Backend> Shared<B> {
         let Effects {
             publications,
             foreign_timelines,
-            pending_deliveries,
+            undelivered,
             subscriptions,
             runs,
             early,
             reclaims,
             garbage,
         } = effects;
-        let publications = self.publish(publications);
-        let reclaims_late = self.take_late_reclaims(reclaims, busy);
-        // Fast path: nothing calls the program.
-        if let Some(pending_deliveries) = pending_deliveries.take() {
-            let foreign_timelines = std::mem::take(foreign_timelines);
-            let deliver = move |shared: &Shared<B>| {
-                // The last delivery reclaims: this thread may go on with deliveries of others.
-                shared.finish_delivery(&pending_deliveries);
-                shared.deliver_all(&foreign_timelines);
-            };
-            if publications.is_empty() {
-                self.defer_late(deliver, deferred);
+        let notified = self.record_all(publications);
+        let late_reclaims = self.take_late_reclaims(reclaims, busy);
+        if let Some(undelivered) = undelivered.take() {
+            let deliver = Owed::Deliver(std::mem::take(foreign_timelines), Some(undelivered));
+            if notified.is_empty() {
+                self.owe(deliver, deferred);
             } else {
                 // A waiter that is notified may wait for a delivery.
-                self.defer(deliver);
+                self.owe_elsewhere(deliver);
             }
         }
-        if !publications.is_empty() || !reclaims_late.is_empty() {
-            let late = move |shared: &Shared<B>| {
-                publications.into_iter().for_each(|publication| shared.notify(publication));
-                shared.reclaim_all(reclaims_late);
-            };
-            self.defer_late(late, deferred);
+        for publication in notified {
+            self.owe(Owed::Notify(publication), deferred);
+        }
+        for ended in late_reclaims {
+            self.owe(Owed::Reclaim(ended), deferred);
         }
         if !subscriptions.is_empty() {
             for (timeline, value, timeline_state) in subscriptions.drain(..) {
@@ -390,7 +385,7 @@ impl<B: Backend> Shared<B> {
     /// Records steps with their timelines. Returns those whose timelines have waiters that the engine does not
     /// know: they are notified after the engine's own work, since they may take long, and not on a thread that
     /// submits.
-    fn publish(&self, publications: &mut Vec<Publication<B::Timeline>>) -> Vec<Publication<B::Timeline>> {
+    fn record_all(&self, publications: &mut Vec<Publication<B::Timeline>>) -> Vec<Publication<B::Timeline>> {
         let mut deferred = Vec::new();
         if publications.is_empty() {
             return deferred;
@@ -422,11 +417,6 @@ impl<B: Backend> Shared<B> {
             }
         }
         deferred
-    }
-
-    /// Wakes a timeline's own waiters. This may drop the last handle on the timeline.
-    fn notify(&self, publication: Publication<B::Timeline>) {
-        self.count_panic(self.foreign(move || publication.notify()));
     }
 
     /// Subscribes to a foreign timeline on behalf of its state.

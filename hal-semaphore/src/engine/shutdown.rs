@@ -112,14 +112,14 @@ impl<B: Backend> Shared<B> {
         }
         drop(call);
         drop(without_callbacks);
-        self.run_stranded_callbacks();
+        self.work_off_stranded();
         if self.is_engine_idle() { Ok(()) } else { Err(unfinished) }
     }
 
     /// True if nothing is under way, and no thread is about to run a callback.
     fn is_engine_idle(&self) -> bool {
         let forgets = is_mutated(Mutation::ShutdownForgetsCallbacks);
-        let all_called = || forgets || self.callbacks_left.load(Ordering::Acquire) == 0;
+        let all_called = || forgets || self.owed.is_done();
         if is_mutated(Mutation::IdleChecksQueuesLast) && !all_called() {
             return false;
         }

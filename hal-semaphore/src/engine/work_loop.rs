@@ -7,11 +7,11 @@
 //! retires completed ones, applies releases for this queue, performs effects without the lock and submits a
 //! batch, until nothing is left or another thread takes over. [`EngineEvents::run`] has no lock. It runs the
 //! deferred work in this order: releases, losses, queues to visit, promises, the rest of timelines with many
-//! waits, and callbacks last. The first loop defers the work for other queues; the second one locks those
+//! waits, and what is owed last. The first loop defers the work for other queues; the second one locks those
 //! queues.
 
-use super::deferred_callbacks::DeferredCallbacks;
 use super::deferred_work::{DeferredWork, EngineCall, PromiseUpdate, Release};
+use super::owed::Owed;
 use super::queue::QueueGuard;
 use super::timeline_state::{RELEASE_BATCH, Target, TimelineState};
 use super::{Dependency, Shared};
@@ -244,22 +244,6 @@ impl<B: Backend> Shared<B> {
         deferred.visit_queue(index);
     }
 
-    /// Has something run that may call the program: after the engine's own work of this call, or on another thread if
-    /// this one submits.
-    #[cold]
-    pub(super) fn defer_late(
-        &self,
-        run: impl FnOnce(&Shared<B>) + Send + 'static,
-        deferred: &mut DeferredWork,
-    ) {
-        if deferred.submits {
-            self.defer(run);
-        } else {
-            self.push_late_callback(run);
-            deferred.runs_late = true;
-        }
-    }
-
     /// Drops a value of a foreign type, whose drop is foreign code.
     pub(super) fn drop_foreign<T>(&self, value: T) {
         self.count_panic(self.foreign(move || drop(value)));
@@ -295,58 +279,6 @@ impl<B: Backend> Shared<B> {
     ) {
         let show = |reached| self.foreign_counted(|| timeline.show(Err((reached, failure)))).unwrap_or(None);
         timeline_state.fail(failure, show, deferred);
-    }
-
-    /// Has another thread run something that may call the program.
-    pub(super) fn defer(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
-        self.push_late_callback(run);
-        self.run_late_callbacks_elsewhere();
-    }
-
-    /// Has another thread run the late callbacks.
-    fn run_late_callbacks_elsewhere(&self) {
-        let Some(this) = self.this.upgrade() else {
-            // The engine is being dropped: no thread can submit any more.
-            return self.run_late_callbacks();
-        };
-        let deferred = DeferredCallbacks::new(move || this.run_late_callbacks());
-        self.count_panic(self.foreign(|| self.backend.defer(deferred)));
-    }
-
-    /// Adds a late callback.
-    fn push_late_callback(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
-        self.callbacks_left.fetch_add(1, Ordering::AcqRel);
-        self.late_callbacks.lock().push_back(Box::new(run));
-    }
-
-    /// Runs the late callbacks in order, together with other threads that do.
-    pub(super) fn run_late_callbacks(&self) {
-        while let Some(run) = {
-            let mut left = self.late_callbacks.lock();
-            left.pop_front()
-        } {
-            self.count_panic(self.foreign(|| run(self)));
-            self.callbacks_left.fetch_sub(1, Ordering::AcqRel);
-            self.wake_if_closing();
-        }
-    }
-
-    /// Runs the late callbacks if no thread does, since there may be none left that would. A thread that runs
-    /// one continues with the rest, and may be waiting for something of this thread's.
-    pub(super) fn run_stranded_callbacks(&self) {
-        let left = self.late_callbacks.lock().len() as u64;
-        if self.callbacks_left.load(Ordering::Acquire) == left {
-            self.run_late_callbacks();
-        }
-    }
-
-    /// Wakes a shutdown that waits for something that has ended.
-    fn wake_if_closing(&self) {
-        // This thread sees that the engine is closing, or the closing thread sees what has ended.
-        fence(Ordering::SeqCst);
-        if self.is_closing() {
-            self.wake_idle_waiters();
-        }
     }
 
     pub(super) fn count_panic(&self, result: Result<(), Failure>) {
@@ -415,11 +347,11 @@ impl<B: Backend> EngineEvents for Shared<B> {
             }
         }
         // Last, because they may take long, or wait for the work before them.
-        if std::mem::take(&mut deferred.runs_late) {
+        if std::mem::take(&mut deferred.owes) {
             if deferred.submits {
-                self.run_late_callbacks_elsewhere();
+                self.hand_over();
             } else {
-                self.run_late_callbacks();
+                self.work_off();
             }
         }
     }
@@ -435,9 +367,13 @@ impl<B: Backend> EngineEvents for Shared<B> {
         }
     }
 
+    fn work_off(&self) {
+        Shared::work_off(self);
+    }
+
     fn call_back(&self, callbacks: DueCallbacks, deferred: &mut DeferredWork) {
         for (callback, state) in callbacks {
-            self.defer_late(move |_| callback(state), deferred);
+            self.owe(Owed::CallBack(callback, state), deferred);
         }
     }
 
