@@ -17,9 +17,8 @@ use super::flight::InFlight;
 use super::op::Op;
 use super::op::OpState;
 use super::queue::QueueGuard;
-use super::route::OrderedWaits;
 use super::timeline_state::Promise;
-use crate::backend::{Backend, Batch, BatchItem, Submitted};
+use crate::backend::{Backend, BatchItem, Submitted};
 use crate::slab::Key;
 
 impl<B: Backend> QueueGuard<'_, B> {
@@ -38,24 +37,11 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// Gives an operation its epoch and puts it in flight.
     #[inline(always)]
     pub(super) fn enqueue_in_flight(&mut self, key: Key, item: &mut BatchItem<B>) {
-        let epoch = self.state.order.next_epoch();
-        let promise = self.promise(epoch);
+        let epoch = self.give_epoch(key, OpState::Submitted);
         let state = &mut *self.state;
-        let op = state.ops.live_mut(key);
-        (op.state, op.epoch) = (OpState::Submitted, epoch);
-        state.waits.same_queue += op.waits.len() as u64;
-        let mut ordered = OrderedWaits::new();
-        self.shared.promise_each(&op.signals, promise, &mut ordered, self.deferred);
-        self.note_queued(epoch, &ordered);
-        let entry =
-            InFlight { op: key, epoch, on_device: true, native_epoch: epoch, event: None, failure: None };
-        self.state.flight.push(entry);
+        state.waits.same_queue += state.ops.live(key).waits.len() as u64;
+        state.flight.push(InFlight::native(key, epoch));
         (item.op, item.epoch) = (key, epoch);
-    }
-
-    /// The promise of its signals: other queues wait for its own epoch.
-    fn promise(&self, epoch: u64) -> Promise {
-        Promise { value: 0, queue: self.index, epoch, native_epoch: epoch, event: None }
     }
 
     /// Hands the operation that was [put in flight](QueueGuard::enqueue_in_flight) to its device.
@@ -64,27 +50,21 @@ impl<B: Backend> QueueGuard<'_, B> {
         let (key, epoch) = (item.op, item.epoch);
         let reports = self.shared.reports();
         self.state.flight.begin_submission();
-        self.state.flight.offer(epoch);
-        self.take_credits(1);
-        let id = self.queue.id;
         let refusal;
-        (self, refusal) = self.unlocked(|shared, _| {
-            let mut batch = Batch { items: std::slice::from_mut(item), waits: &[] };
-            let answer = shared.foreign_counted(|| shared.backend.submit(id, &mut batch));
-            answer.unwrap_or_else(Submitted::lost).unless_all_of(1)
-        });
+        (self, refusal) = self.offer(std::slice::from_mut(item), &[]);
         if refusal.is_none() && !self.state.ending.is_lost() {
             if item.work.is_some() {
                 self.live(key).work = item.work.take();
             }
             self.state.window.accepted();
             if self.advance_submitted(epoch) {
-                self.notify_listeners(key, self.promise(epoch));
+                let promise =
+                    Promise { value: 0, queue: self.index, epoch, native_epoch: epoch, event: None };
+                self.notify_listeners(key, promise);
             }
         } else {
             let item = std::mem::replace(item, BatchItem::of(None));
-            let answer = refusal.unwrap_or_else(Submitted::all);
-            self = self.take_answer_of_one(item, answer, reports);
+            self = self.take_answer_of_one(item, refusal.unwrap_or_else(Submitted::all), reports);
         }
         self.state.flight.end_submission();
         self
