@@ -31,7 +31,7 @@ mod reduce;
 mod spread;
 mod tree;
 
-pub use callbacks::{notify, release};
+pub use callbacks::{EndCountdown, notify, release};
 pub use communicator::{Buffers, Communicator, Done, Job, OperationEntry, PieceEntry};
 pub use element::{Element, Reduction};
 pub use operation::{ENCODED, Kind, Operation, Participants, Places, RECEIVER, SENDER, Side};

@@ -10,6 +10,7 @@ use crate::engine::TimelineState;
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
+use crate::timeline::DueCallbacks;
 use std::sync::Arc;
 
 /// A reference that keeps an engine alive on behalf of one queue.
@@ -20,9 +21,6 @@ pub(crate) trait KeepAlive: Send + Sync {
     fn engine(&self) -> &dyn EngineEvents;
 }
 
-/// Callbacks of the program that are due.
-pub(crate) type Callbacks = Vec<Box<dyn FnOnce() + Send>>;
-
 pub(crate) trait EngineEvents: Send + Sync {
     /// A strong reference, unless the engine is being dropped.
     fn share(&self) -> Option<Arc<dyn EngineEvents>>;
@@ -30,8 +28,10 @@ pub(crate) trait EngineEvents: Send + Sync {
     fn run(&self, deferred: &mut DeferredWork);
     /// A timeline has lost its registration.
     fn retire_timeline(&self, timeline_state: &Arc<TimelineState>);
+    /// Works off what the engine owes the program.
+    fn work_off(&self);
     /// Has callbacks of the program run, at the end of this thread's call or on another thread.
-    fn call_back(&self, callbacks: Callbacks, deferred: &mut DeferredWork);
+    fn call_back(&self, callbacks: DueCallbacks, deferred: &mut DeferredWork);
     fn complete(&self, queue: QueueId, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError>;
     fn unblock(&self);
     fn lose(&self, failure: Failure);

@@ -117,11 +117,11 @@
 //!   [`Registration`](timeline::Registration) of a `TimelineState`; other layouts implement [`Timeline`]
 //!   (`engine/timeline_state.rs`, `timeline.rs`, `semaphore.rs`).
 //! - Queue action, `cuda2_queue_action_t`: [`Action`], recorded as an `Op` (`engine/mod.rs`,
-//!   `engine/queue.rs`).
+//!   `engine/op.rs`).
 //! - Pending queue actions, `cuda2_pending_queue_actions_t`: [`Engine`], with a `QueueState` for each queue
 //!   (`engine/queue.rs`, `engine/work_loop.rs`).
-//! - The worker thread that drains them: none; each call into the engine has a `DeferredWork`, and callbacks
-//!   are [`DeferredCallbacks`] (`engine/deferred_work.rs`, `engine/deferred_callbacks.rs`).
+//! - The worker thread that drains them: none; each call into the engine has a `DeferredWork`, and callbacks are
+//!   `Owed` (`engine/deferred_work.rs`, `engine/owed.rs`).
 //! - Advancing the timeline on a stream of its own: a report through the [`Completer`](backend::Completer), not
 //!   on the device's queues (`engine/retire.rs`).
 //!

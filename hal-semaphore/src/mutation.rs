@@ -61,6 +61,8 @@ pub enum Mutation {
     /// A submission that finds the engine shut down leaves its queue without the work that another thread has
     /// left to it.
     RefusalLeavesQueue = 22,
+    /// Work of an operation with deliveries is reclaimed without regard to them.
+    ReclaimsBeforeDelivery = 23,
 }
 
 #[cfg(any(loom, shuttle))]

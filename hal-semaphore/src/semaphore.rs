@@ -4,7 +4,7 @@
 //!
 //! The engine knows no waiter of the host: it [notifies](Timeline::notify) the timeline of its steps, and the
 //! timeline wakes its own. Here these are threads that sleep, and callbacks, in lists ordered by value. Threads are
-//! woken as soon as a step is made, by any thread. Callbacks are the program's, so they run on a thread that may call
+//! woken as soon as a step is made, by any thread. DueCallbacks are the program's, so they run on a thread that may call
 //! it.
 //!
 //! A waiter is counted before it looks at the timeline, under the timeline's lock; a thread that makes a step does so
@@ -14,23 +14,19 @@
 use crate::backend::Backend;
 use crate::clock::{Clock, Time};
 use crate::engine::Engine;
-use crate::engine_events::Callbacks;
 use crate::error::{SignalError, WaitError};
 use crate::failure::Failure;
 use crate::ids::{MAX_VALUE, Point};
 use crate::mutation::{Mutation, is_mutated};
 use crate::notification::Wakeup;
 use crate::sync::{AtomicU64, Mutex, Ordering};
-use crate::timeline::{Registration, Subscriber, Timeline};
+use crate::timeline::{Callback, DueCallbacks, Registration, Subscriber, Timeline};
 use crate::wait_list::WaitList;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
 /// From this capacity on, the memory of an empty list is worth releasing.
 const LARGE: usize = 1024;
-
-/// A callback that gets a value that its timeline has reached, or the failure.
-type Callback = Box<dyn FnOnce(Result<u64, Failure>) + Send>;
 
 /// A timeline semaphore. Clones are handles on the same one. When the last is dropped, its waits fail as
 /// abandoned; an operation that will signal it holds a handle.
@@ -82,7 +78,7 @@ impl Semaphore {
 
     /// Raises the timeline to `value`, which must be above the present one, and releases its waits.
     pub fn signal(&self, value: u64) -> Result<(), SignalError> {
-        self.0.registration.signal_then(value, || self.0.has_stepped())
+        self.0.registration.signal_then(value, || {}, || self.0.has_stepped())
     }
 
     /// Fails the timeline for good. Only the first failure counts; returns whether this was it.
@@ -194,24 +190,24 @@ impl Inner {
     }
 
     fn fail(&self, failure: &Failure) -> bool {
-        self.registration.fail_then(failure, || self.has_stepped())
+        self.registration.fail_then(failure, |_| {}, || self.has_stepped())
     }
 
     /// The timeline has made a step: wakes threads. Returns the callbacks that are due.
-    fn has_stepped(&self) -> Callbacks {
-        if self.wake_threads() { self.take_due() } else { Callbacks::new() }
+    fn has_stepped(&self) -> DueCallbacks {
+        if self.wake_threads() { self.take_due() } else { DueCallbacks::new() }
     }
 
     /// Takes the callbacks that are due, each with what it is called with. A value that came before the failure
     /// counts.
-    fn take_due(&self) -> Callbacks {
+    fn take_due(&self) -> DueCallbacks {
         let mut waiters = self.waiters.lock();
         let (limit, reached) = (self.limit(), self.registration.value());
-        let mut due = Callbacks::new();
+        let mut due = DueCallbacks::new();
         while let Some((value, callback)) = waiters.callbacks.pop(limit) {
             self.count_down(1);
             let state = if value <= reached { Ok(reached) } else { self.registration.query() };
-            due.push(Box::new(move || callback(state)));
+            due.push((callback, state));
         }
         waiters.trim();
         due
@@ -241,10 +237,9 @@ impl Drop for Inner {
     /// No handle is left to signal the timeline.
     fn drop(&mut self) {
         let mut waiters = self.waiters.lock();
-        let mut due = Callbacks::new();
+        let mut due = DueCallbacks::new();
         while let Some((_, callback)) = waiters.callbacks.pop(u64::MAX) {
-            let failure = self.registration.abandoned();
-            due.push(Box::new(move || callback(Err(failure))));
+            due.push((callback, Err(self.registration.abandoned())));
         }
         drop(waiters);
         self.registration.call_back(due);

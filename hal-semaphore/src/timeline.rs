@@ -15,12 +15,18 @@
 //! [`subscribe`](Timeline::subscribe), a callback (rule S9).
 
 use crate::engine::{EngineCall, TimelineState};
-use crate::engine_events::{Callbacks, EngineEvents};
+use crate::engine_events::EngineEvents;
 use crate::error::SignalError;
 use crate::failure::Failure;
 use crate::ids::{MAX_VALUE, Point, TimelineKey};
 use std::fmt;
 use std::sync::{Arc, Weak};
+
+/// A callback of a program, for a value that its timeline has reached, or the failure.
+pub type Callback = Box<dyn FnOnce(Result<u64, Failure>) + Send>;
+
+/// Callbacks that are due, each with its argument.
+pub type DueCallbacks = Vec<(Callback, Result<u64, Failure>)>;
 
 /// A handle on one timeline. Clones are handles on the same timeline. They are made under a lock of the engine:
 /// cloning must only count.
@@ -199,30 +205,45 @@ impl Registration {
     /// Raises the timeline from the host to `value`, which must be above the present one, and releases its
     /// waits.
     pub fn signal(&self, value: u64) -> Result<(), SignalError> {
-        self.signal_and(value, || {})
+        self.signal_then(value, || {}, DueCallbacks::new)
     }
 
-    /// As [`signal`](Registration::signal), and calls `show` in the same step: under a lock, so it must be a
-    /// store.
-    pub fn signal_and(&self, value: u64, show: impl FnOnce()) -> Result<(), SignalError> {
+    /// As [`signal`](Registration::signal). `show` runs in the same step: under a lock, so it must be a store.
+    /// `stepped` runs after the step, without a lock, and before everything that follows from the step; the
+    /// callbacks that it returns run before other timelines' callbacks, on a thread that may call the program.
+    pub fn signal_then(
+        &self,
+        value: u64,
+        show: impl FnOnce(),
+        stepped: impl FnOnce() -> DueCallbacks,
+    ) -> Result<(), SignalError> {
         let mut call = EngineCall::new(&*self.engine);
-        self.timeline_state().signal(value, show, call.deferred())
+        self.timeline_state().signal(value, show, call.deferred())?;
+        self.engine.call_back(stepped(), call.deferred());
+        Ok(())
     }
 
     /// Fails the timeline for good, and its waits. Only the first failure counts; returns whether this was it.
     pub fn fail(&self, failure: &Failure) -> bool {
-        self.fail_and(failure, |_| {})
+        self.fail_then(failure, |_| {}, DueCallbacks::new)
     }
 
-    /// As [`fail`](Registration::fail), and calls `show` in the same step with the value that was reached:
-    /// under a lock, so it must be a store.
-    pub fn fail_and(&self, failure: &Failure, show: impl FnOnce(u64)) -> bool {
+    /// As [`fail`](Registration::fail). `show` gets the value that was reached, and `stepped` runs whether this was
+    /// the first failure or not; see [`signal_then`](Registration::signal_then).
+    pub fn fail_then(
+        &self,
+        failure: &Failure,
+        show: impl FnOnce(u64),
+        stepped: impl FnOnce() -> DueCallbacks,
+    ) -> bool {
         let mut call = EngineCall::new(&*self.engine);
         let show = |reached| {
             show(reached);
             None
         };
-        self.timeline_state().fail(failure, show, call.deferred())
+        let is_first = self.timeline_state().fail(failure, show, call.deferred());
+        self.engine.call_back(stepped(), call.deferred());
+        is_first
     }
 
     /// The value that queued work will bring the timeline to, unless something fails; `None` if no queued work
@@ -231,30 +252,9 @@ impl Registration {
         self.timeline_state().promised()
     }
 
-    /// As [`signal`](Registration::signal). `stepped` runs after the step, without a lock, and before anything that
-    /// follows from the step; the same goes for the callbacks that it returns, as far as the program is called.
-    pub(crate) fn signal_then(
-        &self,
-        value: u64,
-        stepped: impl FnOnce() -> Callbacks,
-    ) -> Result<(), SignalError> {
-        let mut call = EngineCall::new(&*self.engine);
-        self.timeline_state().signal(value, || {}, call.deferred())?;
-        self.engine.call_back(stepped(), call.deferred());
-        Ok(())
-    }
-
-    /// As [`fail`](Registration::fail), and as [`signal_then`](Registration::signal_then).
-    pub(crate) fn fail_then(&self, failure: &Failure, stepped: impl FnOnce() -> Callbacks) -> bool {
-        let mut call = EngineCall::new(&*self.engine);
-        let is_first = self.timeline_state().fail(failure, |_| None, call.deferred());
-        self.engine.call_back(stepped(), call.deferred());
-        is_first
-    }
-
     /// Runs callbacks of the program: now, or soon on another thread if this one must not. A shutdown of the engine
     /// waits for them.
-    pub(crate) fn call_back(&self, callbacks: Callbacks) {
+    pub(crate) fn call_back(&self, callbacks: DueCallbacks) {
         if !callbacks.is_empty() {
             self.engine.call_back(callbacks, EngineCall::new(&*self.engine).deferred());
         }

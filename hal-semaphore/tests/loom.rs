@@ -835,6 +835,38 @@ fn mutant_of_success_against_failure_elsewhere_is_caught() {
     catches(Mutation::DeliveriesOvertake, "two_ends_that_signal_another_engine_may_cross");
 }
 
+/// Two jobs signal one timeline of another engine, and two threads report their ends: either may make both deliveries.
+/// A program that sees a job reclaimed sees its signal, and each is reclaimed once (S5).
+fn reclaim_against_delivery() {
+    let (engine, other) = (stepped(2), stepped(1));
+    let x = semaphore(&other);
+    let queues = [0, 1].map(|index| engine.queue(index).unwrap());
+    for (queue, value) in queues.into_iter().zip(1..) {
+        submit(&engine, queue.index(), &[], &[(x.clone(), value)], value);
+        engine.backend().step(queue);
+    }
+    let device = {
+        let engine = engine.clone();
+        thread::spawn(move || engine.backend().report(queues[0]))
+    };
+    engine.backend().report(queues[1]);
+    let reclaimed = |tag| engine.backend().reclaimed().iter().filter(|(other, _)| *other == tag).count();
+    let (seen, value) = (reclaimed(2), x.value());
+    assert!(seen == 0 || value == 2, "work is reclaimed before its signal is delivered");
+    device.join().unwrap();
+    assert_eq!([1, 2].map(reclaimed), [1, 1]);
+}
+
+#[test]
+fn reclaim_and_a_delivery_by_another_thread_may_cross() {
+    holds_within(4, reclaim_against_delivery);
+}
+
+#[test]
+fn mutant_of_reclaim_against_delivery_is_caught() {
+    catches(Mutation::ReclaimsBeforeDelivery, "reclaim_and_a_delivery_by_another_thread_may_cross");
+}
+
 /// A job signals a timeline of its engine and one of another engine. A program that sees the first move and
 /// goes on to fail the second, by a job on another queue, is second there (S1, S9).
 fn own_signal_against_foreign_signal() {

@@ -3,12 +3,13 @@
 //! A rank's handle on a group within this process.
 
 use super::group::Group;
-use super::rendezvous::{Arrival, OperationPart, OperationParts, OperationSlot};
+use super::rendezvous::{Arrival, OperationSlot};
 use super::split::PendingGroup;
 use super::timekeeper;
 use crate::operation::{Kind, Side};
 use crate::{
-    Communicator, Done, Entered, GroupOperation, Job, Operation, OperationEntry, Piece, Portions, Result,
+    Communicator, Done, EndCountdown, Entered, GroupOperation, Job, Operation, OperationEntry, Piece,
+    Portions, Result,
 };
 use hal_semaphore::Failure;
 use smallvec::SmallVec;
@@ -112,7 +113,7 @@ impl GroupOperation for EnteredSides {
 
     fn start(&self, piece: Piece, memory: Result<Portions>, done: Done) -> Option<Job> {
         let alone = matches!(self.operation.kind, Kind::SendRecv { from: None, .. });
-        let part: OperationPart = OperationParts::new(self.slots.len() + usize::from(alone), done);
+        let part = EndCountdown::new(self.slots.len() + usize::from(alone), done);
         let memory = match memory {
             Ok(memory) => memory,
             Err(failure) => {

@@ -5,8 +5,7 @@
 use super::group::Group;
 use super::perform::perform;
 use crate::operation::{Participants, SENDER, Side};
-use crate::{Done, Job, Operation, Piece, Portions, Result, notify};
-use parking_lot::Mutex;
+use crate::{EndCountdown, Job, Operation, Piece, Portions, Result};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,42 +47,6 @@ impl Wait {
     }
 }
 
-/// A part of a rank's operation: most operations have one, a send-receive has two.
-pub(super) type OperationPart = Arc<OperationParts>;
-
-/// The parts of one rank's operation that have not ended.
-pub(super) struct OperationParts(Mutex<OpenParts>);
-
-struct OpenParts {
-    left: usize,
-    outcome: Result,
-    done: Option<Done>,
-}
-
-impl OperationParts {
-    pub(super) fn new(count: usize, done: Done) -> OperationPart {
-        Arc::new(Self(Mutex::new(OpenParts { left: count, outcome: Ok(()), done: Some(done) })))
-    }
-
-    /// Ends one part. The last one notifies the rank.
-    pub(super) fn end(&self, outcome: Result) {
-        let mut open = self.0.lock();
-        open.left -= 1;
-        if open.outcome.is_ok() {
-            open.outcome = outcome;
-        }
-        if open.left > 0 {
-            return;
-        }
-        let outcome = std::mem::replace(&mut open.outcome, Ok(()));
-        let done = open.done.take();
-        drop(open);
-        if let Some(done) = done {
-            notify(done, outcome);
-        }
-    }
-}
-
 /// A rank that has started its part.
 #[derive(Clone)]
 pub(super) struct Arrival {
@@ -92,7 +55,8 @@ pub(super) struct Arrival {
     pub(super) operation: Operation,
     pub(super) piece: Piece,
     pub(super) memory: Portions,
-    pub(super) part: OperationPart,
+    /// The parts of the rank's operation that have not ended: most operations have one, a send-receive has two.
+    pub(super) part: Arc<EndCountdown>,
     /// How long the rank waits for the others.
     pub(super) timeout: Duration,
 }
@@ -281,7 +245,7 @@ mod tests {
                 let slot = group.enter((Participants::Everyone, rank), (rank, operation(count))).unwrap();
                 let notify = notify.clone();
                 let part =
-                    OperationParts::new(1, Box::new(move |outcome| notify.send((rank, outcome)).unwrap()));
+                    EndCountdown::new(1, Box::new(move |outcome| notify.send((rank, outcome)).unwrap()));
                 let host = |length| Memory::Alone(HostRange::allocate(length, 1).unwrap());
                 let buffers = PieceBuffers { send: Some(host(count / 2)), recv: Some(host(count)) };
                 let memory = piece(count / 2).cut(&buffers, (rank, 2)).unwrap();

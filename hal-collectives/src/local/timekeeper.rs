@@ -6,7 +6,8 @@
 //! failures, since a callback may take its time, and may wait for the callback of another rank or group.
 
 use super::group::Group;
-use super::rendezvous::{Arrival, OperationPart};
+use super::rendezvous::Arrival;
+use crate::EndCountdown;
 use hal_semaphore::Failure;
 use hal_semaphore::backend::DeferredCallbacks;
 use parking_lot::{Condvar, Mutex};
@@ -37,7 +38,7 @@ pub(super) fn notify_arrivals(arrivals: Vec<Arrival>, failure: &Failure) {
 }
 
 /// The same for parts without memory.
-pub(super) fn notify(parts: impl Iterator<Item = OperationPart>, failure: &Failure) {
+pub(super) fn notify(parts: impl Iterator<Item = Arc<EndCountdown>>, failure: &Failure) {
     for part in parts {
         let failure = failure.clone();
         DeferredCallbacks::new(move || part.end(Err(failure))).run_elsewhere();

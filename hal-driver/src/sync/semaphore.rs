@@ -23,7 +23,7 @@ use crate::ffi::status::{Missing, Result, check, describe, guard, guard_or, inva
 use crate::sync::frontier::Frontiers;
 use crate::sync::proactor::Proactor;
 use crate::sync::{poll_collectives, teardown, write_back};
-use hal_semaphore::timeline::{Registration, Timeline};
+use hal_semaphore::timeline::{Callback, DueCallbacks, Registration, Timeline};
 use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, SignalError};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
@@ -326,20 +326,31 @@ unsafe extern "C" fn signal(
         if let Some(failure) = semaphore.cause() {
             return Err(failure);
         }
-        semaphore.registration.signal_and(value, || semaphore.publish(value)).map_err(
-            |error| match error {
+        let stepped = || {
+            // SAFETY: the frontier is null or C's for the call.
+            let has_waiters = unsafe { semaphore.record(value, frontier) };
+            if has_waiters { due_dispatch(base, value) } else { DueCallbacks::new() }
+        };
+        semaphore.registration.signal_then(value, || semaphore.publish(value), stepped).map_err(|error| {
+            match error {
                 SignalError::Failed { failure, .. } => failure,
                 error => invalid(error.to_string()),
-            },
-        )?;
-        // SAFETY: the frontier is null or C's for the call.
-        if unsafe { semaphore.record(value, frontier) } {
-            semaphore.dispatch(value);
-        }
-        Ok(())
+            }
+        })
     })
 }
 
+/// The dispatch of IREE's waiters as a callback, which keeps the semaphore.
+#[cold]
+fn due_dispatch(base: *mut sys::iree_async_semaphore_t, value: u64) -> DueCallbacks {
+    let Some(semaphore) = NonNull::new(base.cast()) else { return DueCallbacks::new() };
+    // Only borrowed, for this call; the clone is a reference of its own.
+    let timeline = IreeTimeline::clone(&std::mem::ManuallyDrop::new(IreeTimeline(semaphore)));
+    let notify: Callback = Box::new(move |state| timeline.notify(state.as_ref().copied()));
+    vec![(notify, Ok(value))]
+}
+
+/// IREE has notified its waiters by now.
 unsafe extern "C" fn on_fail(base: *mut sys::iree_async_semaphore_t, _code: sys::iree_status_code_t) {
     guard_or((), || {
         // SAFETY: IREE passes a live semaphore of ours whose failure is published.
@@ -470,7 +481,7 @@ mod tests {
             listen(&timeline, value, &sender);
         }
         let semaphore = timeline.ours().unwrap();
-        semaphore.registration.signal_and(1, || semaphore.publish(1)).unwrap();
+        semaphore.registration.signal_then(1, || semaphore.publish(1), Vec::new).unwrap();
         assert!(receiver.try_recv().is_err(), "waiters are notified later");
         assert!(semaphore.publish_failure(&Failure::new(Code::DataLoss, "on purpose")).is_none());
         semaphore.wake_failed();

@@ -282,6 +282,41 @@ fn semaphore_may_go_in_its_own_callback() {
     drop(device);
 }
 
+fn has_timepoints(semaphore: &Semaphore) -> bool {
+    unsafe {
+        let base = base(semaphore);
+        sys::iree_slim_mutex_lock(&raw mut (*base).mutex);
+        let has_timepoints = !(*base).timepoints_head.is_null();
+        sys::iree_slim_mutex_unlock(&raw mut (*base).mutex);
+        has_timepoints
+    }
+}
+
+/// A signal or a failure releases an operation whose callback waits for a thread that waits for the semaphore.
+#[test]
+fn thread_that_waits_for_a_step_is_woken_before_callbacks_of_what_the_step_releases() {
+    let device = Device::open("mock").unwrap();
+    let steps: [fn(&Semaphore); 2] =
+        [|semaphore| semaphore.signal(1).unwrap(), |semaphore| semaphore.fail(Code::DataLoss, "gone")];
+    for step in steps {
+        let (semaphore, done) = (device.semaphore(0), device.semaphore(0));
+        device.barrier(&semaphore.at(1), &done.at(1)).unwrap();
+        let (theirs, (woken, is_woken)) = (semaphore.clone(), mpsc::channel());
+        let waiter = std::thread::spawn(move || {
+            let _ = theirs.wait(1);
+            woken.send(()).unwrap();
+        });
+        while !has_timepoints(&semaphore) {
+            std::thread::yield_now();
+        }
+        let (sender, called) = mpsc::channel();
+        on(&done, 1, move |_| sender.send(is_woken.recv_timeout(Duration::from_secs(2))).unwrap());
+        step(&semaphore);
+        assert_eq!(called.recv().unwrap(), Ok(()), "the thread sleeps until the callback has returned");
+        waiter.join().unwrap();
+    }
+}
+
 /// A frontier of so many axes, of no tracker.
 fn frontier(axes: u8) -> Vec<u64> {
     let mut words = vec![u64::from(axes)];

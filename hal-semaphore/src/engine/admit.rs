@@ -4,7 +4,8 @@
 //! operation with its waits ([`wait_class`](super::wait_class)) and signals.
 
 use super::deferred_work::EngineCall;
-use super::queue::{ActionKind, Op, QueueGuard, SPARE, SignalRecord, WaitRecord};
+use super::op::{ActionKind, Op, SignalRecord};
+use super::queue::QueueGuard;
 use super::timeline_state::{TimelineState, WaitStatus};
 use super::wait_class::WaitClass;
 use super::{Action, Refused, Shared};
@@ -15,7 +16,6 @@ use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use crate::sync::Ordering;
 use crate::timeline::{Timeline, TimelineValues, iter};
-use smallvec::SmallVec;
 use std::sync::Arc;
 
 impl<W> Action<W> {
@@ -137,7 +137,7 @@ impl<B: Backend> Shared<B> {
         let mut call = EngineCall::submitting(self);
         let nested = call.is_nested();
         let mut guard = QueueGuard::lock(self, index, call.deferred());
-        if guard.state.closing {
+        if guard.state.ending.is_closing() {
             if !is_mutated(Mutation::RefusalLeavesQueue) {
                 guard.finish(nested);
             }
@@ -195,7 +195,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     fn roll_back(&mut self, key: Key) {
         let op = self.state.ops.take_live(key);
         self.release_waits(&op.waits);
-        if !self.state.effects.is_empty() {
+        if self.state.host.has_effects() {
             // The call performs them as it ends.
             self.deferred.visit_queue(self.index);
         }
@@ -240,7 +240,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             self.listen_for_failures(key, |_| true);
         }
         if !is_blocked {
-            self.state.runnable.push_back(key);
+            self.state.order.push_runnable(key);
         }
         false
     }
@@ -250,10 +250,8 @@ impl<B: Backend> QueueGuard<'_, B> {
     fn record_signals<S: TimelineValues<B::Timeline> + ?Sized>(&mut self, key: Key, signals: &S) {
         let state = &mut *self.state;
         let op = state.ops.live_mut(key);
-        if signals.len() > 1
-            && let Some(spare) = state.spare.signals.pop()
-        {
-            op.signals = SmallVec::from_vec(spare);
+        if signals.len() > 1 {
+            op.signals = state.spare.signals();
         }
         for (timeline, value) in iter(signals) {
             op.signals.push(SignalRecord { timeline: timeline.clone(), value });
@@ -273,8 +271,9 @@ impl<B: Backend> QueueGuard<'_, B> {
         let (mut reached, mut blocked) = (0, 0);
         let mut foreign = foreign.iter();
         let has_others = waits.len() > 1;
-        if has_others && let Some(spare) = self.state.spare.waits.pop() {
-            self.live(key).waits = SmallVec::from_vec(spare);
+        if has_others {
+            let state = &mut *self.state;
+            state.ops.live_mut(key).waits = state.spare.waits();
         }
         for (timeline, value) in iter(waits) {
             let classified = match self.shared.own_state(timeline) {
@@ -300,23 +299,5 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.state.waits.reached += reached;
         self.state.waits.blocked += u64::from(blocked);
         blocked
-    }
-
-    /// Keeps the empty lists of an operation with several waits or signals for the next one.
-    // Memory alone: a spare more or less.
-    #[cfg_attr(mutants, mutants::skip)]
-    pub(super) fn keep_spare(
-        &mut self,
-        waits: SmallVec<[WaitRecord; 1]>,
-        signals: SmallVec<[SignalRecord<B::Timeline>; 1]>,
-    ) {
-        debug_assert!(waits.is_empty() && signals.is_empty(), "the operation has ended");
-        let spare = &mut self.state.spare;
-        if waits.spilled() && spare.waits.len() < SPARE {
-            spare.waits.push(waits.into_vec());
-        }
-        if signals.spilled() && spare.signals.len() < SPARE {
-            spare.signals.push(signals.into_vec());
-        }
     }
 }

@@ -2,11 +2,9 @@
 
 //! Deferred callbacks run on another thread than the one on which they became due.
 //!
-//! A thread that submits may hold a lock of its program that a callback wants, so it must not run callbacks.
-//! Callbacks that become due on such a thread, because an operation ends at once or a device reports from
-//! inside `submit`, are handed to the backend as [`DeferredCallbacks`]
-//! ([`Backend::defer`](crate::Backend::defer)). A backend with threads of its own runs them there; for the
-//! others this module keeps some threads.
+//! A thread that must not call the program hands what an engine [owes](super::owed) to the backend as
+//! [`DeferredCallbacks`] ([`Backend::defer`](crate::Backend::defer)). A backend with threads of its own runs them
+//! there; for the others this module keeps some threads.
 //!
 //! # How many threads
 //!
@@ -23,23 +21,45 @@
 //! engines has no idle thread of ours, can unload this code, and a leak checker finds no memory of theirs at
 //! its exit.
 
+use crate::engine_events::EngineEvents;
 use std::fmt;
+use std::sync::Arc;
 
 /// Callbacks to run, once. Dropping it runs them, on another thread if this one submits: they are never lost.
-pub struct DeferredCallbacks(Option<Box<dyn FnOnce() + Send>>);
+pub struct DeferredCallbacks(Option<Due>);
+
+enum Due {
+    /// What the engine owes.
+    Owed(Arc<dyn EngineEvents>),
+    Call(Box<dyn FnOnce() + Send>),
+}
+
+impl Due {
+    fn run(self) {
+        match self {
+            Due::Owed(engine) => engine.work_off(),
+            Due::Call(call) => call(),
+        }
+    }
+}
 
 impl DeferredCallbacks {
     /// Callbacks that this thread must not run, or must not wait for.
     pub fn new(run: impl FnOnce() + Send + 'static) -> Self {
-        Self(Some(Box::new(run)))
+        Self(Some(Due::Call(Box::new(run))))
+    }
+
+    /// Everything that an engine owes.
+    pub(super) fn of(engine: Arc<dyn EngineEvents>) -> Self {
+        Self(Some(Due::Owed(engine)))
     }
 
     /// Runs the callbacks on this thread, which holds nothing that a program may want.
     // Callbacks that are dropped run as well.
     #[cfg_attr(mutants, mutants::skip)]
     pub fn run(mut self) {
-        if let Some(run) = self.0.take() {
-            run();
+        if let Some(due) = self.0.take() {
+            due.run();
         }
     }
 
@@ -51,11 +71,11 @@ impl DeferredCallbacks {
 
 impl Drop for DeferredCallbacks {
     fn drop(&mut self) {
-        if let Some(run) = self.0.take() {
+        if let Some(due) = self.0.take() {
             if super::deferred_work::is_submitting() {
-                DeferredCallbacks(Some(run)).run_elsewhere();
+                DeferredCallbacks(Some(due)).run_elsewhere();
             } else {
-                run();
+                due.run();
             }
         }
     }

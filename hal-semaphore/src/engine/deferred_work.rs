@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The consequences of a step under a lock (released waits, deliveries, callbacks), which the thread runs after
-//! the lock.
+//! The consequences of a step under a lock (released waits, queues to visit, promises), which the thread runs after
+//! the lock. What may call the program is [owed](super::owed).
 //!
 //! Nothing in the engine recurses: a step under a lock puts its consequences into the [`DeferredWork`] of its
 //! thread, and the thread runs them without a lock ([`Shared::run`](super::Shared)). Foreign code that runs on
@@ -9,12 +9,6 @@
 //! before it returns, so that the caller sees its effects. A call that is nested deeper than [`MAX_DEPTH`]
 //! leaves its work to the call around it. That bounds the stack, however long the chain is that a signal
 //! releases.
-//!
-//! # Who may call the program
-//!
-//! A program may hold a lock while it submits, and take the same lock in a callback. Therefore a thread that
-//! submits or waits runs no callback (rule S8): [`is_submitting`] is true on such a thread, and callbacks
-//! that become due there are [deferred](crate::Backend::defer).
 
 use super::timeline_state::{Promise, Target, TimelineState};
 use crate::engine_events::EngineEvents;
@@ -62,8 +56,8 @@ pub(crate) struct DeferredWork {
     pub(super) queues: VecDeque<u32>,
     /// A queue that has released something for other queues, and runs after them.
     pub(super) yielding_queue: Option<u32>,
-    /// Late callbacks were pushed, and this thread may run them.
-    pub(super) runs_late: bool,
+    /// Something is [owed](super::owed), and this thread may call the program.
+    pub(super) owes: bool,
     /// Promises that may satisfy more waits.
     pub(super) promises_due: VecDeque<PromiseUpdate>,
     /// Timelines that may release more.
@@ -85,7 +79,7 @@ impl DeferredWork {
     pub(super) fn is_empty(&self) -> bool {
         // One comparison is cheaper than four.
         let left = self.released.len() | self.queues.len() | self.promises_due.len() | self.drains.len();
-        left == 0 && self.yielding_queue.is_none() && self.loss.is_none() && !self.runs_late
+        left == 0 && self.yielding_queue.is_none() && self.loss.is_none() && !self.owes
     }
 
     /// True if a burst has left too much memory to keep.
@@ -307,26 +301,16 @@ impl EngineCall<'_> {
     }
 }
 
-/// A guard: while it lives, calls into any engine on this thread leave their work, as deeply nested calls do.
-/// Its owner calls [`run_deferred_effects`] after it.
-pub(super) struct DeferEffects(());
-
-impl DeferEffects {
-    pub(super) fn begin() -> Self {
-        let _ = with(|local| local.depth.set(local.depth.get() + MAX_DEPTH));
-        Self(())
-    }
+/// Runs `step`. Calls into any engine inside it leave their work, as deeply nested calls do; the caller
+/// [runs](run_left_work) it later.
+pub(super) fn leaving_work(step: impl FnOnce()) {
+    let _ = with(|local| local.depth.set(local.depth.get() + MAX_DEPTH));
+    step();
+    let _ = with(|local| local.depth.set(local.depth.get() - MAX_DEPTH));
 }
 
-impl Drop for DeferEffects {
-    fn drop(&mut self) {
-        let _ = with(|local| local.depth.set(local.depth.get() - MAX_DEPTH));
-    }
-}
-
-/// Runs the work that was left while a [`DeferEffects`] lived. If this call is deeply nested itself, the call
-/// around it does.
-pub(super) fn run_deferred_effects() {
+/// Runs the work that calls have left. If this call is deeply nested itself, the call around it does.
+pub(super) fn run_left_work() {
     if is_nested() {
         return;
     }
@@ -335,7 +319,7 @@ pub(super) fn run_deferred_effects() {
     let _ = with(|local| local.depth.set(local.depth.get() - 1));
 }
 
-/// Runs the work that deeply nested calls have left, and calls under a [`DeferEffects`].
+/// Runs the work that calls on this thread have left.
 #[cold]
 fn drain_inbox() {
     while let Some((engine, mut deferred)) = with(|local| local.inbox.borrow_mut().pop_front()).flatten() {

@@ -20,10 +20,9 @@ impl<B: Backend> QueueGuard<'_, B> {
 
     /// Marks the queue as one of a lost device.
     fn mark_lost(&mut self, failure: &Failure) {
-        if self.state.lost.is_none() {
-            self.state.lost = Some(failure.clone());
+        if self.state.ending.lose(failure) {
             self.state.window.resume(true);
-            self.fail_all_unstarted(failure);
+            self.state.ending.begin_sweep(failure);
         }
     }
 }

@@ -12,12 +12,13 @@
 //! it is in flight, it is like any other: a full device sends it back to the head of `queued`, and
 //! [`QueueGuard::run`] does what follows.
 
+use super::flight::InFlight;
 #[cfg(doc)]
-use super::queue::Op;
-use super::queue::{InFlight, OpState, QueueGuard};
-use super::route::OrderedWaits;
+use super::op::Op;
+use super::op::OpState;
+use super::queue::QueueGuard;
 use super::timeline_state::Promise;
-use crate::backend::{Backend, Batch, BatchItem, Submitted};
+use crate::backend::{Backend, BatchItem, Submitted};
 use crate::slab::Key;
 
 impl<B: Backend> QueueGuard<'_, B> {
@@ -25,36 +26,22 @@ impl<B: Backend> QueueGuard<'_, B> {
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         let state = &self.state;
-        state.runnable.is_empty()
-            && state.queued.is_empty()
-            && !state.submitting
+        state.order.is_empty()
+            && !state.flight.is_submitting()
             && !state.window.is_full()
-            && self.may_start()
-            && state.effects.is_empty()
+            && state.ending.may_start()
+            && !state.host.has_effects()
             && !self.device.records_events()
     }
 
     /// Gives an operation its epoch and puts it in flight.
     #[inline(always)]
     pub(super) fn enqueue_in_flight(&mut self, key: Key, item: &mut BatchItem<B>) {
-        let epoch = self.next_epoch();
-        let promise = self.promise(epoch);
+        let epoch = self.give_epoch(key, OpState::Submitted);
         let state = &mut *self.state;
-        let op = state.ops.live_mut(key);
-        (op.state, op.epoch) = (OpState::Submitted, epoch);
-        state.waits.same_queue += op.waits.len() as u64;
-        let mut ordered = OrderedWaits::new();
-        self.shared.promise_each(&op.signals, promise, &mut ordered, self.deferred);
-        self.note_queued(epoch, &ordered);
-        let entry =
-            InFlight { op: key, epoch, on_device: true, native_epoch: epoch, event: None, failure: None };
-        self.state.in_flight.push_back(entry);
+        state.waits.same_queue += state.ops.live(key).waits.len() as u64;
+        state.flight.push(InFlight::native(key, epoch));
         (item.op, item.epoch) = (key, epoch);
-    }
-
-    /// The promise of its signals: other queues wait for its own epoch.
-    fn promise(&self, epoch: u64) -> Promise {
-        Promise { value: 0, queue: self.index, epoch, native_epoch: epoch, event: None }
     }
 
     /// Hands the operation that was [put in flight](QueueGuard::enqueue_in_flight) to its device.
@@ -62,46 +49,33 @@ impl<B: Backend> QueueGuard<'_, B> {
     pub(super) fn hand_over(mut self, item: &mut BatchItem<B>) -> Self {
         let (key, epoch) = (item.op, item.epoch);
         let reports = self.shared.reports();
-        let last_native = std::mem::replace(&mut self.state.last_native, epoch);
-        self.state.submitting = true;
-        self.state.offered = epoch;
-        self.take_credits(1);
-        let id = self.queue.id;
+        self.state.flight.begin_submission();
         let refusal;
-        (self, refusal) = self.unlocked(|shared, _| {
-            let mut batch = Batch { items: std::slice::from_mut(item), waits: &[] };
-            let answer = shared.foreign_counted(|| shared.backend.submit(id, &mut batch));
-            answer.unwrap_or_else(Submitted::lost).unless_all_of(1)
-        });
-        if refusal.is_none() && self.state.lost.is_none() {
+        (self, refusal) = self.offer(std::slice::from_mut(item), &[]);
+        if refusal.is_none() && !self.state.ending.is_lost() {
             if item.work.is_some() {
                 self.live(key).work = item.work.take();
             }
             self.state.window.accepted();
             if self.advance_submitted(epoch) {
-                self.notify_listeners(key, self.promise(epoch));
+                let promise =
+                    Promise { value: 0, queue: self.index, epoch, native_epoch: epoch, event: None };
+                self.notify_listeners(key, promise);
             }
         } else {
             let item = std::mem::replace(item, BatchItem::of(None));
-            let answer = refusal.unwrap_or_else(Submitted::all);
-            self = self.take_answer_of_one(item, answer, reports, last_native);
+            self = self.take_answer_of_one(item, refusal.unwrap_or_else(Submitted::all), reports);
         }
-        self.state.submitting = false;
+        self.state.flight.end_submission();
         self
     }
 
     /// Applies an answer other than "all accepted".
     #[cold]
-    fn take_answer_of_one(
-        mut self,
-        item: BatchItem<B>,
-        answer: Submitted,
-        reports: Option<u64>,
-        last_native: u64,
-    ) -> Self {
+    fn take_answer_of_one(mut self, item: BatchItem<B>, answer: Submitted, reports: Option<u64>) -> Self {
         let mut scratch = self.state.scratch.take().unwrap_or_default();
         scratch.items.push(item);
-        self = self.take_answer(&mut scratch, answer, reports, last_native);
+        self = self.take_answer(&mut scratch, answer, reports);
         self.state.scratch = Some(scratch);
         self
     }

@@ -8,6 +8,7 @@
 //! - A timeline's state owns its value, its failure and its waits ([`timeline_state`]). Nothing else decides
 //!   about them.
 //! - A thread owns the [`DeferredWork`] of the call that it is in ([`deferred_work`]).
+//! - An engine owns what it owes the program ([`owed`]).
 //!
 //! # Locking protocol
 //!
@@ -15,7 +16,7 @@
 //! |---|---|---|
 //! | 1 | a queue's, [`QueueGuard`](queue::QueueGuard) | the operations of one queue |
 //! | 2 | a timeline's, `TimelineInner` | failure, waits and promises of one timeline |
-//! | 3 | pools, frontier histories, the [outbox], the device's loss and full queues | what their names say |
+//! | 3 | pools, frontier histories, the [outbox], the list of what is [owed], the device's loss and full queues | what their names say |
 //!
 //! A thread holds at most one lock of each rank, and takes them in the order of the ranks. Under a lock of rank
 //! 3 it takes no other lock. Work for another queue or another timeline goes to the thread's [`DeferredWork`],
@@ -48,9 +49,16 @@ mod admit;
 mod deferred_callbacks;
 mod deferred_work;
 mod device_loss;
+mod effects;
+mod ending;
 mod fast_path;
+mod flight;
 mod flow_window;
+mod frontier;
+mod op;
+mod order;
 mod outbox;
+mod owed;
 mod queue;
 mod queue_choice;
 mod retire;
@@ -79,8 +87,8 @@ use crate::notification::Wakeup;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeline::{Registration, TimelineValues};
 use outbox::Outbox;
+use owed::OwedList;
 use queue::Queue;
-use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::AtomicU32;
@@ -289,9 +297,6 @@ struct IdleWaiters {
     keep_alives: Vec<Arc<dyn KeepAlive>>,
 }
 
-/// Callbacks that a thread runs which may call the program.
-type LateCallback<B> = Box<dyn FnOnce(&Shared<B>) + Send>;
-
 pub(crate) struct Shared<B: Backend> {
     id: u32,
     backend: B,
@@ -307,9 +312,7 @@ pub(crate) struct Shared<B: Backend> {
     timelines_made: AtomicU64,
     timelines: AtomicU64,
     panics: AtomicU64,
-    /// Callbacks for a thread that may call the program. `callbacks_left` counts those that have not returned.
-    late_callbacks: Mutex<VecDeque<LateCallback<B>>>,
-    callbacks_left: AtomicU64,
+    owed: OwedList<B>,
     outbox: Outbox<B>,
 }
 
@@ -376,8 +379,7 @@ impl<B: Backend> Engine<B> {
             timelines_made: AtomicU64::new(0),
             timelines: AtomicU64::new(0),
             panics: AtomicU64::new(0),
-            late_callbacks: Mutex::new(VecDeque::new()),
-            callbacks_left: AtomicU64::new(0),
+            owed: OwedList::default(),
             outbox: Outbox::default(),
         });
         let keep_alives: Vec<Arc<dyn KeepAlive>> = shared
@@ -474,8 +476,8 @@ impl<B: Backend> Engine<B> {
         for queue in &shared.queues {
             let state = queue.lock();
             counts.operations += state.ops.len();
-            counts.in_flight += state.in_flight.len();
-            counts.running += state.running;
+            counts.in_flight += state.flight.len();
+            counts.running += state.host.running();
             counts.reached += state.waits.reached;
             counts.same_queue += state.waits.same_queue;
             counts.dominated += state.waits.dominated;
@@ -505,7 +507,7 @@ impl<B: Backend> Engine<B> {
             timeline_state.upgrade().is_some_and(|timeline_state| timeline_state.trim())
         });
         shared.large.lock().append(&mut large);
-        shared.late_callbacks.lock().shrink_to_fit();
+        shared.owed.trim();
         let spare = std::mem::take(&mut *shared.spare_timelines.lock());
         drop(spare);
     }

@@ -13,18 +13,18 @@
 //! The order is the order in which operations end: a delivery is posted under the lock of the operation's
 //! queue, and before a timeline of this engine moves through which another queue could see that end.
 //!
-//! The operations of a delivery are reclaimed when all that ended together with them are delivered; see
-//! [`PendingDeliveries`]. Operations that signal no foreign timeline wait for no other driver.
+//! [`Undelivered`] has the work that is reclaimed after the deliveries. Operations that signal no foreign timeline
+//! wait for no other driver.
 
 use super::Shared;
-use super::deferred_work::{DeferEffects, run_deferred_effects};
-use crate::backend::{Backend, Ended};
+use super::deferred_work::{leaving_work, run_left_work};
+use super::owed::{Owed, Undelivered};
+use crate::backend::Backend;
 use crate::failure::Failure;
 use crate::mutation::{Mutation, is_mutated};
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::Mutex;
 use crate::timeline::Timeline;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 /// How many deliveries to another engine's timeline are made before their effects run.
 const MOST_DEFERRED: u32 = 16;
@@ -42,14 +42,7 @@ struct DeliveryLane<B: Backend> {
 pub(super) struct Delivery<B: Backend> {
     pub(super) timeline: B::Timeline,
     pub(super) state: Result<u64, Failure>,
-    pub(super) pending_deliveries: Arc<PendingDeliveries<B>>,
-}
-
-/// Operations with signals for foreign timelines that ended together, until all of these are delivered. Its
-/// owners are the deliveries, and the thread that collects them.
-pub(super) struct PendingDeliveries<B: Backend> {
-    owners: AtomicU64,
-    reclaims: Mutex<Vec<Ended<B::Work>>>,
+    pub(super) undelivered: Undelivered<B>,
 }
 
 impl<B: Backend> Default for Outbox<B> {
@@ -62,7 +55,6 @@ impl<B: Backend> Outbox<B> {
     /// Adds a delivery to its timeline's lane. The caller sees to it that [it is
     /// delivered](Shared::deliver_all).
     pub(super) fn post(&self, identity: usize, delivery: Delivery<B>) {
-        delivery.pending_deliveries.owners.fetch_add(1, Ordering::Relaxed);
         let mut lanes = self.0.lock();
         let lane = lanes
             .entry(identity)
@@ -104,61 +96,41 @@ impl<B: Backend> Outbox<B> {
     }
 }
 
-impl<B: Backend> PendingDeliveries<B> {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { owners: AtomicU64::new(1), reclaims: Mutex::new(Vec::new()) })
-    }
-
-    /// Adds something to reclaim after the deliveries.
-    pub(super) fn keep(&self, ended: Ended<B::Work>) {
-        self.reclaims.lock().push(ended);
-    }
-}
-
 impl<B: Backend> Shared<B> {
     /// Makes the deliveries to these timelines, unless another thread does.
     pub(super) fn deliver_all(&self, identities: &[usize]) {
         let left: u32 = identities.iter().map(|identity| self.deliver_to(*identity)).sum();
         if left > 0 {
-            run_deferred_effects();
+            run_left_work();
         }
     }
 
-    /// Makes the deliveries to one timeline. Returns how many have deferred their effects.
+    /// Makes the deliveries to one timeline. Returns how many have left their effects to this thread.
     fn deliver_to(&self, identity: usize) -> u32 {
         let mut delivery = self.outbox.begin(identity);
         let mut left = 0;
-        while let Some(Delivery { timeline, state, pending_deliveries }) = delivery {
-            let leaving = timeline.registration().is_some().then(DeferEffects::begin);
-            left += u32::from(leaving.is_some());
+        while let Some(Delivery { timeline, state, undelivered }) = delivery {
+            let leaves = timeline.registration().is_some();
             // This may drop the last handle on the timeline.
-            self.count_panic(self.foreign(move || timeline.deliver(state.as_ref().copied())));
-            drop(leaving);
-            self.finish_delivery(&pending_deliveries);
+            let deliver =
+                || self.count_panic(self.foreign(move || timeline.deliver(state.as_ref().copied())));
+            if leaves {
+                leaving_work(deliver)
+            } else {
+                deliver()
+            }
+            left += u32::from(leaves);
+            self.release(undelivered);
             if left == MOST_DEFERRED {
                 // More deliveries must not delay the effects of these.
                 if self.outbox.pause(identity) {
-                    self.defer(move |shared| shared.deliver_all(&[identity]));
+                    self.owe_elsewhere(Owed::Deliver(vec![identity], None));
                 }
                 break;
             }
             delivery = self.outbox.next(identity);
         }
         left
-    }
-
-    /// Removes an owner. The last one reclaims the operations.
-    pub(super) fn finish_delivery(&self, pending_deliveries: &PendingDeliveries<B>) {
-        if pending_deliveries.owners.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let reclaims = std::mem::take(&mut *pending_deliveries.reclaims.lock());
-            self.reclaim_all(reclaims);
-        }
-    }
-
-    pub(super) fn reclaim_all(&self, reclaims: impl IntoIterator<Item = Ended<B::Work>>) {
-        for ended in reclaims {
-            self.count_panic(self.foreign(|| self.backend.reclaim(ended)));
-        }
     }
 }
 
@@ -174,7 +146,7 @@ mod tests {
         let outbox = Outbox::<SoftBackend>::default();
         let post = || {
             let timeline = Semaphore::new(&engine, 0).expect("0 is a value");
-            outbox.post(7, Delivery { timeline, state: Ok(1), pending_deliveries: PendingDeliveries::new() });
+            outbox.post(7, Delivery { timeline, state: Ok(1), undelivered: Undelivered::new() });
         };
         let lanes = || outbox.0.lock().len();
         post();

@@ -12,10 +12,11 @@
 //! see an earlier failure, and a bounded number at a time, so that waiters go on before the next ones end.
 
 use super::Shared;
-use super::outbox::{Delivery, PendingDeliveries};
-use super::queue::{
-    InFlight, OpState, Publication, QueueGuard, QueueState, SignalRecord, WaitRecord, WaitState,
-};
+use super::effects::Publication;
+use super::flight::InFlight;
+use super::op::{OpState, SignalRecord, WaitRecord, WaitState};
+use super::outbox::Delivery;
+use super::queue::QueueGuard;
 use super::timeline_state::{Target, WaitStatus};
 use super::wait_lists::ListOwner;
 use crate::backend::Backend;
@@ -23,7 +24,6 @@ use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{Point, QueueId};
 use crate::mutation::{Mutation, is_mutated};
-use crate::ring::take_first;
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 use crate::timeline::Timeline;
@@ -31,41 +31,6 @@ use smallvec::SmallVec;
 
 /// How many operations retire under one hold of the lock at most.
 const RETIRE_BATCH: usize = 64;
-
-/// Fewer ended operations than this in `queued` are not worth removing.
-const SWEEP_AT: usize = 32;
-
-impl<B: Backend> QueueState<B> {
-    /// Records a report.
-    fn record_report(
-        &mut self,
-        id: QueueId,
-        epoch: u64,
-        failure: Option<Failure>,
-    ) -> Result<(), CompletionError> {
-        if epoch > self.offered {
-            return Err(CompletionError::NotSubmitted { queue: id, epoch, submitted: self.offered });
-        }
-        if let Some(failure) = failure {
-            let at = self.in_flight.partition_point(|entry| entry.epoch < epoch);
-            if let Some(entry) = self.in_flight.get_mut(at).filter(|entry| entry.epoch == epoch) {
-                entry.failure.get_or_insert(failure);
-            }
-        }
-        self.completed = self.completed.max(epoch);
-        Ok(())
-    }
-
-    /// Counts an operation in `queued` that has ended, or whose cleanup runs.
-    pub(super) fn count_queued_ended(&mut self) {
-        self.queued_ended += 1;
-        if self.queued_ended >= SWEEP_AT && self.queued_ended * 2 > self.queued.len() {
-            self.queued_ended = 0;
-            let ops = &self.ops;
-            self.queued.retain(|&key| ops.get(key).is_some_and(|op| op.state == OpState::Queued));
-        }
-    }
-}
 
 impl<B: Backend> Shared<B> {
     /// Records a report that comes from inside `submit`; the submitting thread retires what has ended when the
@@ -77,18 +42,17 @@ impl<B: Backend> Shared<B> {
         failure: &mut Option<Failure>,
     ) -> Option<Result<(), CompletionError>> {
         let mut state = self.queue(id.index).try_lock()?;
-        let submitting = state.submitting && epoch > state.submitted;
-        if !submitting || self.device.counts_reports() {
+        if !state.flight.is_being_submitted(epoch) || self.device.counts_reports() {
             return None;
         }
-        Some(state.record_report(id, epoch, failure.take()))
+        Some(state.flight.record_report(id, epoch, failure.take()))
     }
 }
 
 impl<B: Backend> QueueGuard<'_, B> {
     /// Takes a backend's report; see [`Completer`](crate::backend::Completer).
     pub(super) fn report(&mut self, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError> {
-        self.state.record_report(self.queue.id, epoch, failure)?;
+        self.state.flight.record_report(self.queue.id, epoch, failure)?;
         if self.device.counts_reports() {
             let reports = self.queue.reports.load(Ordering::Relaxed);
             self.queue.reports.store(reports + 1, Ordering::Release);
@@ -143,7 +107,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// Retires the oldest operation in flight; if a dependency has not ended, the queue is gated. Returns
     /// whether one retired.
     fn retire_first(&mut self) -> bool {
-        let Some(entry) = self.state.in_flight.front() else { unreachable!("`is_due` has just seen it") };
+        let Some(entry) = self.state.flight.oldest() else { unreachable!("`is_due` has just seen it") };
         let (key, epoch) = (entry.op, entry.epoch);
         let mut failure = entry.failure.clone();
         let state = &mut *self.state;
@@ -156,15 +120,13 @@ impl<B: Backend> QueueGuard<'_, B> {
                 WaitStatus::Open if failure.is_some() || record.producer() == Some(self.index) => {}
                 WaitStatus::Open if is_mutated(Mutation::RetireOutOfOrder) => {}
                 WaitStatus::Open => {
-                    state.gated = gate(record, self.index);
+                    state.flight.set_gated(gate(record, self.index));
                     // If the dependency has ended since, the loop tries again.
                     return false;
                 }
             }
         }
-        let Some(entry) = take_first(&mut state.in_flight) else {
-            unreachable!("it is there, as was just seen")
-        };
+        let Some(entry) = state.flight.take_oldest() else { unreachable!("it is there, as was just seen") };
         self.release_credit(&entry);
         self.end(key, failure, Some(self.queue.point(epoch)));
         true
@@ -180,26 +142,14 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// those that have not started.
     #[inline(always)]
     pub(super) fn needs_sweep(&self) -> bool {
-        let state = &self.state;
-        state.lost.is_some()
-            && (!state.submitting || is_mutated(Mutation::SweepsWhileSubmitting))
-            && state.in_flight.back().is_some_and(|entry| !is_reported(entry, state.completed))
+        self.state.ending.is_lost() && self.state.flight.has_unreported()
     }
 
     /// Ends operations that a lost device has not reported, a bounded number.
     fn sweep(&mut self, most: usize) {
-        let Some(lost) = self.state.lost.clone() else { return };
+        let Some(lost) = self.state.ending.lost().cloned() else { return };
         for _ in 0..most {
-            let completed = self.state.completed;
-            // Reported operations retire as usual, once their dependencies have; the others are behind them.
-            let entry = match self.state.in_flight.front() {
-                Some(first) if !is_reported(first, completed) => take_first(&mut self.state.in_flight),
-                Some(_) if self.state.in_flight.back().is_some_and(|last| !is_reported(last, completed)) => {
-                    self.state.in_flight.pop_back()
-                }
-                _ => None,
-            };
-            let Some(entry) = entry else { break };
+            let Some(entry) = self.state.flight.take_unreported() else { break };
             self.release_credit(&entry);
             let failure = entry.failure.unwrap_or_else(|| lost.clone());
             self.end(entry.op, Some(failure), Some(self.queue.point(entry.epoch)));
@@ -221,18 +171,15 @@ impl<B: Backend> QueueGuard<'_, B> {
         // While a promise of the operation exists, a waiter may retain its event.
         self.release_event(self.index, op.event);
         match op.state {
-            OpState::Running => self.state.running -= 1,
+            OpState::Running => self.state.host.end_run(),
             OpState::Queued => self.state.count_queued_ended(),
             OpState::Pending | OpState::Submitted => {}
         }
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load.saturating_sub(1), Ordering::Relaxed);
-        let effects = &mut *self.state.effects;
-        if op.work.is_some() || delivers || failure.is_some() || !effects.extend_last(point) {
-            effects.push_ended(point, op.work.take(), failure, delivers);
-        }
+        self.state.host.effects().end(point, op.work.take(), failure, delivers);
         if op.waits.spilled() || op.signals.spilled() {
-            self.keep_spare(op.waits, op.signals);
+            self.state.spare.keep(op.waits, op.signals);
         }
     }
 
@@ -242,7 +189,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         for record in waits {
             self.release_wait(record);
             if record.timeline.is_foreign() {
-                self.state.effects.garbage.push(record.timeline.clone());
+                self.state.host.effects().drop_state(record.timeline.clone());
             }
         }
     }
@@ -277,7 +224,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         match self.op(key).filter(|op| op.state == OpState::Queued) {
             Some(op) => op.state = OpState::Pending,
             None => {
-                self.state.queued_ended = self.state.queued_ended.saturating_sub(1);
+                self.state.order.forget_ended();
                 return false;
             }
         }
@@ -329,20 +276,15 @@ impl<B: Backend> QueueGuard<'_, B> {
                 Err(failure)
             }
         };
-        self.state.effects.publications.push(Publication { timeline, state, by });
+        self.state.host.effects().publish(Publication { timeline, state, by });
         false
     }
 
     /// Posts a delivery for a foreign timeline.
     fn post_delivery(&mut self, timeline: B::Timeline, state: Result<u64, Failure>) {
-        let effects = &mut *self.state.effects;
         let identity = self.shared.foreign_counted(|| timeline.identity()).unwrap_or_default();
-        if !effects.foreign_timelines.contains(&identity) {
-            effects.foreign_timelines.push(identity);
-        }
-        let pending_deliveries =
-            effects.pending_deliveries.get_or_insert_with(PendingDeliveries::new).clone();
-        self.shared.outbox.post(identity, Delivery { timeline, state, pending_deliveries });
+        let undelivered = self.state.host.effects().deliver(identity);
+        self.shared.outbox.post(identity, Delivery { timeline, state, undelivered });
     }
 }
 
@@ -356,11 +298,6 @@ fn gate(record: &WaitRecord, queue: u32) -> bool {
     true
 }
 
-/// True if the device has completed it, or something behind it.
-fn is_reported(entry: &InFlight, completed: u64) -> bool {
-    entry.epoch <= completed
-}
-
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
@@ -368,27 +305,7 @@ mod tests {
     use crate::engine::timeline_state::TimelineState;
     use crate::failure::Code;
     use crate::ids::TimelineKey;
-    use crate::testing::SoftBackend;
     use std::sync::Arc;
-
-    /// Lets `ends` of `queued` operations end. Returns how many are listed then, and how many of these count as
-    /// ended.
-    fn queued_after(queued: usize, ends: usize) -> (usize, usize) {
-        let mut state = QueueState::<SoftBackend>::new();
-        let mut keys = crate::slab::Slab::new();
-        state.queued = (0..queued).map(|_| keys.insert(())).collect();
-        (0..ends).for_each(|_| state.count_queued_ended());
-        (state.queued.len(), state.queued_ended)
-    }
-
-    #[test]
-    fn queued_list_is_swept_when_many_have_ended_and_they_are_the_larger_part() {
-        for (queued, ends, left) in
-            [(10, 9, (10, 9)), (10, 32, (0, 0)), (1000, 500, (1000, 500)), (1000, 501, (0, 0))]
-        {
-            assert_eq!(queued_after(queued, ends), left, "{ends} of {queued} end");
-        }
-    }
 
     /// Another thread may move the timeline before its lock is taken.
     #[test]

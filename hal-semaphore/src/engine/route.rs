@@ -7,8 +7,10 @@
 
 use super::Shared;
 use super::deferred_work::{DeferredWork, Dependency};
+use super::effects::EarlyRun;
 use super::flow_window::MAX_BATCH;
-use super::queue::{ActionKind, EarlyRun, OpState, QueueGuard, SignalRecord, WaitState};
+use super::op::{ActionKind, OpState, SignalRecord, WaitState};
+use super::queue::QueueGuard;
 use super::timeline_state::{OrderedWait, Promise, Target};
 use super::wait_lists::ListOwner;
 use crate::backend::Backend;
@@ -17,7 +19,7 @@ use crate::slab::Key;
 use smallvec::SmallVec;
 
 /// Waits that a queued operation satisfies by order.
-pub(super) type OrderedWaits = SmallVec<[OrderedWait; 4]>;
+type OrderedWaits = SmallVec<[OrderedWait; 4]>;
 
 impl<B: Backend> Shared<B> {
     /// Promises each signal of a queued operation. The waits of its queue that this satisfies are added to
@@ -53,12 +55,12 @@ impl<B: Backend> QueueGuard<'_, B> {
             ActionKind::Queue | ActionKind::Marker => self.enqueue(key),
             ActionKind::Early if !self.is_reached(key) => {
                 if let Some(work) = self.start_on_host(key) {
-                    self.state.effects.early.push(EarlyRun { op: key, work, done: Ok(false) });
+                    self.state.host.effects().try_early(key, work);
                 }
             }
             ActionKind::Host | ActionKind::Early => {
                 if let Some(work) = self.start_on_host(key) {
-                    self.state.effects.runs.push((key, work, None));
+                    self.state.host.effects().run(key, work, None);
                 }
             }
             ActionKind::Barrier if self.is_reached(key) => {
@@ -73,7 +75,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         let op = self.live(key);
         op.state = OpState::Running;
         let work = op.work.take();
-        self.state.running += 1;
+        self.state.host.begin_run();
         work
     }
 
@@ -84,7 +86,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// Takes the backend's answer about an early action.
     pub(super) fn finish_early(&mut self, EarlyRun { op: key, work, done }: EarlyRun<B>) {
         let index = self.index;
-        let (closing, lost) = (self.state.closing, self.state.lost.clone());
+        let (closing, lost) = (self.state.ending.is_closing(), self.state.ending.lost().cloned());
         // Nothing else ends an operation that runs on the host.
         let op = self.live(key);
         op.work = Some(work);
@@ -126,45 +128,39 @@ impl<B: Backend> QueueGuard<'_, B> {
         op.remaining = blocked;
         op.failure = failure;
         let is_runnable = blocked == 0 || op.failure.is_some();
-        self.state.running -= 1;
+        self.state.host.end_run();
         for (producer, event) in events {
             self.shared.queue(producer).events.lock().release(event);
         }
         if is_runnable {
-            self.state.runnable.push_back(key);
+            self.state.order.push_runnable(key);
         }
     }
 
-    /// Gives an operation its epoch in its queue.
+    /// Puts an operation in its place in its queue.
     fn enqueue(&mut self, key: Key) {
-        let epoch = self.next_epoch();
-        let op = self.state.ops.live_mut(key);
-        op.epoch = epoch;
-        op.state = OpState::Queued;
-        let native_epoch = super::submit::expected_native_epoch(self.device, op.kind, epoch);
-        let promise = Promise { value: 0, queue: self.index, epoch, native_epoch, event: None };
-        let mut ordered = OrderedWaits::new();
-        self.shared.promise_each(&op.signals, promise, &mut ordered, self.deferred);
-        self.state.queued.push_back(key);
-        self.note_queued(epoch, &ordered);
-        if self.state.window.is_full() || self.state.queued.len() > MAX_BATCH {
+        self.give_epoch(key, OpState::Queued);
+        self.state.order.push_queued(key);
+        if self.state.window.is_full() || self.state.order.queued_len() > MAX_BATCH {
             self.listen_for_failures_of_other_queues(key);
         }
     }
 
-    /// The next epoch of the queue.
-    #[inline]
-    pub(super) fn next_epoch(&mut self) -> u64 {
-        self.state.last_epoch += 1;
-        self.state.last_epoch
-    }
-
-    /// An operation is queued under this epoch, which satisfies these waits of others.
-    #[inline]
-    pub(super) fn note_queued(&mut self, epoch: u64, ordered: &OrderedWaits) {
-        for &OrderedWait { op, wait, failure_entry } in ordered {
+    /// Gives an operation its epoch in its queue, and the state in which it has one. Its signals become promises,
+    /// which satisfy waits of blocked operations. Returns the epoch.
+    #[inline(always)]
+    pub(super) fn give_epoch(&mut self, key: Key, state: OpState) -> u64 {
+        let epoch = self.state.order.next_epoch();
+        let op = self.state.ops.live_mut(key);
+        (op.state, op.epoch) = (state, epoch);
+        let native_epoch = super::submit::expected_native_epoch(self.device, op.kind, epoch);
+        let promise = Promise { value: 0, queue: self.index, epoch, native_epoch, event: None };
+        let mut ordered = OrderedWaits::new();
+        self.shared.promise_each(&op.signals, promise, &mut ordered, self.deferred);
+        for &OrderedWait { op, wait, failure_entry } in &ordered {
             self.satisfy(op, wait, Dependency { queue: self.index, epoch, event: None }, failure_entry);
         }
+        epoch
     }
 
     /// A wait of a blocked operation is satisfied by order. `failure_entry`: it is in the host's list already,
@@ -184,7 +180,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             record.state = WaitState::Dependency(dependency);
             record.failure_entry = failure_entry;
             if op.count_down() {
-                state.runnable.push_back(key);
+                state.order.push_runnable(key);
             }
             if failure_entry.is_none() && op.remaining > 0 {
                 self.listen_for_failure(key, number as usize);
@@ -202,7 +198,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         if matches!(record.state, WaitState::InQueueList(_) | WaitState::InHostList(_)) {
             record.state = WaitState::Reached;
             if op.count_down() {
-                state.runnable.push_back(key);
+                state.order.push_runnable(key);
             }
         }
     }

@@ -5,7 +5,8 @@
 
 use super::Shared;
 use super::deferred_work::EngineCall;
-use super::queue::{OpState, QueueGuard};
+use super::op::OpState;
+use super::queue::QueueGuard;
 use crate::backend::{Backend, Completion};
 use crate::clock::{Clock, Time};
 use crate::engine_events::KeepAlive;
@@ -56,9 +57,8 @@ impl<B: Backend> Shared<B> {
         let mut call = EngineCall::new(self);
         for index in self.indices() {
             let mut guard = QueueGuard::lock(self, index, call.deferred());
-            if !guard.state.closing {
-                guard.state.closing = true;
-                guard.fail_all_unstarted(failure);
+            if guard.state.ending.close() {
+                guard.state.ending.begin_sweep(failure);
             }
             drop(guard);
             call.deferred().visit_queue(index);
@@ -112,14 +112,14 @@ impl<B: Backend> Shared<B> {
         }
         drop(call);
         drop(without_callbacks);
-        self.run_stranded_callbacks();
+        self.work_off_stranded();
         if self.is_engine_idle() { Ok(()) } else { Err(unfinished) }
     }
 
     /// True if nothing is under way, and no thread is about to run a callback.
     fn is_engine_idle(&self) -> bool {
         let forgets = is_mutated(Mutation::ShutdownForgetsCallbacks);
-        let all_called = || forgets || self.callbacks_left.load(Ordering::Acquire) == 0;
+        let all_called = || forgets || self.owed.is_done();
         if is_mutated(Mutation::IdleChecksQueuesLast) && !all_called() {
             return false;
         }

@@ -28,14 +28,17 @@
 //! the queue tries once more.
 
 use super::deferred_work::Dependency;
+use super::flight::InFlight;
 use super::flow_window::MAX_BATCH;
-use super::queue::{ActionKind, Frontier, InFlight, OpState, QueueGuard, QueueState, Scratch};
+use super::frontier::Frontier;
+use super::op::{ActionKind, OpState};
+use super::queue::QueueGuard;
 use super::timeline_state::{Promise, WaitStatus};
 use super::{Device, Shared};
 use crate::backend::{Backend, Batch, BatchItem, NativeWait, StopReason, Submitted};
 use crate::failure::{Code, Failure, Origin};
 use crate::mutation::{Mutation, is_mutated};
-use crate::ring::{take_first, take_last_if};
+use crate::native_event::EventIndex;
 use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 
@@ -47,6 +50,20 @@ fn native<B: Backend>(items: &[BatchItem<B>]) -> usize {
     items.iter().filter(|item| !item.coalesced).count()
 }
 
+/// The buffers of one submission, reused for the next.
+pub(super) struct Scratch<B: Backend> {
+    pub(super) items: Vec<BatchItem<B>>,
+    pub(super) waits: Vec<NativeWait<B::Event>>,
+    /// Retained events for the batch.
+    pub(super) events: Vec<(EventIndex, B::Event)>,
+}
+
+impl<B: Backend> Default for Scratch<B> {
+    fn default() -> Self {
+        Self { items: Vec::new(), waits: Vec::new(), events: Vec::new() }
+    }
+}
+
 /// The first guess of a promise's native epoch: work of the device is waited for by its own epoch, once the
 /// device has accepted it. If that takes an event, or the operation may be coalesced, submission finds out.
 pub(super) fn expected_native_epoch(device: &Device, kind: ActionKind, epoch: u64) -> u64 {
@@ -56,41 +73,30 @@ pub(super) fn expected_native_epoch(device: &Device, kind: ActionKind, epoch: u6
 impl<B: Backend> QueueGuard<'_, B> {
     pub(super) fn can_submit(&self) -> bool {
         let state = &self.state;
-        !state.submitting && !state.queued.is_empty() && !state.window.is_full() && self.may_start()
-    }
-
-    /// True if the queue may start work: its device is not lost, and its operations are not being failed.
-    pub(super) fn may_start(&self) -> bool {
-        self.state.lost.is_none() && self.state.unstarted_sweep.is_none()
+        !state.flight.is_submitting()
+            && state.order.has_queued()
+            && !state.window.is_full()
+            && state.ending.may_start()
     }
 
     /// Submits one batch.
     pub(super) fn submit_batch(mut self) -> Self {
-        self.state.submitting = true;
+        self.state.flight.begin_submission();
         let mut scratch = self.state.scratch.take().unwrap_or_default();
         if self.device.records_events() {
             self = self.provide_events(&mut scratch);
         }
         let reports = self.shared.reports();
-        let last_native = self.state.last_native;
         // Other threads had the lock while events were made.
-        if self.may_start() {
+        if self.state.ending.may_start() {
             self.fill(&mut scratch);
         }
         if scratch.items.is_empty() {
             self.publish_submitted();
         } else {
-            self.take_credits(native(&scratch.items));
-            self.state.offered = scratch.items.last().map_or(0, |item| item.epoch);
-            let id = self.queue.id;
-            let answer;
-            (self, answer) = self.unlocked(|shared, _| {
-                let mut batch = Batch { items: &mut scratch.items, waits: &scratch.waits };
-                shared
-                    .foreign_counted(|| shared.backend.submit(id, &mut batch))
-                    .unwrap_or_else(Submitted::lost)
-            });
-            self = self.take_answer(&mut scratch, answer, reports, last_native);
+            let refusal;
+            (self, refusal) = self.offer(&mut scratch.items, &scratch.waits);
+            self = self.take_answer(&mut scratch, refusal.unwrap_or_else(Submitted::all), reports);
         }
         if !scratch.events.is_empty() {
             let mut pool = self.queue.events.lock();
@@ -99,8 +105,27 @@ impl<B: Backend> QueueGuard<'_, B> {
             }
         }
         self.state.scratch = Some(scratch);
-        self.state.submitting = false;
+        self.state.flight.end_submission();
         self
+    }
+
+    /// Shows a batch that is in flight to the backend, without the lock. Returns the answer, unless that is "all
+    /// accepted".
+    #[inline(always)]
+    pub(super) fn offer(
+        mut self,
+        items: &mut [BatchItem<B>],
+        waits: &[NativeWait<B::Event>],
+    ) -> (Self, Option<Submitted>) {
+        self.take_credits(native(items));
+        self.state.flight.offer(items.last().map_or(0, |item| item.epoch));
+        let id = self.queue.id;
+        self.unlocked(|shared, _| {
+            let mut batch = Batch { items, waits };
+            let count = batch.items.len();
+            let answer = shared.foreign_counted(|| shared.backend.submit(id, &mut batch));
+            answer.unwrap_or_else(Submitted::lost).unless_all_of(count)
+        })
     }
 
     /// Applies the backend's answer to a batch.
@@ -109,10 +134,9 @@ impl<B: Backend> QueueGuard<'_, B> {
         scratch: &mut Scratch<B>,
         answer: Submitted,
         reports: Option<u64>,
-        last_native: u64,
     ) -> Self {
         let counted = self.device.counts_reports();
-        self.apply_answer(scratch, answer, reports, last_native);
+        self.apply_answer(scratch, answer, reports);
         if !counted && self.device.counts_reports() && !is_mutated(Mutation::CountsUnknown) {
             self = self.make_count_known();
         }
@@ -136,8 +160,11 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// Gets events for the next batch.
     fn provide_events(mut self, scratch: &mut Scratch<B>) -> Self {
         loop {
-            let wanted = self.state.queued.len().min(MAX_BATCH);
-            if self.state.eventless || !self.may_start() || scratch.events.len() >= wanted {
+            let wanted = self.state.order.queued_len().min(MAX_BATCH);
+            if self.state.flight.is_eventless()
+                || !self.state.ending.may_start()
+                || scratch.events.len() >= wanted
+            {
                 return self;
             }
             let mut pool = self.queue.events.lock();
@@ -172,7 +199,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             if scratch.items.len() == most {
                 break;
             }
-            let Some(key) = take_first(&mut self.state.queued) else { break };
+            let Some(key) = self.state.order.take_queued() else { break };
             if !self.dequeue(key) {
                 continue;
             }
@@ -213,29 +240,27 @@ impl<B: Backend> QueueGuard<'_, B> {
             return self.coalesce(key, epoch);
         }
         let mut recorded = None;
-        if self.device.records_events() && !self.state.eventless {
+        if self.device.records_events() && !self.state.flight.is_eventless() {
             recorded = scratch.events.pop();
             debug_assert!(
                 recorded.is_some() || self.device.is_out_of_events(),
                 "a batch has its events in hand"
             );
-            self.state.eventless = recorded.is_none();
+            if recorded.is_none() {
+                self.state.flight.run_out_of_events();
+            }
         }
         let (number, event) = recorded.unzip();
         let native_epoch = if self.device.records_events() && number.is_none() { 0 } else { epoch };
         scratch.items.push(BatchItem { op: key, epoch, work, event, waits, coalesced: false });
-        self.state.last_native = epoch;
-        self.put_in_flight(
-            key,
-            InFlight { op: key, epoch, on_device: true, native_epoch, event: number, failure: None },
-        );
+        self.put_in_flight(key, InFlight { native_epoch, event: number, ..InFlight::native(key, epoch) });
     }
 
     /// Puts the operation in flight.
     #[inline]
     fn put_in_flight(&mut self, key: Key, entry: InFlight) {
         let (epoch, native_epoch, event) = (entry.epoch, entry.native_epoch, entry.event);
-        self.state.in_flight.push_back(entry);
+        self.state.flight.push(entry);
         let op = self.state.ops.live_mut(key);
         op.state = OpState::Submitted;
         op.event = event;
@@ -260,15 +285,10 @@ impl<B: Backend> QueueGuard<'_, B> {
     }
 
     /// A barrier or a marker that waits only for earlier work of its queue is no work of the device: it ends
-    /// with the work before it, and a native wait for it is a wait for that work. If nothing is in flight, the
-    /// last native work of the queue dominates its waits, so a bare epoch names that one; an event of it may
-    /// mean something else by now.
+    /// with the work before it, and a native wait for it is a wait for that work.
     fn coalesce(&mut self, key: Key, epoch: u64) {
-        let (native_epoch, event) = match self.state.in_flight.back() {
-            Some(before) => (before.native_epoch, before.event),
-            None if self.device.records_events() => (0, None),
-            None => (self.state.last_native, None),
-        };
+        // If nothing is in flight, the last native work dominates its waits.
+        let (native_epoch, event) = self.state.flight.native_point(self.device.records_events());
         if let Some(event) = event {
             self.queue.events.lock().retain(event);
         }
@@ -308,16 +328,11 @@ impl<B: Backend> QueueGuard<'_, B> {
     }
 
     /// [`take_answer`](QueueGuard::take_answer), under one hold of the lock.
-    fn apply_answer(
-        &mut self,
-        scratch: &mut Scratch<B>,
-        answer: Submitted,
-        reports: Option<u64>,
-        last_native: u64,
-    ) {
+    fn apply_answer(&mut self, scratch: &mut Scratch<B>, answer: Submitted, reports: Option<u64>) {
         let Submitted { accepted, stop } = answer;
         // A reported operation was accepted, whatever the answer says.
-        let reported = scratch.items.iter().take_while(|item| item.epoch <= self.state.completed).count();
+        let reported =
+            scratch.items.iter().take_while(|item| item.epoch <= self.state.flight.completed()).count();
         let accepted = accepted.min(scratch.items.len()).max(reported);
         for item in &mut scratch.items {
             if item.work.is_some()
@@ -337,10 +352,10 @@ impl<B: Backend> QueueGuard<'_, B> {
         scratch.items.clear();
         scratch.waits.clear();
         match (refused, stop) {
-            (refused, stop) if self.state.lost.is_some() => return self.apply_loss(refused, stop),
+            (refused, stop) if self.state.ending.is_lost() => return self.apply_loss(refused, stop),
             (Some(refused), stop) => {
                 self.return_credits(refusals);
-                self.apply_refusal(refused, stop, reports, last_native);
+                self.apply_refusal(refused, stop, reports);
             }
             (None, Some(StopReason::Lost(failure))) => self.lose_device(failure),
             (None, _) => self.state.window.accepted(),
@@ -352,28 +367,19 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// operation fails with its refusal.
     fn apply_loss(&mut self, refused: Option<u64>, stop: Option<StopReason>) {
         if let (Some(refused), Some(StopReason::Failed(failure))) = (refused, stop) {
-            let at = self.state.in_flight.partition_point(|entry| entry.epoch < refused);
-            if let Some(entry) = self.state.in_flight.get_mut(at) {
-                entry.failure.get_or_insert(failure);
-            }
+            self.state.flight.fail(refused, failure);
         }
-        self.state.submitted = self.state.in_flight.back().map_or(self.state.submitted, |entry| entry.epoch);
+        self.state.flight.set_all_submitted();
     }
 
     /// The device did not take the operation at `refused`, nor the ones behind it.
-    fn apply_refusal(
-        &mut self,
-        refused: u64,
-        stop: Option<StopReason>,
-        reports: Option<u64>,
-        last_native: u64,
-    ) {
-        self.state.offered = self.state.offered.min(refused - 1);
+    fn apply_refusal(&mut self, refused: u64, stop: Option<StopReason>, reports: Option<u64>) {
+        self.state.flight.refuse(refused);
         let fails = matches!(stop, Some(StopReason::Failed(_)));
-        let key = self.take_back(refused, fails, last_native);
-        if self.state.closing {
+        let key = self.take_back(refused, fails);
+        if self.state.ending.is_closing() {
             // Operations were failed while these looked as if they were on the device.
-            self.fail_all_unstarted(&super::shutdown::shutdown_failure());
+            self.state.ending.begin_sweep(&super::shutdown::shutdown_failure());
         }
         match stop {
             Some(StopReason::Failed(failure)) => {
@@ -406,9 +412,9 @@ impl<B: Backend> QueueGuard<'_, B> {
 
     /// Returns the operations from `refused` on to the head of the queue. The first one is returned instead if
     /// it failed.
-    fn take_back(&mut self, refused: u64, fails: bool, last_native: u64) -> Option<Key> {
+    fn take_back(&mut self, refused: u64, fails: bool) -> Option<Key> {
         let mut failed = None;
-        while let Some(entry) = take_last_if(&mut self.state.in_flight, |entry| entry.epoch >= refused) {
+        while let Some(entry) = self.state.flight.take_refused(refused) {
             self.withdraw_native_epoch(&entry);
             self.release_event(self.index, entry.event);
             let fails = entry.epoch == refused && fails;
@@ -419,10 +425,8 @@ impl<B: Backend> QueueGuard<'_, B> {
                 failed = Some(entry.op);
                 break;
             }
-            self.state.queued.push_front(entry.op);
+            self.state.order.push_first_queued(entry.op);
         }
-        let native = self.state.in_flight.iter().rev().find(|entry| entry.on_device);
-        self.state.last_native = native.map_or(last_native, |entry| entry.epoch);
         failed
     }
 
@@ -452,8 +456,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// Makes the operations that stay queued while the device is full fail with their waits.
     fn listen_for_failures_of_queued(&mut self) {
         // Those farther back listen since they were queued.
-        let keys: smallvec::SmallVec<[Key; 64]> =
-            self.state.queued.iter().take(2 * MAX_BATCH + 2).copied().collect();
+        let keys: smallvec::SmallVec<[Key; 64]> = self.state.order.first_queued(2 * MAX_BATCH + 2).collect();
         for key in keys {
             self.listen_for_failures_of_other_queues(key);
         }
@@ -486,7 +489,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
         self.state.window.resume(true);
         let id = self.queue.id;
-        if let Some(key) = self.state.queued.pop_front() {
+        if let Some(key) = self.state.order.take_queued() {
             let failure = Failure::with_origin(
                 Code::ResourceExhausted,
                 Origin::Operation,
@@ -500,21 +503,13 @@ impl<B: Backend> QueueGuard<'_, B> {
 
     /// Publishes newly submitted epochs, and releases the waits of other queues that they satisfy.
     pub(super) fn publish_submitted(&mut self) {
-        let before = self.state.submitted;
-        let Some(last) = self.state.in_flight.back().map(|entry| entry.epoch) else { return };
+        let before = self.state.flight.submitted();
+        let Some(last) = self.state.flight.newest().map(|entry| entry.epoch) else { return };
         if last <= before || !self.advance_submitted(last) {
             return;
         }
-        let count = self.state.in_flight.len();
-        let is_fresh = |state: &QueueState<B>, at: usize| {
-            state.in_flight.get(at).is_some_and(|entry| entry.epoch > before)
-        };
-        let mut first = count;
-        while first.checked_sub(1).is_some_and(|at| is_fresh(&self.state, at)) {
-            first -= 1;
-        }
-        for at in first..count {
-            let Some(entry) = self.state.in_flight.get(at) else { break };
+        for place in self.state.flight.first_behind(before)..self.state.flight.len() {
+            let Some(entry) = self.state.flight.get(place) else { break };
             let (key, epoch, native_epoch, event) = (entry.op, entry.epoch, entry.native_epoch, entry.event);
             self.notify_listeners(key, Promise { value: 0, queue: self.index, epoch, native_epoch, event });
         }
@@ -523,7 +518,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// Moves `submitted`. Returns whether listeners have to be notified.
     #[inline]
     pub(super) fn advance_submitted(&mut self, epoch: u64) -> bool {
-        self.state.submitted = epoch;
+        self.state.flight.set_submitted(epoch);
         self.queue.submitted.store(epoch, Ordering::Release);
         if !self.device.awaitable {
             return false;

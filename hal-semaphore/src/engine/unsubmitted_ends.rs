@@ -6,7 +6,8 @@
 //! An operation that is on a device or the host ends when those report it. A walk over all operations of a queue
 //! goes in chunks, so that no lock is held for long.
 
-use super::queue::{OpState, QueueGuard, UnstartedSweep, WaitRecord};
+use super::op::{OpState, WaitRecord};
+use super::queue::QueueGuard;
 use super::timeline_state::Target;
 use super::wait_lists::ListOwner;
 use crate::backend::Backend;
@@ -26,13 +27,13 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
         if op.failure.is_none() {
             op.failure = Some(failure.clone());
-            self.state.runnable.push_back(key);
+            self.state.order.push_runnable(key);
         }
     }
 
     /// Ends a failed operation. If it has a cleanup, the host runs that first and ends it then.
     pub(super) fn end_or_clean_up(&mut self, key: Key, failure: Failure) {
-        let all_end = self.state.closing || self.state.lost.is_some();
+        let all_end = self.state.ending.ends_all();
         let op = self.live(key);
         if op.is_cleaning_up() {
             return;
@@ -42,7 +43,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
         let had_place = op.state == OpState::Queued;
         if let Some(work) = self.start_on_host(key) {
-            self.state.effects.runs.push((key, work, Some(failure)));
+            self.state.host.effects().run(key, work, Some(failure));
         }
         if had_place {
             self.state.count_queued_ended();
@@ -98,19 +99,16 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.listen_for_failures(key, |producer| producer != own);
     }
 
-    pub(super) fn fail_all_unstarted(&mut self, failure: &Failure) {
-        self.state.unstarted_sweep = Some(UnstartedSweep { failure: failure.clone(), chunk: 0 });
-    }
-
     /// Continues to fail operations that have not started: one chunk.
     pub(super) fn fail_chunk(&mut self) {
-        let Some(UnstartedSweep { failure, chunk }) = self.state.unstarted_sweep.take() else { return };
-        let Some(keys) = self.state.ops.keys_of_chunk(chunk) else { return };
+        let Some((chunk, failure)) = self.state.ending.next_chunk() else { return };
+        let Some(keys) = self.state.ops.keys_of_chunk(chunk) else {
+            return self.state.ending.end_sweep();
+        };
         let keys: SmallVec<[Key; 64]> = keys.collect();
         for key in keys {
             self.fail_unstarted(key, &failure);
         }
-        self.state.unstarted_sweep = Some(UnstartedSweep { failure, chunk: chunk + 1 });
     }
 
     /// Ends an operation that ran on the host.
@@ -120,7 +118,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         };
         // A cleaned-up operation has its failure. A host call that succeeds on a lost device fails all the
         // same.
-        let failure = op.failure.clone().or(result.err()).or(self.state.lost.clone());
+        let failure = op.failure.clone().or(result.err()).or(self.state.ending.lost().cloned());
         self.end(ticket.key, failure, None);
     }
 }

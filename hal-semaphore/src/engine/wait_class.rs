@@ -6,7 +6,8 @@
 //! valid: its epoch was accepted by the device, and its event is retained for the wait.
 
 use super::deferred_work::Dependency;
-use super::queue::{ActionKind, QueueGuard, WaitState};
+use super::op::{ActionKind, WaitState};
+use super::queue::QueueGuard;
 use super::timeline_state::{Promise, Target, TimelineInner, TimelineState};
 use super::wait_lists::ListOwner;
 use crate::backend::Backend;
@@ -169,7 +170,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         let wait = self.live(key).next_wait();
         let target = Target::Op { queue: self.index, key, wait, has_others: false };
         let number = timeline_state.add_timepoint(&mut timeline_state.lock(), ListOwner::HOST, value, target);
-        self.state.effects.subscriptions.push((timeline, value, timeline_state.clone()));
+        self.state.host.effects().subscribe(timeline, value, timeline_state.clone());
         self.live(key).wait_for(timeline_state, value, WaitState::InHostList(number));
         Ok(WaitClass::Blocked)
     }

@@ -7,25 +7,24 @@
 //! retires completed ones, applies releases for this queue, performs effects without the lock and submits a
 //! batch, until nothing is left or another thread takes over. [`EngineEvents::run`] has no lock. It runs the
 //! deferred work in this order: releases, losses, queues to visit, promises, the rest of timelines with many
-//! waits, and callbacks last. The first loop defers the work for other queues; the second one locks those
+//! waits, and what is owed last. The first loop defers the work for other queues; the second one locks those
 //! queues.
 
-use super::deferred_callbacks::DeferredCallbacks;
 use super::deferred_work::{DeferredWork, EngineCall, PromiseUpdate, Release};
-use super::queue::{Effects, Publication, QueueGuard};
+use super::owed::Owed;
+use super::queue::QueueGuard;
 use super::timeline_state::{RELEASE_BATCH, Target, TimelineState};
 use super::{Dependency, Shared};
-use crate::backend::{Backend, Completion, Ended, HostTask};
-use crate::engine_events::{Callbacks, EngineEvents};
+use crate::backend::{Backend, Completion};
+use crate::engine_events::EngineEvents;
 use crate::error::CompletionError;
 use crate::failure::Failure;
 use crate::ids::{QueueId, Ticket};
 use crate::mutation::{Mutation, is_mutated};
 use crate::ring::take_first;
-use crate::slab::Key;
 use crate::sync::{Ordering, fence};
-use crate::timeline::{Registration, Subscriber, Timeline};
-use std::sync::{Arc, Weak};
+use crate::timeline::{DueCallbacks, Timeline};
+use std::sync::Arc;
 
 /// How many operations are routed in one round.
 const ROUTE_BATCH: usize = 64;
@@ -67,7 +66,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// Releases the lock of a queue without work.
     #[inline(always)]
     fn leave_idle(self) {
-        let wakes = self.state.closing && self.state.is_idle();
+        let wakes = self.state.ending.is_closing() && self.state.is_idle();
         let shared = self.shared;
         self.unlock();
         if wakes {
@@ -90,7 +89,7 @@ impl<B: Backend> QueueGuard<'_, B> {
                 self.retire();
             }
             self.apply_own_releases();
-            if !self.state.effects.is_empty() {
+            if self.state.host.has_effects() {
                 self = self.perform_unlocked();
             }
             if self.deferred.released.is_empty() && !self.has_runnable() && self.can_submit() {
@@ -111,7 +110,7 @@ impl<B: Backend> QueueGuard<'_, B> {
 
     #[inline]
     fn has_runnable(&self) -> bool {
-        !self.state.runnable.is_empty() || self.state.unstarted_sweep.is_some()
+        self.state.order.has_runnable() || self.state.ending.is_sweeping()
     }
 
     #[inline]
@@ -121,19 +120,19 @@ impl<B: Backend> QueueGuard<'_, B> {
 
     #[inline(always)]
     fn has_more(&self) -> bool {
-        self.has_runnable() || self.can_retire() || self.can_submit() || !self.state.effects.is_empty()
+        self.has_runnable() || self.can_retire() || self.can_submit() || self.state.host.has_effects()
     }
 
     fn route_some(&mut self) {
-        if self.state.unstarted_sweep.is_some() {
+        if self.state.ending.is_sweeping() {
             self.fail_chunk();
         }
         for _ in 0..ROUTE_BATCH {
-            if self.state.runnable.is_empty() && !self.deferred.released.is_empty() {
+            if !self.state.order.has_runnable() && !self.deferred.released.is_empty() {
                 // The previous link of a chain releases the next: their signals are published together.
                 self.apply_own_releases();
             }
-            let Some(key) = take_first(&mut self.state.runnable) else { break };
+            let Some(key) = self.state.order.take_runnable() else { break };
             self.route(key);
         }
     }
@@ -161,7 +160,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             (Target::Op { key, .. } | Target::OpFailure { key, .. }, Release::Failed(failure)) => {
                 self.fail_unstarted(key, &failure);
             }
-            (Target::Gate(_), _) => self.state.gated = false,
+            (Target::Gate(_), _) => self.state.flight.set_gated(false),
             (Target::FullQueue { asked, .. }, _) => {
                 if !self.state.window.resume(asked) && self.state.window.is_full() {
                     self.device.add_full(self.index);
@@ -173,9 +172,6 @@ impl<B: Backend> QueueGuard<'_, B> {
 
     /// Performs the gathered effects without the lock.
     fn perform_unlocked(mut self) -> Self {
-        let fresh = self.state.spare.effects.take().unwrap_or_default();
-        let mut effects = std::mem::replace(&mut self.state.effects, fresh);
-        self.state.performing += 1;
         let index = self.index;
         // Effects that call the program come after the thread's other work.
         let busy = self.deferred.submits
@@ -183,17 +179,14 @@ impl<B: Backend> QueueGuard<'_, B> {
             || self.has_runnable()
             || self.can_retire()
             || self.can_submit();
-        let is_quick = effects.are_quick(busy);
-        self.state.quick_count += usize::from(is_quick);
-        (self, ()) = self.unlocked(|shared, deferred| shared.perform(index, &mut effects, busy, deferred));
-        self.state.performing -= 1;
-        self.state.quick_count -= usize::from(is_quick);
-        if !effects.early.is_empty() {
-            for early in effects.early.drain(..) {
-                self.finish_early(early);
-            }
+        let mut performed = self.state.host.begin(busy);
+        (self, ()) =
+            self.unlocked(|shared, deferred| shared.perform(index, &mut performed.effects, busy, deferred));
+        self.state.host.end(&performed);
+        for early in performed.effects.early_answers() {
+            self.finish_early(early);
         }
-        self.state.spare.effects = Some(effects);
+        self.state.host.keep(performed);
         self
     }
 }
@@ -205,23 +198,6 @@ fn queue_of(target: Target) -> u32 {
         | Target::OpFailure { queue, .. }
         | Target::Gate(queue)
         | Target::FullQueue { queue, .. } => queue,
-    }
-}
-
-impl<T: Timeline> Publication<T> {
-    /// True if both are values of one timeline.
-    fn merges(&self, other: &Self) -> bool {
-        let key = |publication: &Self| publication.timeline.registration().map(Registration::key);
-        self.state.is_ok() && other.state.is_ok() && key(self).is_some() && key(self) == key(other)
-    }
-
-    /// Records the step with the timeline. Returns whether the timeline has waiters of its own.
-    fn record(&self) -> bool {
-        self.timeline.record_step(self.state.as_ref().copied(), self.by)
-    }
-
-    fn notify(&self) {
-        self.timeline.notify(self.state.as_ref().copied());
     }
 }
 
@@ -268,158 +244,6 @@ impl<B: Backend> Shared<B> {
         deferred.visit_queue(index);
     }
 
-    /// Performs effects without a lock. Effects that may call the program come last if this thread is `busy` or
-    /// submits; in the second case another thread performs them.
-    fn perform(&self, index: u32, effects: &mut Effects<B>, busy: bool, deferred: &mut DeferredWork) {
-        let Effects {
-            publications,
-            foreign_timelines,
-            pending_deliveries,
-            subscriptions,
-            runs,
-            early,
-            reclaims,
-            garbage,
-        } = effects;
-        let publications = self.publish(publications);
-        let reclaims_late = self.take_late_reclaims(reclaims, busy);
-        // Fast path: nothing calls the program.
-        if let Some(pending_deliveries) = pending_deliveries.take() {
-            let foreign_timelines = std::mem::take(foreign_timelines);
-            let deliver = move |shared: &Shared<B>| {
-                // The last delivery reclaims: this thread may go on with deliveries of others.
-                shared.finish_delivery(&pending_deliveries);
-                shared.deliver_all(&foreign_timelines);
-            };
-            if publications.is_empty() {
-                self.defer_late(deliver, deferred);
-            } else {
-                // A waiter that is notified may wait for a delivery.
-                self.defer(deliver);
-            }
-        }
-        if !publications.is_empty() || !reclaims_late.is_empty() {
-            let late = move |shared: &Shared<B>| {
-                publications.into_iter().for_each(|publication| shared.notify(publication));
-                shared.reclaim_all(reclaims_late);
-            };
-            self.defer_late(late, deferred);
-        }
-        if !subscriptions.is_empty() {
-            for (timeline, value, timeline_state) in subscriptions.drain(..) {
-                self.subscribe(&timeline, value, &timeline_state);
-                self.drop_foreign(timeline);
-                self.drop_foreign(timeline_state);
-            }
-        }
-        for early in early {
-            let asked = self.foreign(|| early.done = self.backend.try_early(&mut early.work));
-            if let Err(failure) = &asked {
-                early.done = Err(failure.clone());
-            }
-            self.count_panic(asked);
-        }
-        if !runs.is_empty() {
-            self.run_all(index, runs);
-        }
-        if reclaims.len() == 1 {
-            // Fast path: usually it is one, and popping it is cheaper than draining.
-            self.reclaim_all(reclaims.pop());
-        } else if !reclaims.is_empty() {
-            self.reclaim_all(reclaims.drain(..));
-        }
-        if !garbage.is_empty() {
-            for timeline_state in garbage.drain(..) {
-                self.drop_foreign(timeline_state);
-            }
-        }
-    }
-
-    /// Has something run that may call the program: after the engine's own work of this call, or on another thread if
-    /// this one submits.
-    #[cold]
-    fn defer_late(&self, run: impl FnOnce(&Shared<B>) + Send + 'static, deferred: &mut DeferredWork) {
-        if deferred.submits {
-            self.defer(run);
-        } else {
-            self.push_late_callback(run);
-            deferred.runs_late = true;
-        }
-    }
-
-    /// Takes the ends whose work may call the program, if those have to wait.
-    #[inline]
-    fn take_late_reclaims(&self, reclaims: &mut Vec<Ended<B::Work>>, waits: bool) -> Vec<Ended<B::Work>> {
-        if !waits {
-            return Vec::new();
-        }
-        let calls_back =
-            |work: &B::Work| self.foreign_counted(|| self.backend.calls_back(work)).unwrap_or(true);
-        let is_late = |ended: &Ended<B::Work>| ended.work.as_ref().is_some_and(calls_back);
-        // Fast path: usually there are none.
-        let Some(first) = reclaims.iter().position(is_late) else { return Vec::new() };
-        let mut late = vec![reclaims.remove(first)];
-        late.extend(reclaims.extract_if(first.., |ended| is_late(ended)));
-        late
-    }
-
-    /// Hands host operations to the backend.
-    fn run_all(&self, index: u32, runs: &mut Vec<(Key, B::Work, Option<Failure>)>) {
-        let keep_alive = self.queue(index).keep_alive.lock().as_ref().and_then(Weak::upgrade);
-        for ((key, work, failure), keep_alive) in runs.drain(..).zip(std::iter::repeat(keep_alive)) {
-            // Without it the engine is being dropped, and nothing is left to run.
-            if let Some(keep_alive) = keep_alive {
-                let task = HostTask::new(keep_alive, Ticket { queue: index, key });
-                self.count_panic(self.foreign(|| match failure {
-                    None => self.backend.run(task, work),
-                    Some(failure) => self.backend.clean_up(task, work, &failure),
-                }));
-            }
-        }
-    }
-
-    /// Records steps with their timelines. Returns those whose timelines have waiters that the engine does not
-    /// know: they are notified after the engine's own work, since they may take long, and not on a thread that
-    /// submits.
-    fn publish(&self, publications: &mut Vec<Publication<B::Timeline>>) -> Vec<Publication<B::Timeline>> {
-        let mut deferred = Vec::new();
-        if publications.is_empty() {
-            return deferred;
-        }
-        let has_waiters = |publication: &Publication<B::Timeline>| {
-            self.foreign_counted(|| publication.record()).unwrap_or(true)
-        };
-        if publications.len() == 1 {
-            // Fast path: usually exactly one publication.
-            if publications.first().is_some_and(has_waiters) {
-                deferred.append(publications);
-            } else {
-                self.drop_foreign(publications.pop());
-            }
-            return deferred;
-        }
-        let mut left = publications.drain(..).peekable();
-        while let Some(mut publication) = left.next() {
-            // The largest of several values in a row for one timeline is enough.
-            while let Some(next) = left.next_if(|next| publication.merges(next)) {
-                let is_larger = next.state.as_ref().ok() >= publication.state.as_ref().ok();
-                let smaller = if is_larger { std::mem::replace(&mut publication, next) } else { next };
-                self.drop_foreign(smaller);
-            }
-            if has_waiters(&publication) {
-                deferred.push(publication);
-            } else {
-                self.drop_foreign(publication);
-            }
-        }
-        deferred
-    }
-
-    /// Wakes a timeline's own waiters. This may drop the last handle on the timeline.
-    fn notify(&self, publication: Publication<B::Timeline>) {
-        self.count_panic(self.foreign(move || publication.notify()));
-    }
-
     /// Drops a value of a foreign type, whose drop is foreign code.
     pub(super) fn drop_foreign<T>(&self, value: T) {
         self.count_panic(self.foreign(move || drop(value)));
@@ -455,71 +279,6 @@ impl<B: Backend> Shared<B> {
     ) {
         let show = |reached| self.foreign_counted(|| timeline.show(Err((reached, failure)))).unwrap_or(None);
         timeline_state.fail(failure, show, deferred);
-    }
-
-    /// Has another thread run something that may call the program.
-    pub(super) fn defer(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
-        self.push_late_callback(run);
-        self.run_late_callbacks_elsewhere();
-    }
-
-    /// Has another thread run the late callbacks.
-    fn run_late_callbacks_elsewhere(&self) {
-        let Some(this) = self.this.upgrade() else {
-            // The engine is being dropped: no thread can submit any more.
-            return self.run_late_callbacks();
-        };
-        let deferred = DeferredCallbacks::new(move || this.run_late_callbacks());
-        self.count_panic(self.foreign(|| self.backend.defer(deferred)));
-    }
-
-    /// Adds a late callback.
-    fn push_late_callback(&self, run: impl FnOnce(&Shared<B>) + Send + 'static) {
-        self.callbacks_left.fetch_add(1, Ordering::AcqRel);
-        self.late_callbacks.lock().push_back(Box::new(run));
-    }
-
-    /// Runs the late callbacks in order, together with other threads that do.
-    pub(super) fn run_late_callbacks(&self) {
-        while let Some(run) = {
-            let mut left = self.late_callbacks.lock();
-            left.pop_front()
-        } {
-            self.count_panic(self.foreign(|| run(self)));
-            self.callbacks_left.fetch_sub(1, Ordering::AcqRel);
-            self.wake_if_closing();
-        }
-    }
-
-    /// Runs the late callbacks if no thread does, since there may be none left that would. A thread that runs
-    /// one continues with the rest, and may be waiting for something of this thread's.
-    pub(super) fn run_stranded_callbacks(&self) {
-        let left = self.late_callbacks.lock().len() as u64;
-        if self.callbacks_left.load(Ordering::Acquire) == left {
-            self.run_late_callbacks();
-        }
-    }
-
-    /// Wakes a shutdown that waits for something that has ended.
-    fn wake_if_closing(&self) {
-        // This thread sees that the engine is closing, or the closing thread sees what has ended.
-        fence(Ordering::SeqCst);
-        if self.is_closing() {
-            self.wake_idle_waiters();
-        }
-    }
-
-    /// Subscribes to a foreign timeline on behalf of its state.
-    pub(super) fn subscribe(&self, timeline: &B::Timeline, value: u64, timeline_state: &Arc<TimelineState>) {
-        let engine: Weak<dyn EngineEvents> = self.this.clone();
-        let subscriber = Subscriber::new(engine, timeline_state);
-        match self.foreign(|| timeline.subscribe(value, subscriber.clone())) {
-            Ok(subscription) => drop(timeline_state.set_subscription(Box::new(subscription))),
-            Err(panic) => {
-                subscriber.notify(Err(panic.clone()));
-                self.count_panic(Err(panic));
-            }
-        }
     }
 
     pub(super) fn count_panic(&self, result: Result<(), Failure>) {
@@ -588,11 +347,11 @@ impl<B: Backend> EngineEvents for Shared<B> {
             }
         }
         // Last, because they may take long, or wait for the work before them.
-        if std::mem::take(&mut deferred.runs_late) {
+        if std::mem::take(&mut deferred.owes) {
             if deferred.submits {
-                self.run_late_callbacks_elsewhere();
+                self.hand_over();
             } else {
-                self.run_late_callbacks();
+                self.work_off();
             }
         }
     }
@@ -608,9 +367,13 @@ impl<B: Backend> EngineEvents for Shared<B> {
         }
     }
 
-    fn call_back(&self, callbacks: Callbacks, deferred: &mut DeferredWork) {
-        for run in callbacks {
-            self.defer_late(move |_| run(), deferred);
+    fn work_off(&self) {
+        Shared::work_off(self);
+    }
+
+    fn call_back(&self, callbacks: DueCallbacks, deferred: &mut DeferredWork) {
+        for (callback, state) in callbacks {
+            self.owe(Owed::CallBack(callback, state), deferred);
         }
     }
 

@@ -405,9 +405,10 @@ fn host_step_that_panics_has_not_happened() {
     let setup = PanicSetup::new();
     let x = setup.own();
     let registration = x.registered();
-    let signals = || registration.signal_and(1, || panic!("the program panics"));
+    let signals = || registration.signal_then(1, || panic!("the program panics"), Vec::new);
     assert!(catch_unwind(AssertUnwindSafe(signals)).is_err());
-    let fails = || registration.fail_and(&rig::broken("given up"), |_| panic!("the program panics"));
+    let fails =
+        || registration.fail_then(&rig::broken("given up"), |_| panic!("the program panics"), Vec::new);
     assert!(catch_unwind(AssertUnwindSafe(fails)).is_err());
     assert_eq!(registration.query().unwrap(), 0);
     registration.signal(1).unwrap();

@@ -13,7 +13,9 @@ use crate::ffi::status::Result;
 use crate::memory::buffer_range::BufferRange;
 use crate::sync::host_pool::HostPool;
 use hal_backend::HostRange;
-use hal_collectives::{Buffers, Communicator, Done, Job, Memory, OperationEntry, PieceBuffers, PieceEntry};
+use hal_collectives::{
+    Buffers, Communicator, Done, EndCountdown, Job, Memory, OperationEntry, PieceBuffers, PieceEntry,
+};
 use hal_semaphore::backend::{DeferredCallbacks, HostTask};
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -208,10 +210,11 @@ fn start(
     let over = {
         let running = running.clone();
         // A running collective keeps its execution until it ends.
-        EndCountdown::new(entered.len(), move |outcome| {
+        let ended = move |outcome| {
             done(outcome);
             running.leave(number);
-        })
+        };
+        EndCountdown::new(entered.len(), Box::new(ended))
     };
     for (place, (_, entered)) in entered.into_iter().enumerate() {
         let (countdown, open) = (over.clone(), open.clone());
@@ -253,41 +256,6 @@ impl OpenGroups {
         let groups = std::mem::take(&mut *self.0.lock());
         for group in groups.into_iter().flatten() {
             group.end(why);
-        }
-    }
-}
-
-/// Reports the end of the last of several, with the first failure.
-struct EndCountdown(Mutex<CountdownState>);
-
-struct CountdownState {
-    left: usize,
-    outcome: Result,
-    done: Option<Box<dyn FnOnce(Result) + Send>>,
-}
-
-impl EndCountdown {
-    fn new(count: usize, done: impl FnOnce(Result) + Send + 'static) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(CountdownState {
-            left: count,
-            outcome: Ok(()),
-            done: Some(Box::new(done)),
-        })))
-    }
-
-    fn end(&self, outcome: Result) {
-        let mut counted = self.0.lock();
-        counted.left -= 1;
-        if counted.outcome.is_ok() {
-            counted.outcome = outcome;
-        }
-        if counted.left > 0 {
-            return;
-        }
-        let (outcome, done) = (counted.outcome.clone(), counted.done.take());
-        drop(counted);
-        if let Some(done) = done {
-            done(outcome);
         }
     }
 }
@@ -423,18 +391,5 @@ mod tests {
         running.finish(Duration::from_secs(20));
         assert!(running.progress.lock().started.is_empty());
         assert!(pool.stop(Duration::from_secs(20)));
-    }
-
-    #[test]
-    fn first_failure_of_several_is_reported_when_the_last_has_ended() {
-        let reported = Arc::new(Mutex::new(None));
-        let of = reported.clone();
-        let over = EndCountdown::new(3, move |outcome| *of.lock() = Some(outcome));
-        let [first, second] = ["first", "second"].map(|text| Failure::new(Code::Aborted, text));
-        over.end(Err(first.clone()));
-        over.end(Err(second));
-        assert!(reported.lock().is_none());
-        over.end(Ok(()));
-        assert!(reported.lock().take().unwrap().unwrap_err().same_root(&first));
     }
 }
