@@ -4,8 +4,8 @@
 //!
 //! `nvidia://` drives a card through `libcuda.so.1`, which NVIDIA's driver installs, and runs what IREE's compiler
 //! makes for CUDA (`--iree-hal-target-device=cuda`). The library is looked for when a device is listed or opened;
-//! programs link and run without it. IREE's own driver is `cuda`; one program may have both. `nvidia://emulated` runs the same
-//! code on a library in software. What that cannot show is said in `docs/cuda.md`.
+//! programs link and run without it. IREE's own driver is `cuda`; one program may have both. `nvidia://emulated` runs
+//! the same code on a library in software. What that cannot show is said in `docs/cuda.md`.
 //!
 //! # Devices
 //!
