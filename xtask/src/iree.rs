@@ -36,7 +36,7 @@ pub(crate) const ASAN_CFLAGS: &str = "-fsanitize=address -fno-omit-frame-pointer
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Plugin {
     /// Also link what an IREE runtime CMake plugin has: a folder with an iree_runtime_plugin.cmake
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", requires = "driver")]
     pub(crate) plugin: Option<PathBuf>,
     /// A driver that the plugin registers
     #[arg(long, value_name = "NAME", requires = "plugin")]
