@@ -25,7 +25,7 @@ mod relay;
 use crate::creations::Creation;
 use crate::group::Group;
 use crate::launcher::{processors_on_this_machine, ranks_on_this_machine};
-use crate::library::{Handle, Library, at_exit, in_forks};
+use crate::library::{Handle, Library, at_exit, finalized, in_forks};
 use crate::progress::Progress;
 use crate::started::{DueCallback, Ended, Started};
 use crate::table::Groups;
@@ -182,9 +182,7 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
         return Err(Failure::new(Code::FailedPrecondition, message));
     }
     if !engine.owned && engine.library.has_ended_itself() {
-        let message = "the program has finalised MPI, which cannot be begun again; release all channels and devices \
-                       before MPI_Finalize, and make none afterwards";
-        return Err(Failure::new(Code::FailedPrecondition, message));
+        return Err(finalized());
     }
     Ok(engine)
 }

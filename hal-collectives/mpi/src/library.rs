@@ -624,18 +624,32 @@ unsafe fn functions(library: *mut c_void) -> Result<Functions> {
     }
 }
 
+/// The failure of a process whose program has finalised MPI.
+pub(crate) fn finalized() -> Failure {
+    let message = "the program has finalised MPI, which cannot be begun again; release all channels and devices before \
+                   MPI_Finalize, and make none afterwards";
+    Failure::new(Code::FailedPrecondition, message)
+}
+
 /// Initialises a library unless that was done. Whether it is ours then.
 ///
 /// # Safety
 ///
 /// The library is an MPI.
 unsafe fn begin(library: *mut c_void) -> Result<bool> {
-    // SAFETY: the types are those of the MPI standard.
+    // SAFETY: the types are those of the MPI standard, and MPI answers both questions at any time.
     unsafe {
-        let initialized: AskOne = symbol(library, c"MPI_Initialized")?;
-        let mut is_begun = 0;
-        initialized(&raw mut is_begun);
-        if is_begun != 0 {
+        let ask = |name| -> Result<bool> {
+            let ask: AskOne = symbol(library, name)?;
+            let mut flag = 0;
+            ask(&raw mut flag);
+            Ok(flag != 0)
+        };
+        // An MPI that has ended was initialised too, and takes most calls for a reason to abort the job.
+        if ask(c"MPI_Finalized")? {
+            return Err(finalized());
+        }
+        if ask(c"MPI_Initialized")? {
             return Ok(false);
         }
         let init: Init = symbol(library, c"MPI_Init_thread")?;

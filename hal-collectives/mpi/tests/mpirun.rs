@@ -188,6 +188,13 @@ fn mpi_that_the_program_has_begun_is_used_and_left_to_it() {
     ends_well_by(MPICH, 2, "program", &[]);
 }
 
+/// Any other call would end the job.
+#[test]
+fn mpi_that_the_program_has_ended_before_its_first_group_is_refused() {
+    ends_well(2, "over");
+    ends_well_by(MPICH, 2, "over", &[]);
+}
+
 #[test]
 fn collectives_of_the_program_on_all_processes_and_those_of_groups_do_not_mix() {
     ends_well(3, "beside");

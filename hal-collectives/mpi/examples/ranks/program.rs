@@ -22,6 +22,7 @@ pub(crate) fn part(scenario: &str) -> Option<fn()> {
         "tags" => Some(tags),
         "beside" => Some(beside),
         "apart" => Some(apart),
+        "over" => Some(over),
         _ => None,
     }
 }
@@ -65,6 +66,10 @@ pub(crate) fn begin() {
 /// Ends MPI, when the program has let go of its groups.
 pub(crate) fn end() {
     hal_collectives_mpi::wait_until_idle();
+    finalize();
+}
+
+fn finalize() {
     // SAFETY: `int MPI_Finalize(void)`.
     let ended = unsafe { function::<extern "C" fn() -> c_int>(c"MPI_Finalize")() };
     assert_eq!(ended, 0);
@@ -86,7 +91,18 @@ fn program() {
     assert_eq!(run(&*group, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [ranks]);
     drop(group);
     end();
-    let refused = hal_collectives_mpi::join(b"program", "program", Duration::from_secs(30)).err().unwrap();
+    is_refused();
+}
+
+/// The program has begun MPI and ended it before it joins its first group.
+fn over() {
+    begin();
+    finalize();
+    is_refused();
+}
+
+fn is_refused() {
+    let refused = hal_collectives_mpi::join(b"refused", "refused", Duration::from_secs(30)).err().unwrap();
     assert!(refused.message().contains("finalised MPI"), "{refused}");
 }
 
