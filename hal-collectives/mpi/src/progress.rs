@@ -128,6 +128,7 @@ impl Progress {
             || !self.endings.is_empty()
             || !self.ended.is_empty()
             || self.creations.are_pending()
+            || self.roll_calls.are_open()
     }
 
     /// True if MPI may need this process for something that no operation here waits for.

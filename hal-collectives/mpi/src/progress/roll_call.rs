@@ -27,6 +27,11 @@ struct RollCall {
 pub(super) struct RollCalls(Vec<RollCall>);
 
 impl RollCalls {
+    /// True if a rank is to be told who has not come.
+    pub(super) fn are_open(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// Begins one, unless the group has one. True if its ranks are to be asked.
     pub(super) fn begin(&mut self, group: &Arc<Group>, place: Place, waits: u32) -> bool {
         let is_new = !self.0.iter().any(|call| call.group.id == group.id);

@@ -708,6 +708,31 @@ fn process_that_mpi_does_not_know_makes_no_call_to_it() {
     assert_eq!(calls(), before);
 }
 
+/// A rank that waits has asked it who has not come, and all are notified when each has answered or had its time.
+#[test]
+fn mpi_is_not_left_alone_while_a_rank_is_to_be_told_who_has_not_come() {
+    let ranks = lent();
+    let time = Duration::from_millis(200);
+    let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", time));
+    meet(&ranks, &groups);
+    let [first, second] = groups;
+    let (_, told) = sum(&*second, 1);
+    std::thread::sleep(time);
+    ranks[1].poll();
+    ranks[0].poll();
+    drop(first);
+    until("it is asked for long", || {
+        ranks[0].poll();
+        ranks[0].0.rest(true)
+    });
+    assert!(!listens(&ranks[0]));
+    let before = calls();
+    std::thread::sleep(Duration::from_millis(200));
+    ranks[0].poll();
+    assert_eq!(calls(), before, "the program may have ended MPI");
+    assert_eq!(notified_in_time(&ranks[1], &told), Err(Code::DeadlineExceeded));
+}
+
 #[test]
 fn mpi_that_was_left_alone_is_not_called_until_a_group_is_joined_again() {
     let ranks = lent();
