@@ -141,9 +141,9 @@ impl Progress {
         self.creations.is_making() && !self.library.is_multiple
     }
 
-    /// The mailbox, with the library if calls may be made.
+    /// The mailbox, with the library if calls may be made. The program may have ended one that was left alone.
     fn mailbox(&mut self) -> (&mut Mailbox, Option<&Library>) {
-        let can_call = !self.is_blocked();
+        let can_call = self.listens && !self.is_blocked();
         (&mut self.mailbox, Some(&*self.library).filter(|_| can_call))
     }
 

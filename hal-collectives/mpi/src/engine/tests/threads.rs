@@ -708,6 +708,22 @@ fn process_that_mpi_does_not_know_makes_no_call_to_it() {
     assert_eq!(calls(), before);
 }
 
+/// The program has ended MPI when it gives up what it has entered.
+#[test]
+fn operation_that_is_given_up_when_mpi_was_left_alone_makes_no_call_to_it() {
+    let ranks = lent();
+    let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
+    poll_all(&ranks);
+    let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count: 1 };
+    let entered = groups[0].enter(operation).unwrap();
+    drop(groups);
+    assert!(ranks[0].0.rest(true) && !listens(&ranks[0]));
+    let before = calls();
+    entered.give_up(&Failure::new(Code::DataLoss, "given up"));
+    ranks[0].poll();
+    assert_eq!(calls(), before);
+}
+
 /// A rank that waits has asked it who has not come, and all are notified when each has answered or had its time.
 #[test]
 fn mpi_is_not_left_alone_while_a_rank_is_to_be_told_who_has_not_come() {
