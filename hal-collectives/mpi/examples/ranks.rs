@@ -502,6 +502,20 @@ fn killed(group: &dyn Communicator, step: &str) {
     assert!(says.iter().all(|says| failure.message().contains(says)), "{failure}");
 }
 
+/// The first rank ends with its channel when it has started an operation, which the others come to later.
+fn exits(group: &dyn Communicator, rank: u32, ranks: u32) {
+    let words = 1 << 20;
+    let sum = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: words as u64 };
+    assert_eq!(run(group, sum.kind, 1, &[1], 1).unwrap(), [ranks]);
+    if rank == 0 {
+        std::mem::forget(start(group, sum, &memory(&vec![1; words]), &memory(&vec![0; words])).unwrap());
+        println!("rank 0 of {ranks}: exits ok");
+        std::process::exit(0);
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(run(group, sum.kind, sum.count, &vec![1; words], words).unwrap(), vec![ranks; words]);
+}
+
 /// The same while the communicator of a part is made.
 fn killed_while_making(group: &dyn Communicator, is_last: bool) {
     let part = group.split(Some(0), 0).unwrap().unwrap();
@@ -601,6 +615,7 @@ fn main() {
     let sum = || run(&*group, Kind::AllReduce(SUM), 4, &[1; 4], 4);
     match scenario.as_str() {
         _ if is_alike(&scenario, &*group) => {}
+        "exits" => exits(&*group, rank, ranks),
         "leaves" => leaves(&*group, rank),
         "stopped" => stopped(&*group, rank, 1 << 20, 0),
         "flooded" => stopped(&*group, rank, 512 << 10, 5_000),

@@ -589,13 +589,15 @@ impl Progress {
     }
 
     /// True if MPI is not to end yet, as other processes need this one. Those of a program that has not released its
-    /// channels need it for communicators only. A rank that stood still may make one late.
+    /// channels need it for communicators, and for what it has started: not every MPI goes on with that as it ends. A
+    /// rank that stood still may make a communicator late.
     pub(crate) fn holds_up_end(&self, has_patience: bool) -> bool {
         if has_patience && self.is_splitting {
             return true;
         }
         if self.groups.any() {
-            return has_patience && (self.creations.is_reserved() || self.creations.are_pending());
+            let is_needed = self.creations.is_reserved() || self.creations.are_pending();
+            return has_patience && (is_needed || !self.active.is_empty());
         }
         has_patience && self.creations.is_reserved() || self.waits() && (has_patience || !self.is_any_missing)
     }

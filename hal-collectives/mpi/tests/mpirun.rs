@@ -141,6 +141,13 @@ fn rank_that_goes_on_after_the_last_collective_is_waited_for_at_the_end() {
     ends_well(2, "lags");
 }
 
+/// Some MPIs end without going on with what has begun.
+#[test]
+fn rank_that_ends_with_its_channel_ends_what_it_has_started_before() {
+    ends_well(3, "exits");
+    ends_well_by(MPICH, 3, "exits", &[]);
+}
+
 #[test]
 fn operations_meet_in_whatever_order_they_start() {
     ends_well(3, "orders");
