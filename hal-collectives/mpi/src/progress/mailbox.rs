@@ -125,10 +125,11 @@ impl Mailbox {
         }
     }
 
-    /// Sends what is left until `end`, and receives no more. Returns a notice that came meanwhile.
+    /// Sends what is left until `end`, and receives no more. Returns a notice that came meanwhile. Without a library the
+    /// receive cannot be cancelled and stays, as MPI would give the next notice to it.
     pub(super) fn close(&mut self, library: Option<&Library>, end: Instant) -> Option<(Generation, Notice)> {
-        let inbox = self.inbox.take();
         let library = library?;
+        let inbox = self.inbox.take();
         while !(self.sending.is_empty() && self.outbox.is_empty()) && Instant::now() < end {
             self.flush(library);
         }

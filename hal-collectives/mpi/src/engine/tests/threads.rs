@@ -708,6 +708,46 @@ fn process_that_mpi_does_not_know_makes_no_call_to_it() {
     assert_eq!(calls(), before);
 }
 
+/// A call that makes a communicator does not return, and no other one is allowed meanwhile. What receives notices then
+/// is still there when it has returned.
+#[test]
+fn notices_come_again_when_mpi_was_left_alone_while_it_could_not_be_called() {
+    let single = |mut library: Library| {
+        (library.owned, library.is_multiple) = (false, false);
+        library
+    };
+    let libraries = crate::library::fake::network(2).map(single);
+    let ranks: [Rank; 2] = crate::loopback::job_of(libraries).try_into().ok().unwrap();
+    let join = |id: &[u8], time| {
+        [0, 1].map(|rank: usize| ranks[rank].join(id, if rank == 0 { time } else { TERMS }))
+    };
+    let groups = join(b"first", TERMS);
+    meet(&ranks, &groups);
+    let [first, second] = join(b"late", Duration::from_millis(100));
+    let [(_, told), _other] = [&first, &second].map(|group| sum(&**group, 1));
+    let mut made = None;
+    until("the communicator is not to be made", || {
+        ranks[1].poll();
+        let next = |progress: &mut Progress| {
+            progress.step();
+            made = progress.next_creation();
+        };
+        ranks[0].0.with(LONG, next).unwrap();
+        made.is_some()
+    });
+    let (creation, parent, members) = made.unwrap();
+    assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::DeadlineExceeded));
+    drop((groups, first));
+    until("the communicator is waited for", || {
+        ranks[0].poll();
+        ranks[0].0.rest(false)
+    });
+    let outcome = ranks[0].0.library.create(parent, &members);
+    ranks[0].0.send(Command::Created(creation, outcome));
+    let groups = join(b"next", TERMS);
+    meet(&ranks, &groups);
+}
+
 /// The program has ended MPI when it gives up what it has entered.
 #[test]
 fn operation_that_is_given_up_when_mpi_was_left_alone_makes_no_call_to_it() {
