@@ -388,6 +388,8 @@ impl Library {
             Ok((1, part))
         };
         let ((sends, sent), (receives, received)) = (part(strides[0])?, part(strides[1])?);
+        // Of a collective that fails here MPI may have begun a part, and does not say when that has ended.
+        request.is_over = matches!(what, What::Send { .. } | What::Receive { .. });
         let handle = &raw mut request.handle;
         // SAFETY: the memory is as long as the call says, and kept until the request has ended; handles are this
         // library's.

@@ -296,6 +296,16 @@ fn process_that_stood_still_reads_notices_before_it_believes_that_anything_has_e
     }
 }
 
+/// MPI may have begun with it, and does not say so.
+#[test]
+fn memory_of_a_collective_that_mpi_refuses_is_never_released() {
+    let (ranks, groups) = pair();
+    fail(Some(0));
+    let (_recv, released, told) = watched_sum(&*groups[0]);
+    assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::Unavailable));
+    assert!(!fail(None) && released.try_recv().is_err());
+}
+
 #[test]
 fn call_that_mpi_refuses_fails_its_group_alone_whichever_it_is() {
     let mut refused = 0;
