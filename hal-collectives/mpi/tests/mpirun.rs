@@ -215,6 +215,12 @@ fn messages_of_the_program_and_those_of_collectives_do_not_mix_whatever_tags_it_
     ends_well_by(MPICH, 3, "tags", &[]);
 }
 
+#[test]
+fn program_receives_with_any_tag_beside_groups_that_are_made_after_the_first_collective() {
+    ends_well(3, "any");
+    ends_well_by(MPICH, 3, "any", &[]);
+}
+
 /// By each way that a message's bytes are read when the receiver comes to them.
 #[test]
 fn rank_that_was_stopped_does_not_take_what_was_written_when_the_sender_had_given_up() {

@@ -23,6 +23,7 @@ pub(crate) fn part(scenario: &str) -> Option<fn()> {
         "beside" => Some(beside),
         "apart" => Some(apart),
         "over" => Some(over),
+        "any" => Some(any),
         _ => None,
     }
 }
@@ -61,6 +62,18 @@ pub(crate) fn begin() {
         function::<Init>(c"MPI_Init")(std::ptr::null_mut(), std::ptr::null_mut())
     };
     assert_eq!(begun, 0);
+}
+
+/// As one that has threads.
+fn begin_with_threads() {
+    let mut given = 0;
+    // SAFETY: `int MPI_Init_thread(int*, char***, int, int*)`; an alarm ends this process where it hangs.
+    let begun = unsafe {
+        libc::alarm(90);
+        let begin: InitThread = function(c"MPI_Init_thread");
+        begin(std::ptr::null_mut(), std::ptr::null_mut(), THREAD_MULTIPLE, &raw mut given)
+    };
+    assert_eq!((begun, given), (0, THREAD_MULTIPLE));
 }
 
 /// Ends MPI, when the program has let go of its groups.
@@ -125,14 +138,7 @@ fn apart() {
 
 /// The program's own collectives on `MPI_COMM_WORLD`, on a thread of its own, while groups get their communicators.
 fn beside() {
-    let mut given = 0;
-    // SAFETY: `int MPI_Init_thread(int*, char***, int, int*)`; an alarm ends this process where it hangs.
-    let begun = unsafe {
-        libc::alarm(90);
-        let begin: InitThread = function(c"MPI_Init_thread");
-        begin(std::ptr::null_mut(), std::ptr::null_mut(), THREAD_MULTIPLE, &raw mut given)
-    };
-    assert_eq!((begun, given), (0, THREAD_MULTIPLE));
+    begin_with_threads();
     // SAFETY: `int MPI_Barrier(MPI_Comm)`.
     let barrier: extern "C" fn(Handle) -> c_int = unsafe { function(c"MPI_Barrier") };
     let world = if is_open_mpi() { address(c"ompi_mpi_comm_world") as Handle } else { 0x4400_0000 };
@@ -186,16 +192,31 @@ impl Messages {
     }
 }
 
+/// The program receives from any rank and with any tag, while groups are made and split after a first collective.
+fn any() {
+    begin_with_threads();
+    let join = |id: &[u8]| hal_collectives_mpi::join(id, "any", Duration::from_secs(30)).unwrap();
+    let first = join(b"first");
+    let (rank, ranks) = first.place().unwrap();
+    assert_eq!(run(&*first, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [ranks]);
+    // `MPI_ANY_SOURCE`, which is `MPI_ANY_TAG` in Open MPI too.
+    let from = if is_open_mpi() { u32::MAX } else { u32::MAX - 1 };
+    let received = Messages::begin(c"MPI_Irecv", from, &[-1], vec![0]);
+    for number in 0..5_u32 {
+        let group = join(&number.to_le_bytes());
+        assert_eq!(run(&*group, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [ranks]);
+        let part = group.split(Some(0), 0).unwrap().unwrap();
+        assert_eq!(run(&*part, Kind::AllReduce(SUM), 1, &[1], 1).unwrap(), [ranks]);
+    }
+    let sent = Messages::begin(c"MPI_Isend", (rank + 1) % ranks, &[3], vec![7]);
+    assert_eq!((sent.end(), received.end()), (vec![7], vec![7]));
+    drop(first);
+    end();
+}
+
 /// The program sends messages with tags of all kinds while collectives go on: everybody gets their own.
 fn tags() {
-    let mut given = 0;
-    // SAFETY: `int MPI_Init_thread(int*, char***, int, int*)`; an alarm ends this process where it hangs.
-    let begun = unsafe {
-        libc::alarm(90);
-        let begin: InitThread = function(c"MPI_Init_thread");
-        begin(std::ptr::null_mut(), std::ptr::null_mut(), THREAD_MULTIPLE, &raw mut given)
-    };
-    assert_eq!((begun, given), (0, THREAD_MULTIPLE));
+    begin_with_threads();
     let group = hal_collectives_mpi::join(b"tags", "tags", Duration::from_secs(30)).unwrap();
     let (rank, ranks) = group.place().unwrap();
     let (to, from) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
