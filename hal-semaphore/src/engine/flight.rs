@@ -238,7 +238,7 @@ impl Flight {
 
     /// True if a lost device will not report something in flight. Operations that it was not given end with
     /// those that have not started.
-    #[inline]
+    #[inline(always)]
     pub(super) fn has_unreported(&self) -> bool {
         (!self.submitting || is_mutated(Mutation::SweepsWhileSubmitting))
             && self.entries.back().is_some_and(|entry| !entry.is_reported(self.completed))

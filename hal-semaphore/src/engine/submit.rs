@@ -71,6 +71,7 @@ pub(super) fn expected_native_epoch(device: &Device, kind: ActionKind, epoch: u6
 }
 
 impl<B: Backend> QueueGuard<'_, B> {
+    #[inline(always)]
     pub(super) fn can_submit(&self) -> bool {
         let state = &self.state;
         !state.flight.is_submitting()
