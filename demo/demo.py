@@ -17,6 +17,8 @@ import sharded
 import training
 from harness import (
     CARDS,
+    CUDA,
+    CUDA_CARDS,
     DEVICES,
     EXAMPLES,
     FLAGS,
@@ -96,6 +98,8 @@ def simple(name, cases, expected, flags, label=None, extra=()):
     if TILES and flags is LLVM_CPU:
         modules |= dict.fromkeys(TILES, compile_model(source, f"{file}-riscv32", LOCAL + RISCV32))
         modules |= dict.fromkeys(SLOW_TILES, compile_model(source, f"{file}-riscv32-plain", LOCAL + RISCV32_PLAIN))
+    if CUDA_CARDS and flags is LLVM_CPU:
+        modules |= dict.fromkeys(CUDA_CARDS, compile_model(source, f"{file}-cuda", CUDA))
     for device, module in modules.items():
         for inputs in cases:
 
@@ -132,6 +136,8 @@ def main():
     two = dict.fromkeys(OURS, compile_model(source, "two_functions", LOCAL + LLVM_CPU + external))
     if TILES:
         two |= dict.fromkeys(TILES, compile_model(source, "two_functions-riscv32", LOCAL + RISCV32 + external))
+    if CUDA_CARDS:
+        two |= dict.fromkeys(CUDA_CARDS, compile_model(source, "two_functions-cuda", CUDA + external))
     for device, module in two.items():
 
         def both(device=device, module=module):

@@ -66,6 +66,10 @@ TILES = [] if GIVEN or SUPERVISOR else ["tenstorrent://emulated"]
 # Floats in software take up to eight times as long: models are small here.
 SLOW_TILES = [f"{device}?board=n150" for device in TILES]
 
+# Those that run what is compiled for NVIDIA's cards. Their floats are not the host's to the last bit either.
+CUDA = ["--iree-hal-target-device=cuda", "--iree-cuda-target=sm_80"]
+CUDA_CARDS = [] if GIVEN or SUPERVISOR else ["nvidia://emulated", "nvidia://emulated?waits=epochs&streams=4"]
+
 # Those of them that our own programs register, and so run on: neither IREE's own, nor those of other drivers.
 OURS = [] if GIVEN else [device for device in DEVICES if not device.startswith("local")]
 CARDS = [device for device in DEVICES if device.startswith("gaudi://")]

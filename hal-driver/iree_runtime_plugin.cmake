@@ -2,7 +2,7 @@
 
 # Adds the drivers of this repository to a build of IREE:
 #
-#   cmake … -DIREE_CMAKE_PLUGIN_PATHS=<this folder> -DIREE_EXTERNAL_HAL_DRIVERS="gaudi;mock;qaic;tenstorrent"
+#   cmake … -DIREE_CMAKE_PLUGIN_PATHS=<this folder> -DIREE_EXTERNAL_HAL_DRIVERS="gaudi;mock;nvidia;qaic;tenstorrent"
 #
 # That list is the only one: what it names of this repository's drivers is what cargo builds into the static library,
 # against the headers of the IREE that is being built. bindgen needs libclang: the environment's LIBCLANG_PATH names

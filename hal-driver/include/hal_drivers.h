@@ -25,6 +25,10 @@ iree_status_t iree_hal_gaudi_driver_module_register(
 iree_status_t iree_hal_mock_driver_module_register(
     iree_hal_driver_registry_t* registry);
 
+// nvidia://  NVIDIA cards, and nvidia://emulated; see docs/cuda.md. IREE's own driver is cuda://.
+iree_status_t iree_hal_nvidia_driver_module_register(
+    iree_hal_driver_registry_t* registry);
+
 // qaic://  Qualcomm Cloud AI 100, and qaic://emulated; see docs/qaic.md.
 iree_status_t iree_hal_qaic_driver_module_register(
     iree_hal_driver_registry_t* registry);

@@ -16,7 +16,11 @@ macro_rules! cards {
     };
 }
 
+#[cfg(all(feature = "nvidia", feature = "emulated"))]
+use crate::emulated_cuda;
+
 cards! {
+    "nvidia": Nvidia, hal_cuda, emulated_cuda;
     "gaudi": Gaudi, hal_gaudi, emulator_gaudi;
     "qaic": Qaic, hal_qaic, emulator_qaic;
     "tenstorrent": Tenstorrent, hal_tenstorrent, emulator_tenstorrent;
@@ -60,6 +64,7 @@ macro_rules! drivers {
 drivers! {
     "gaudi": iree_hal_gaudi_driver_module_register, Gaudi;
     "mock": iree_hal_mock_driver_module_register, hal_mock::Mock;
+    "nvidia": iree_hal_nvidia_driver_module_register, Nvidia;
     "qaic": iree_hal_qaic_driver_module_register, Qaic;
     "template": iree_hal_template_driver_module_register, hal_template::Template;
     "tenstorrent": iree_hal_tenstorrent_driver_module_register, Tenstorrent;

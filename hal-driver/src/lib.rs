@@ -32,7 +32,8 @@
 //! # Where things are
 //!
 //! - `driver.rs`: driver factory, driver; `drivers.rs`: the drivers of this library, and where emulated cards come in;
-//!   `gaudi_dma.rs`: asynchronous transfers on Gaudi for programs in C.
+//!   `emulated_cuda.rs`: the library that `nvidia://emulated` uses; `gaudi_dma.rs`: asynchronous transfers on Gaudi for
+//!   programs in C.
 //! - `device/`: the device (`device.rs`), its queue operations (`queue.rs`), the engine's backend (`work.rs`),
 //!   polling for completions (`completions.rs`), profiling (`profile.rs`, `operation_description.rs`); file transfers
 //!   of memory that the host cannot map (`staged_file_transfer.rs`), memory of other devices (`bounce.rs`), the steps
@@ -59,6 +60,8 @@ mod command;
 mod device;
 mod driver;
 mod drivers;
+#[cfg(all(feature = "nvidia", feature = "emulated"))]
+mod emulated_cuda;
 mod ffi;
 #[cfg(feature = "gaudi")]
 pub mod gaudi_dma;

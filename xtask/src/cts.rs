@@ -79,19 +79,24 @@ const fn variant(name: &'static str, uri: &'static str, formats: &'static str) -
 /// Everything that is tested. The second mock cannot wait on its device, so that the engine has to hold work
 /// instead. The others report in the other two ways; one of them has everything besides that a card has: memory
 /// that the host cannot map, native events, and little room.
-const VARIANTS: [Variant<'static>; 11] = [
+const VARIANTS: [Variant<'static>; 13] = [
     variant("mock", "mock", ""),
     variant("mock/host_waits", "mock://0?waits=none&queues=3", ""),
     variant("mock/polled", "mock://0?completion=poll&heaps=2&waits=events&depth=4&queues=3", ""),
     variant("mock/descriptor", "mock://0?completion=descriptor", ""),
     variant("gaudi/gaudi1", "gaudi://emulated?generation=gaudi1", ""),
     variant("gaudi/gaudi2", "gaudi://emulated?generation=gaudi2", ""),
+    variant("nvidia/events", "nvidia://emulated?waits=events&seed=1", CUDA),
+    variant("nvidia/epochs", "nvidia://emulated?waits=epochs&streams=3&seed=2", CUDA),
     variant("qaic", "qaic://emulated", ""),
     variant("template", "template", ""),
     variant("tenstorrent/p100a", "tenstorrent://emulated?board=p100a", RISC_V),
     variant("tenstorrent/p150", "tenstorrent://emulated?board=p150", RISC_V),
     variant("tenstorrent/n150", "tenstorrent://emulated?board=n150", PLAIN_RISC_V),
 ];
+
+/// Executables for NVIDIA's cards, by both names that IREE has for their format.
+pub(crate) const CUDA: &str = "cuda_sm80=PTXE;cuda_sm60=cuda-nvptx-fb";
 
 /// Executables for the cores of a Tensix tile: with all extensions, and with the fewest.
 const RISC_V: &str = "riscv32_bits=embedded-elf-riscv_32;riscv32_plain=embedded-elf-riscv_32";
@@ -259,6 +264,7 @@ fn read(report: &str) -> Score {
 pub(crate) fn environment(command: &mut Command, name: &str, uri: &str, data: &Path) {
     // The device of a test that opens one without a path.
     command.env("HAL_GAUDI_DEFAULT", "emulated");
+    command.env("HAL_NVIDIA_DEFAULT", "emulated");
     command.env("HAL_QAIC_DEFAULT", "emulated");
     command.env("HAL_TENSTORRENT_DEFAULT", "emulated");
     command.env("HAL_CTS_NAME", name).env("HAL_CTS_DEVICE", uri).env("HAL_CTS_TESTDATA", data);
@@ -269,9 +275,11 @@ pub(crate) fn environment(command: &mut Command, name: &str, uri: &str, data: &P
 }
 
 /// How the executables of the suite are compiled: the format's name, and the compiler's flags.
-const FORMATS: [(&str, &[&str]); 5] = [
+const FORMATS: [(&str, &[&str]); 7] = [
     ("llvm_cpu", &["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=generic"]),
     ("vmvx", &["--iree-hal-local-target-device-backends=vmvx"]),
+    ("cuda_sm80", &["--iree-hal-target-device=cuda", "--iree-cuda-target=sm_80"]),
+    ("cuda_sm60", &["--iree-hal-target-device=cuda", "--iree-cuda-target=sm_60"]),
     (
         "riscv32_bits",
         &[

@@ -16,7 +16,7 @@ use std::process::Command;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The backend: gaudi, qaic or tenstorrent
+    /// The backend: gaudi, nvidia, qaic or tenstorrent
     backend: String,
     /// The device to prove it on, such as gaudi://0; the first one, if nothing is said
     #[arg(long, value_name = "URI")]
@@ -41,7 +41,7 @@ struct Backend {
     steps: fn(&Bench) -> Result<Vec<Step>>,
 }
 
-const BACKENDS: [Backend; 3] = [
+const BACKENDS: [Backend; 4] = [
     Backend {
         name: "gaudi",
         nodes: "/dev/accel/accel",
@@ -49,6 +49,7 @@ const BACKENDS: [Backend; 3] = [
         targets: &["hal_cts", "overlap"],
         steps: gaudi,
     },
+    Backend { name: "nvidia", nodes: "/dev/nvidia", driver: "nvidia", targets: &["hal_cts"], steps: nvidia },
     Backend { name: "qaic", nodes: "/dev/accel/accel", driver: "qaic", targets: &["hal_cts"], steps: qaic },
     Backend {
         name: "tenstorrent",
@@ -253,6 +254,22 @@ fn qaic(bench: &Bench) -> Result<Vec<Step>> {
             bench.tests("driver", &QAIC_QUEUES),
         ),
         Step::new("suite", "IREE's conformance suite, but for what dispatches", bench.suite()?),
+    ])
+}
+
+/// The suite, once for each way in which streams wait for each other, and with as many streams as a card may have.
+fn nvidia(bench: &Bench) -> Result<Vec<Step>> {
+    let suite = |parameters: &str| -> Result<Command> {
+        let mut suite = bench.whole_suite()?;
+        let mark = if bench.device.contains('?') { '&' } else { '?' };
+        suite.env("HAL_CTS_DEVICE", format!("{}{mark}{parameters}", bench.device));
+        suite.env("HAL_CTS_FORMATS", cts::CUDA);
+        Ok(suite)
+    };
+    Ok(vec![
+        Step::new("events", "IREE's conformance suite, streams wait for events", suite("waits=events")?),
+        Step::new("epochs", "the same, streams wait for words of memory", suite("waits=epochs")?),
+        Step::new("streams", "the same with eight streams", suite("waits=epochs&streams=8")?),
     ])
 }
 

@@ -20,7 +20,7 @@ pub(crate) enum Flavour {
 }
 
 /// The drivers of this repository, as CMake is told.
-pub(crate) const DRIVERS: &str = "gaudi;mock;qaic;template;tenstorrent";
+pub(crate) const DRIVERS: &str = "gaudi;mock;nvidia;qaic;template;tenstorrent";
 
 /// The features of hal-driver beside its drivers, for tools and tests, which run on emulated cards. A build for
 /// silicon has none.
@@ -36,7 +36,7 @@ pub(crate) const ASAN_CFLAGS: &str = "-fsanitize=address -fno-omit-frame-pointer
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Plugin {
     /// Also link what an IREE runtime CMake plugin has: a folder with an iree_runtime_plugin.cmake
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", requires = "driver")]
     pub(crate) plugin: Option<PathBuf>,
     /// A driver that the plugin registers
     #[arg(long, value_name = "NAME", requires = "plugin")]
@@ -198,7 +198,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Compiles a model with these flags beside the device's, unless that was done since the model was changed.
+    /// Compiles a model with these flags, for a local device if they name none, unless that was done since the model
+    /// was changed.
     pub(crate) fn compile(&self, source: &Path, module: &Path, flags: &[&str]) -> Result<()> {
         let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
         if changed(module) > changed(source) {
@@ -206,7 +207,10 @@ impl Tree {
         }
         println!("compiling {}", module.display());
         let mut command = Command::new(self.python.program("iree-compile"));
-        command.arg("--iree-hal-target-device=local").args(flags).arg(source).arg("-o").arg(module);
+        if !flags.iter().any(|flag| flag.starts_with("--iree-hal-target-device=")) {
+            command.arg("--iree-hal-target-device=local");
+        }
+        command.args(flags).arg(source).arg("-o").arg(module);
         workspace::run(&mut command, format!("iree-compile could not compile {}", source.display()))
             .inspect_err(|_| drop(fs::remove_file(module)))
     }

@@ -164,7 +164,7 @@ const FIRST: [Entry; 2] = [
 ];
 
 /// IREE's suite, models and other people's programs; and the model checkers, whose builds keep apart.
-const THROUGH_IREE: [Entry; 16] = [
+const THROUGH_IREE: [Entry; 17] = [
     xtask("build", "IREE's tools and its conformance suite, with our drivers linked in", "build"),
     xtask("cts", "IREE's conformance suite on every backend", "cts"),
     xtask(
@@ -214,6 +214,12 @@ const THROUGH_IREE: [Entry; 16] = [
     )
     .long(),
     xtask(
+        "rehearsal-nvidia",
+        "the steps for a person with an NVIDIA card, on a library in software",
+        "hw nvidia --device nvidia://emulated",
+    )
+    .long(),
+    xtask(
         "rehearsal-qaic",
         "the steps for a person with a Cloud AI 100, on an emulated one",
         "hw qaic --device qaic://emulated",
@@ -234,7 +240,7 @@ const BY_CARGO: [Entry; 20] = [
     cargo(
         "silicon",
         "a build for real cards, without emulators, has no warning",
-        "clippy -p hal-driver --no-default-features --features gaudi,qaic,tenstorrent -- -Dwarnings",
+        "clippy -p hal-driver --no-default-features --features gaudi,nvidia,qaic,tenstorrent -- -Dwarnings",
     )
     .needs(|| component("clippy", "clippy")),
     cargo(

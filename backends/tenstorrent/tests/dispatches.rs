@@ -301,7 +301,7 @@ fn buffers_at_the_same_place_of_dram_and_of_tiles_are_two() {
 
 #[test]
 fn simulators_library_gives_the_same() {
-    support::the_same_on_a_library();
+    support::the_same_on_a_library("p150");
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn large_transfers_cover_everything_once() {
 
 #[test]
 fn simulators_library_gives_the_same() {
-    support::the_same_on_a_library();
+    support::the_same_on_a_library("n150");
 }
 
 #[test]

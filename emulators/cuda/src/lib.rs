@@ -25,7 +25,7 @@
 //! addresses.
 //!
 //! What CUDA leaves undefined, or allows although it bites, is refused or reported: each
-//! [`Rule`](driver::report::Rule) has a name, a count, and a line on the standard error stream. The source of a
+//! [`Rule`](driver::report::Rule) has a name, a count, and at first a line on the standard error stream. The source of a
 //! result is what NVIDIA's reference of the driver interface says of the function.
 //!
 //! The variable `EMULATOR_CUDA` has [`Options`](driver::options::Options), with commas between them, such as

@@ -6,24 +6,26 @@
 //! a value, or fails with the device's error.
 
 use hal_backend::{
-    Code, Command, Commands, Completer, Device, DeviceSpec, Failure, Job, MemoryRequest, Observer, Parameter,
-    Parameters, Pattern, Place, QueueId, Rejected, Span,
+    Code, Command, Commands, Completer, Completion, Device, DeviceSpec, Failure, Job, MemoryRequest,
+    Observer, Parameter, Parameters, Pattern, Place, QueueId, Rejected, Span,
 };
 use hal_semaphore::backend::{Backend, Batch, Submitted};
-use hal_semaphore::{Action, Affinity, Engine, Semaphore};
+use hal_semaphore::{Action, Affinity, Clock, Engine, Semaphore, SystemClock};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a timeline may make no progress before a test fails.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A device as the engine's backend: an operation is a command, and it waits for nothing natively.
+/// A device as the engine's backend: an operation is a command.
 struct OneDevice<D>(Arc<D>, Option<Arc<dyn Observer>>);
 
 impl<D: Device> Backend for OneDevice<D> {
     type Timeline = Semaphore;
     type Work = Command<D>;
-    type Event = ();
+    type Event = D::Event;
 
     fn device(&self) -> DeviceSpec {
         self.0.properties().queues
@@ -40,20 +42,32 @@ impl<D: Device> Backend for OneDevice<D> {
             let job = Job {
                 queue,
                 epoch: submission.epoch,
-                waits: Default::default(),
-                event: None,
+                waits: submission.waits.iter().cloned().collect(),
+                event: submission.event.cloned(),
                 commands: Commands::Own(command.into_iter().collect()),
                 observer: self.1.clone(),
             };
             match self.0.submit(job) {
                 Ok(()) => accepted += 1,
-                Err(Rejected::Full(_)) => panic!("the tests submit less than the queue takes"),
+                Err(Rejected::Full(job)) => {
+                    *submission.work = job.commands.first().cloned();
+                    self.0.kick(number);
+                    return Submitted::full(accepted);
+                }
                 Err(Rejected::Failed(failure)) => return Submitted::failed(accepted, failure),
                 Err(Rejected::Lost(failure)) => return Submitted::lost(failure),
             }
         }
         self.0.kick(number);
         Submitted::all()
+    }
+
+    fn create_event(&self) -> Result<D::Event, Failure> {
+        self.0.create_event()
+    }
+
+    fn poll(&self) {
+        self.0.poll();
     }
 
     fn abort(&self, why: &Failure) {
@@ -64,7 +78,9 @@ impl<D: Device> Backend for OneDevice<D> {
 /// A device with an engine that orders what it is given.
 pub struct Testbench<D: Device> {
     device: Arc<D>,
-    engine: Engine<OneDevice<D>>,
+    /// Of a device that is polled. It ends before the engine.
+    _poller: Option<Poller>,
+    engine: Arc<Engine<OneDevice<D>>>,
 }
 
 impl<D: Device> Testbench<D> {
@@ -88,7 +104,12 @@ impl<D: Device> Testbench<D> {
 
     fn with(device: Arc<D>, observer: Option<Arc<dyn Observer>>) -> Self {
         match Engine::new(OneDevice(device.clone(), observer)) {
-            Ok(engine) => Self { device, engine },
+            Ok(engine) => {
+                let engine = Arc::new(engine);
+                let is_polled = device.properties().queues.completion == Completion::Poll;
+                let poller = is_polled.then(|| Poller::start(&engine));
+                Self { device, _poller: poller, engine }
+            }
             Err(failure) => panic!("there is no engine for this device: {failure}"),
         }
     }
@@ -116,12 +137,34 @@ impl<D: Device> Testbench<D> {
     ///
     /// If the engine refuses it.
     pub fn signal(&self, queue: usize, command: Command<D>, timeline: &Semaphore, value: u64) {
-        let waits: [(Semaphore, u64); 0] = [];
+        self.submit_after(queue, &[], command, timeline, value);
+    }
+
+    /// The same, once other timelines have these values.
+    ///
+    /// # Panics
+    ///
+    /// If the engine refuses it.
+    pub fn submit_after(
+        &self,
+        queue: usize,
+        waits: &[(Semaphore, u64)],
+        command: Command<D>,
+        timeline: &Semaphore,
+        value: u64,
+    ) {
         let signals = [(timeline.clone(), value)];
         let work = Action::Queue(command);
-        if let Err(failure) = self.engine.submit(Affinity::queue(queue), &waits, &signals, work) {
+        if let Err(failure) = self.engine.submit(Affinity::queue(queue), waits, &signals, work) {
             panic!("the engine refuses a command: {failure}");
         }
+    }
+
+    /// Ends everything within a limit. Returns whether everything has ended.
+    pub fn shut_down(&self, grace: Duration, limit: Duration) -> bool {
+        let clock = SystemClock::new();
+        let begin = clock.now();
+        self.engine.shut_down(&clock, begin + grace, begin + limit).is_ok()
     }
 
     /// Submits a command to a queue; its timeline reaches 1.
@@ -134,6 +177,36 @@ impl<D: Device> Testbench<D> {
     /// The outcome of a command on a queue.
     pub fn run(&self, queue: usize, command: Command<D>) -> Result<(), Failure> {
         until_known(&self.submit(queue, command))
+    }
+}
+
+/// A thread that polls a device until this is dropped.
+struct Poller {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Poller {
+    fn start<D: Device>(engine: &Arc<Engine<OneDevice<D>>>) -> Self {
+        let (stop, engine) = (Arc::new(AtomicBool::new(false)), engine.clone());
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Acquire) {
+                engine.poll();
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // A poll that panics loses the device, which a test sees.
+            let _ = thread.join();
+        }
     }
 }
 

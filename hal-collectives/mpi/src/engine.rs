@@ -2,29 +2,25 @@
 
 //! The progress engine: which threads poll MPI, those of the program that wait and this crate's.
 //!
-//! All calls of MPI are made under one lock ([`Progress`]); the thread that holds it looks at everything
-//! once. No callback is called, and no memory of an operation is let go of, while it is held: both are
-//! foreign code.
+//! All calls of MPI are made under one lock ([`Progress`]); the thread that holds it polls everything once. No
+//! callback is called, and no memory of an operation is released, while it is held: both are foreign code.
 //!
-//! # Who looks
+//! # Who polls
 //!
-//! A thread that starts an operation has MPI begin it at once, unless another one looks just then. A thread
-//! that [polls](poll_until) looks, and as long as any does, the engine's own thread sleeps: two that look are
-//! in each other's way. That thread looks when no other does.
+//! A thread that starts an operation has MPI begin it at once, unless another one polls at that moment. A thread that
+//! waits [polls](poll_until), and as long as any does, the engine's own thread sleeps: two threads that poll are in
+//! each other's way. The engine's thread polls when no other does.
 //!
-//! Watchers are counted in one number for the process. The last one that goes wakes the engine's thread if
-//! anything is under way; a thread that leaves a command behind wakes it unless another one watches. Both
-//! look at the other's word behind their own, so one of them sees it. Where a thread has watched just before,
-//! it is likely to do so again, and the engine's thread is not woken for what is begun meanwhile: it looks up
-//! by itself then, every [`NAP`] at first, and less often the longer there was always a watcher. It also
-//! looks where no thread has since its last nap though threads watch: they may be held up by what they have
-//! found, such as a callback of the program's.
+//! The threads that poll are counted, in one number for the process. The last one to leave wakes the engine's thread
+//! if anything is under way; a thread that leaves a command behind wakes it unless another one polls. Each reads the
+//! other's word after it has written its own, so one of them sees the other. A thread that has polled a moment ago is
+//! likely to do so again, and the engine's thread is not woken for what begins meanwhile. It wakes by itself: every
+//! [`NAP`] at first, and less often the longer there was always a thread that polled. It also polls if no other thread
+//! has since its last nap, though some are counted: their callbacks may hold them up.
 //!
-//! So may the engine's thread, and what it tells may be just what the callback waits for. Therefore another
-//! one stands by from the first time on that it calls a callback, and takes its place if it has not come back
-//! within a [`LONG_NAP`] or two, or an [`IDLE`] where there was nothing to do for long. A thread that comes
-//! back and finds its place taken stands by, or goes if another one does: at most one stands by, one serves,
-//! and the others are in callbacks.
+//! Its own callbacks may hold up the engine's thread, too: [`relay`] has another one take its place.
+
+mod relay;
 
 use crate::creations::Creation;
 use crate::group::Group;
@@ -37,36 +33,34 @@ use hal_collectives::Result;
 use hal_collectives::local::{Helper, is_busy as is_busy_here};
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex};
+use relay::Relay;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a thread looks without a pause after anything has moved.
+/// How long a thread polls without a pause after anything has moved.
 const EAGER: Duration = Duration::from_micros(200);
 
 /// How long the engine's thread sleeps at most while anything is under way, and while nothing is.
 const NAP: Duration = Duration::from_micros(200);
 const IDLE: Duration = Duration::from_millis(20);
 
-/// How long it sleeps at most while a program's threads watch again and again.
+/// How long it sleeps at most while a program's threads poll again and again.
 const LONG_NAP: Duration = Duration::from_micros(3200);
 
-/// For how long it is taken for granted that a thread which has watched will watch again.
-const WATCHED: Duration = Duration::from_micros(100);
+/// For how long a thread that has polled is expected to poll again.
+const EXPECTED: Duration = Duration::from_micros(100);
 
-/// The turn in which MPI has ended.
-const OVER: u64 = u64::MAX;
-
-/// How many looks of a watcher are between two readings of the clock.
-const LOOKS: u32 = 16;
+/// How many polls of a thread are between two readings of the clock.
+const POLLS: u32 = 16;
 
 /// How long is waited for MPI to rest, which others may hold up; and for it to end, where a rank may be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The engine of this process's collectives between processes: the MPI library, the operations under way, and
-/// the threads that look.
+/// the threads that poll.
 pub(crate) struct Engine {
     this: Weak<Self>,
     library: Arc<Library>,
@@ -78,26 +72,22 @@ pub(crate) struct Engine {
     commands: Mutex<Vec<Command>>,
     news: Condvar,
     progress: Mutex<Progress>,
-    /// As of the last look: an operation is under way.
+    /// As of the last poll: an operation is under way.
     under_way: AtomicBool,
-    /// As of the last look: MPI may need this process for something that no operation here waits for.
+    /// As of the last poll: MPI may need this process for something that no operation here waits for.
     sends: AtomicBool,
     /// The engine's thread sleeps until it is woken, or nearly so.
     is_idle: AtomicBool,
     begun: Instant,
-    watchers: Pollers,
-    /// When a thread watched last, in nanoseconds from the beginning.
-    watched: AtomicU64,
-    /// Callbacks that are due while another one runs, and whether there are any. Each look calls one.
-    untold: Mutex<VecDeque<DueCallback>>,
-    has_untold: AtomicBool,
-    /// The number of looks.
-    looks: AtomicU64,
-    /// How often the thread that serves has begun to tell, and has come back or was replaced: it tells while
-    /// this is odd.
-    turns: AtomicU64,
-    /// How many threads stand by, or are about to.
-    standing: AtomicUsize,
+    pollers: Pollers,
+    /// When a thread polled last, in nanoseconds from the beginning.
+    last_polled: AtomicU64,
+    /// Callbacks that are due while another one runs, and whether there are any. Each poll calls one.
+    due: Mutex<VecDeque<DueCallback>>,
+    has_due: AtomicBool,
+    /// The number of polls.
+    polls: AtomicU64,
+    relay: Relay,
     /// The process that MPI knows.
     process: u32,
     /// This is one that was forked from it, which shares its connections, and must not touch them.
@@ -110,7 +100,7 @@ pub(crate) enum Command {
     /// It is in a part, which gets a communicator.
     Join(Arc<Group>),
     Start(Box<Started>),
-    /// Everything of a group that has failed ends, and the other ranks are told.
+    /// Everything of a group that has failed ends, and the other ranks are notified.
     Failed(Arc<Group>),
     /// A communicator was made, or not.
     Created(Creation, Result<Handle>),
@@ -119,25 +109,25 @@ pub(crate) enum Command {
 }
 
 thread_local! {
-    /// This thread has locked the progress of the engine.
-    static LOOKING: Cell<bool> = const { Cell::new(false) };
+    /// This thread has locked the progress of an engine.
+    static POLLING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// This thread is not looking any more, however that ends.
+/// This thread has locked the progress, as long as this is there.
 struct Polling;
 
 impl Drop for Polling {
     fn drop(&mut self) {
-        LOOKING.set(false);
+        POLLING.set(false);
     }
 }
 
 static ENGINE: OnceLock<Result<Arc<Engine>>> = OnceLock::new();
 
-/// How many threads of the process watch.
-static WATCHERS: AtomicUsize = AtomicUsize::new(0);
+/// How many threads of the process poll, or wait and are about to.
+static POLLERS: AtomicUsize = AtomicUsize::new(0);
 
-/// A number of threads that watch, which is there before any engine is.
+/// A number of threads that poll, which is there before any engine is.
 pub(crate) type Pollers = &'static AtomicUsize;
 
 /// The engine of this process if it has one, and it is this process's.
@@ -173,7 +163,7 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
         let library = Library::load()?;
         at_exit(quit);
         in_forks(forked);
-        let engine = Engine::new(library, &WATCHERS);
+        let engine = Engine::new(library, &POLLERS);
         let served = engine.clone();
         let thread = std::thread::Builder::new().name("hal-mpi".into());
         thread.spawn(move || served.serve(IDLE)).map_err(|error| {
@@ -199,7 +189,7 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
     Ok(engine)
 }
 
-/// The result of a look.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Poll {
     moved: bool,
@@ -211,7 +201,7 @@ pub(crate) struct Poll {
 }
 
 impl Engine {
-    pub(crate) fn new(library: Library, watchers: Pollers) -> Arc<Self> {
+    pub(crate) fn new(library: Library, pollers: Pollers) -> Arc<Self> {
         let (library, groups) = (Arc::new(library), Arc::new(Groups::default()));
         let (rank, size, owned) = (library.rank, library.size, library.owned);
         Arc::new_cyclic(|this| Self {
@@ -228,19 +218,18 @@ impl Engine {
             sends: AtomicBool::new(false),
             is_idle: AtomicBool::new(false),
             begun: Instant::now(),
-            watchers,
-            watched: AtomicU64::new(0),
-            untold: Mutex::default(),
-            has_untold: AtomicBool::new(false),
-            looks: AtomicU64::new(0),
-            turns: AtomicU64::new(0),
-            standing: AtomicUsize::new(0),
+            pollers,
+            last_polled: AtomicU64::new(0),
+            due: Mutex::default(),
+            has_due: AtomicBool::new(false),
+            polls: AtomicU64::new(0),
+            relay: Relay::default(),
             process: std::process::id(),
             is_forked: AtomicBool::new(false),
         })
     }
 
-    /// Has something done soon, now if the lock is free. Operations that end by it are told by the next look,
+    /// Has something done soon, now if the lock is free. Operations that end by it are reported by the next poll,
     /// as the caller may hold locks of its own.
     pub(crate) fn send(&self, command: Command) {
         let mut command = Some(command);
@@ -248,11 +237,11 @@ impl Engine {
             self.take_commands(progress);
             progress.take(command.take());
         });
-        // Also without a command: the engine's thread, which has this lock from its last look at what is
-        // under way until it sleeps, is woken behind it.
+        // Also without a command: the engine's thread has this lock from its last look at what is under way until it
+        // sleeps, and is woken after that.
         self.commands.lock().extend(command);
-        let sleeps_through = self.is_idle.load(Ordering::SeqCst) && self.watchers.load(Ordering::SeqCst) == 0;
-        if sleeps_through || !self.is_watched() {
+        let sleeps_through = self.is_idle.load(Ordering::SeqCst) && self.pollers.load(Ordering::SeqCst) == 0;
+        if sleeps_through || !self.is_polled() {
             self.news.notify_one();
         }
     }
@@ -263,7 +252,7 @@ impl Engine {
         if self.owned || self.is_forked.load(Ordering::Relaxed) {
             return true;
         }
-        if LOOKING.get() {
+        if POLLING.get() {
             // Soon: this thread is at it.
             self.commands.lock().push(Command::Rest);
             return true;
@@ -305,6 +294,8 @@ impl Engine {
 
     /// Has done what others have left to do, and whether there was anything.
     fn take_commands(&self, progress: &mut Progress) -> bool {
+        // Read before the commands: a split leaves its command behind, and is over then.
+        progress.note_splits();
         // Not under their lock, which the end of a group takes that goes with its command, and others who
         // begin something.
         let left = std::mem::take(&mut *self.commands.lock());
@@ -317,17 +308,17 @@ impl Engine {
         u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Whether a thread of the program looks, or will again, so that the engine's own need not.
-    fn is_watched(&self) -> bool {
-        let watched = self.watched.load(Ordering::Relaxed);
-        self.watchers.load(Ordering::SeqCst) > 0
-            || watched > 0 && self.nanoseconds().saturating_sub(watched) < WATCHED.subsec_nanos().into()
+    /// Whether a thread of the program polls, or will again, so that the engine's own need not.
+    fn is_polled(&self) -> bool {
+        let last = self.last_polled.load(Ordering::Relaxed);
+        self.pollers.load(Ordering::SeqCst) > 0
+            || last > 0 && self.nanoseconds().saturating_sub(last) < EXPECTED.subsec_nanos().into()
     }
 
     /// Does something with the progress, unless others are at it for longer than that.
     fn with<T>(&self, patience: Duration, work: impl FnOnce(&mut Progress) -> T) -> Option<T> {
         // A thread that is at it already comes to it later.
-        if LOOKING.get() || self.is_forked.load(Ordering::Relaxed) {
+        if POLLING.get() || self.is_forked.load(Ordering::Relaxed) {
             return None;
         }
         let mut progress = match self.progress.try_lock() {
@@ -335,8 +326,8 @@ impl Engine {
             None if patience.is_zero() => return None,
             None => self.progress.try_lock_for(patience)?,
         };
-        LOOKING.set(true);
-        let _looking = Polling;
+        POLLING.set(true);
+        let _polling = Polling;
         let result = work(&mut progress);
         self.create(&mut progress);
         self.under_way.store(progress.waits(), Ordering::SeqCst);
@@ -367,131 +358,100 @@ impl Engine {
         }
     }
 
-    /// Looks at everything once, unless another thread does, and tells whose operations have ended.
+    /// Polls everything once, unless another thread does, and reports the operations that have ended.
     pub(crate) fn poll(&self) -> Poll {
         let mut ended = Ended::default();
-        let look = self.find(&mut ended);
+        let poll = self.poll_into(&mut ended);
         if !ended.is_empty() {
-            self.tell(&mut ended);
+            self.call_back(&mut ended);
         }
-        look
+        poll
     }
 
-    /// Tells one after the other, and leaves those behind to other threads that look meanwhile: a callback
-    /// may wait for one of them.
-    fn tell(&self, ended: &mut Ended) {
+    /// Calls back one after the other, and leaves those behind to other threads that poll meanwhile: a callback may
+    /// wait for one of them.
+    fn call_back(&self, ended: &mut Ended) {
         loop {
             if ended.are_several() {
-                let mut untold = self.untold.lock();
-                untold.extend(ended.take_rest());
-                self.has_untold.store(true, Ordering::SeqCst);
+                let mut due = self.due.lock();
+                due.extend(ended.take_rest());
+                self.has_due.store(true, Ordering::SeqCst);
             }
-            ended.tell();
-            if !self.take_untold(ended) {
+            ended.call_back();
+            if !self.take_due(ended) {
                 return;
             }
         }
     }
 
-    /// Takes one who is left to be told, if any.
-    fn take_untold(&self, ended: &mut Ended) -> bool {
-        if !self.has_untold.load(Ordering::SeqCst) {
+    /// Takes one callback that was left, if any.
+    fn take_due(&self, ended: &mut Ended) -> bool {
+        if !self.has_due.load(Ordering::SeqCst) {
             return false;
         }
-        let mut untold = self.untold.lock();
-        ended.extend(untold.pop_front());
-        self.has_untold.store(!untold.is_empty(), Ordering::SeqCst);
+        let mut due = self.due.lock();
+        ended.extend(due.pop_front());
+        self.has_due.store(!due.is_empty(), Ordering::SeqCst);
         !ended.is_empty()
     }
 
-    /// Looks, and what there is to tell.
-    fn find(&self, ended: &mut Ended) -> Poll {
-        let looked = self.with(Duration::ZERO, |progress| {
-            let mut look = Poll::default();
-            self.looks.fetch_add(1, Ordering::Relaxed);
-            look.moved = self.take_commands(progress);
-            look.moved |= progress.step();
+    /// Polls, and adds what has ended.
+    fn poll_into(&self, ended: &mut Ended) -> Poll {
+        let polled = self.with(Duration::ZERO, |progress| {
+            let mut poll = Poll::default();
+            self.polls.fetch_add(1, Ordering::Relaxed);
+            poll.moved = self.take_commands(progress);
+            poll.moved |= progress.step();
             progress.take_ended(ended);
-            look.waits = progress.waits();
-            look.sends = progress.sends();
-            look.has_quit = progress.has_quit();
-            look
+            poll.waits = progress.waits();
+            poll.sends = progress.sends();
+            poll.has_quit = progress.has_quit();
+            poll
         });
-        let mut look = looked.unwrap_or(Poll { waits: true, ..Poll::default() });
+        let mut poll = polled.unwrap_or(Poll { waits: true, ..Poll::default() });
         if ended.is_empty() {
-            look.moved |= self.take_untold(ended);
+            poll.moved |= self.take_due(ended);
         }
-        look
+        poll
     }
 
-    /// As [`poll`](Self::poll), by the thread that serves. Nothing if another one has taken its place while it told.
+    /// As [`poll`](Self::poll), by the thread that serves. `None` if another one has taken its place meanwhile.
     fn poll_serving(self: &Arc<Self>, idle: Duration) -> Option<Poll> {
         let mut ended = Ended::default();
-        let look = self.find(&mut ended);
+        let poll = self.poll_into(&mut ended);
         if ended.is_empty() {
-            return Some(look);
+            return Some(poll);
         }
         self.have_another_stand_by(idle);
-        let turn = self.turns.fetch_add(1, Ordering::SeqCst) + 1;
-        self.tell(&mut ended);
-        self.take_turn(turn).then_some(look)
+        let turn = self.relay.begin_callbacks();
+        self.call_back(&mut ended);
+        self.relay.take_turn(turn).then_some(poll)
     }
 
-    /// Ends a turn: the thread that tells in it is done, or another one serves from now on. True for the
-    /// first of the two.
-    fn take_turn(&self, turn: u64) -> bool {
-        self.turns.compare_exchange(turn, turn + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
-
-    /// Whether this thread is the one to stand by.
-    fn is_to_stand_by(&self) -> bool {
-        self.standing.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
-
-    /// Without a thread the next time that something is told tries again.
+    /// Without a thread the next callback tries again.
     fn have_another_stand_by(self: &Arc<Self>, idle: Duration) {
-        if !self.is_to_stand_by() {
+        if !self.relay.is_to_stand_by() {
             return;
         }
         let (engine, thread) = (self.clone(), std::thread::Builder::new().name("hal-mpi".into()));
         let stands_by = move || {
-            if engine.stand_by() {
+            if engine.relay.stand_by() {
                 engine.serve(idle);
             }
         };
         if thread.spawn(stands_by).is_err() {
-            self.standing.store(0, Ordering::SeqCst);
-        }
-    }
-
-    /// Sleeps until this thread is to serve, as the one that does is held up; or until nothing is served any more.
-    fn stand_by(&self) -> bool {
-        let (mut seen, mut nap) = (self.turns.load(Ordering::SeqCst), LONG_NAP);
-        loop {
-            std::thread::sleep(nap);
-            let turn = self.turns.load(Ordering::SeqCst);
-            if turn == OVER {
-                return false;
-            }
-            if turn != seen {
-                (seen, nap) = (turn, LONG_NAP);
-            } else if !turn.is_multiple_of(2) && self.take_turn(turn) {
-                self.standing.store(0, Ordering::SeqCst);
-                return true;
-            } else {
-                nap = (nap * 2).min(IDLE);
-            }
+            self.relay.stand_down();
         }
     }
 
     /// A thread of the engine's own, which sleeps so long at most while nothing is under way.
     fn serve(self: &Arc<Self>, idle: Duration) {
         while !self.serve_until_replaced(idle) {
-            if !self.is_to_stand_by() || !self.stand_by() {
+            if !self.relay.is_to_stand_by() || !self.relay.stand_by() {
                 return;
             }
         }
-        self.turns.store(OVER, Ordering::SeqCst);
+        self.relay.end();
     }
 
     /// Whether MPI has ended. Otherwise another thread serves.
@@ -499,45 +459,45 @@ impl Engine {
         let mut moved = Instant::now();
         let mut trusted = moved;
         loop {
-            if self.is_watched() {
-                let looks = self.looks.load(Ordering::Relaxed);
+            if self.is_polled() {
+                let polls = self.polls.load(Ordering::Relaxed);
                 let mut commands = self.commands.lock();
-                // A watcher that goes wakes this thread behind its last look if anything is left.
+                // A thread that leaves wakes this one after its last poll, if anything is left.
                 let pause = nap(trusted.elapsed());
-                let slept = self.is_watched() && self.news.wait_for(&mut commands, pause).timed_out();
+                let slept = self.is_polled() && self.news.wait_for(&mut commands, pause).timed_out();
                 let left = !commands.is_empty() || self.under_way.load(Ordering::SeqCst);
                 drop(commands);
-                if slept && left && !self.is_watched() {
-                    // It was begun by a thread that had watched, and did not again.
+                if slept && left && !self.is_polled() {
+                    // It was begun by a thread that has polled, and does not again.
                     trusted = Instant::now();
                 }
                 // Unless they are all busy with what they have found.
-                if self.looks.load(Ordering::Relaxed) == looks {
+                if self.polls.load(Ordering::Relaxed) == polls {
                     match self.poll_serving(idle) {
-                        Some(look) if !look.has_quit => {}
+                        Some(poll) if !poll.has_quit => {}
                         over => return over.is_some(),
                     }
                 }
                 continue;
             }
-            let look = match self.poll_serving(idle) {
-                Some(look) if !look.has_quit => look,
+            let poll = match self.poll_serving(idle) {
+                Some(poll) if !poll.has_quit => poll,
                 over => return over.is_some(),
             };
             let now = Instant::now();
-            if look.moved {
+            if poll.moved {
                 moved = now;
                 continue;
             }
-            if (look.waits || look.sends) && now - moved < EAGER {
+            if (poll.waits || poll.sends) && now - moved < EAGER {
                 std::thread::yield_now();
                 continue;
             }
             let mut commands = self.commands.lock();
-            self.is_idle.store(!look.waits, Ordering::SeqCst);
+            self.is_idle.store(!poll.waits, Ordering::SeqCst);
             // A thread that begins an operation counts it before it asks whether this thread is idle.
-            if commands.is_empty() && (look.waits || !self.under_way.load(Ordering::SeqCst)) {
-                let pause = match look {
+            if commands.is_empty() && (poll.waits || !self.under_way.load(Ordering::SeqCst)) {
+                let pause = match poll {
                     Poll { waits: true, .. } => NAP,
                     // The longer they are not taken, the longer is the pause.
                     Poll { sends: true, .. } => (now - moved).clamp(NAP, idle.max(NAP)),
@@ -549,37 +509,37 @@ impl Engine {
         }
     }
 
-    /// A watcher has gone. With the last one the engine's thread looks for what is left.
+    /// The last thread that polled has left. The engine's thread polls for what is left.
     fn left_alone(&self) {
         let is_needed = self.under_way.load(Ordering::SeqCst) || self.sends.load(Ordering::SeqCst);
         if is_needed || !self.commands.lock().is_empty() {
-            // Behind the lock, or else the thread may be between its own look at the watchers and its sleep.
+            // Behind the lock, or else the thread may be between reading the number of pollers and its sleep.
             drop(self.commands.lock());
-            self.watched.store(0, Ordering::Relaxed);
+            self.last_polled.store(0, Ordering::Relaxed);
             self.news.notify_one();
         } else {
-            self.watched.store(self.nanoseconds(), Ordering::Relaxed);
+            self.last_polled.store(self.nanoseconds(), Ordering::Relaxed);
         }
     }
 }
 
-/// How long the engine's thread naps when there was always a watcher for so long: a sixteenth of that, which
-/// is what an operation loses at most that none watches. With each nap it takes a processor from a thread
-/// that watches, and that holds up the other ranks, too.
-fn nap(watched: Duration) -> Duration {
-    (watched / 16).clamp(NAP, LONG_NAP)
+/// How long the engine's thread naps when other threads have polled for so long: a sixteenth of that, which is the most
+/// that an operation loses when none does. With each nap it takes a processor from a thread that polls, and that holds
+/// up the other ranks, too.
+fn nap(polled: Duration) -> Duration {
+    (polled / 16).clamp(NAP, LONG_NAP)
 }
 
 /// Says which engine there is, if there is one by now.
 type Find<'a> = &'a dyn Fn() -> Option<&'a Arc<Engine>>;
 
-/// A thread that watches, as long as this is there.
+/// A thread that polls, as long as this is there.
 struct CountedPoller<'a>(Pollers, Find<'a>);
 
 impl<'a> CountedPoller<'a> {
-    fn begin(watchers: Pollers, find: Find<'a>) -> Self {
-        watchers.fetch_add(1, Ordering::SeqCst);
-        Self(watchers, find)
+    fn begin(pollers: Pollers, find: Find<'a>) -> Self {
+        pollers.fetch_add(1, Ordering::SeqCst);
+        Self(pollers, find)
     }
 }
 
@@ -600,32 +560,32 @@ pub(crate) fn is_busy() -> bool {
 
 /// See [`crate::poll_until`].
 pub(crate) fn poll_until(until: Option<Instant>, is_over: impl FnMut() -> bool) -> bool {
-    poll_until_by(&WATCHERS, &known, until, is_over)
+    poll_until_by(&POLLERS, &known, until, is_over)
 }
 
 fn poll_until_by(
-    watchers: Pollers,
+    pollers: Pollers,
     find: Find<'_>,
     until: Option<Instant>,
     mut is_over: impl FnMut() -> bool,
 ) -> bool {
-    let (_watching, helper) = (CountedPoller::begin(watchers, find), Helper::begin());
+    let (_counted, helper) = (CountedPoller::begin(pollers, find), Helper::begin());
     let yields = shares_processors();
-    let (mut idle_since, mut looks) = (None, 0_u32);
+    let (mut idle_since, mut polls) = (None, 0_u32);
     loop {
         if is_over() {
             return true;
         }
         // Asked each time, as MPI may be begun while this thread waits.
-        let look = find().map(|engine| engine.poll()).unwrap_or_default();
-        let moved = helper.help() || look.moved;
+        let poll = find().map(|engine| engine.poll()).unwrap_or_default();
+        let moved = helper.help() || poll.moved;
         if moved {
             idle_since = None;
-        } else if !look.waits && !is_busy_here() {
+        } else if !poll.waits && !is_busy_here() {
             return is_over();
         }
-        looks = looks.wrapping_add(1);
-        if looks.is_multiple_of(LOOKS) {
+        polls = polls.wrapping_add(1);
+        if polls.is_multiple_of(POLLS) {
             let now = Instant::now();
             let since = *idle_since.get_or_insert(now);
             if now - since >= EAGER || until.is_some_and(|until| now >= until) {
@@ -643,8 +603,8 @@ fn poll_until_by(
     }
 }
 
-/// Whether the ranks of this job on this machine have less than a processor each: one that only looks keeps
-/// another one from what it looks for.
+/// Whether the ranks of this job on this machine have less than a processor each: one that only polls keeps
+/// another one from what it waits for.
 fn shares_processors() -> bool {
     static SHARES: OnceLock<bool> = OnceLock::new();
     *SHARES.get_or_init(|| processors_on_this_machine() < ranks_on_this_machine())

@@ -163,7 +163,7 @@ impl Group {
         self.members.iter().copied().filter(|&rank| rank > behind).min()
     }
 
-    /// The ranks of the job that are told when it fails, and tell others: those that are a power of two away.
+    /// The ranks of the job that are notified when it fails, and notify others: those that are a power of two away.
     pub(crate) fn neighbours(&self) -> impl Iterator<Item = u32> {
         let count = self.count();
         (0..32)
@@ -347,7 +347,7 @@ struct Places {
 }
 
 impl Places {
-    /// The failure that all ranks are told, as this one cannot take part.
+    /// The failure of all ranks, as this one cannot take part.
     fn why(&self, why: &Failure) -> Failure {
         let message = format!(
             "rank {} of the group {:?} could not take part in {}: {}",

@@ -100,8 +100,8 @@ pub mod loopback {
 
     /// A job whose ranks have some libraries.
     pub(crate) fn job_of(libraries: impl IntoIterator<Item = Library>) -> Vec<Rank> {
-        let watchers = Box::leak(Box::default());
-        libraries.into_iter().map(|library| Rank(Engine::new(library, watchers))).collect()
+        let pollers = Box::leak(Box::default());
+        libraries.into_iter().map(|library| Rank(Engine::new(library, pollers))).collect()
     }
 
     impl Rank {
@@ -110,7 +110,7 @@ pub mod loopback {
             crate::group::join_of(self.0.clone(), id, "job", terms.into())
         }
 
-        /// Looks once whether anything has moved.
+        /// Polls once whether anything has moved.
         pub fn poll(&self) {
             self.0.poll();
         }

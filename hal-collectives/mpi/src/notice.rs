@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Notices: what processes tell each other beside the operations, on the base communicator.
+//! Notices: the messages of processes beside the operations, on the base communicator.
 //!
 //! A notice has a fixed length and is received from any process into one place. It is short enough for every MPI to
 //! send it without its receiver.

@@ -7,10 +7,10 @@
 //!
 //! # Comparing
 //!
-//! In round *r* a rank tells the rank 2^r behind it on the ring what it asks for, and goes on when it was told the
-//! same by the rank 2^r before it. After log n rounds it was told by all, through others. A rank that is told
-//! something else ends the group instead. Which shapes are agreed on is the same on all ranks, so all compare an
-//! operation or none; a rank that does not, as it asks for something else, is told all the same, and notices.
+//! In round *r* a rank sends what it asks for to the rank 2^r behind it on the ring, and goes on when it has received
+//! the same from the rank 2^r before it. After log n rounds it has heard of all ranks, through others. A rank that
+//! receives something else ends the group. Which shapes are agreed on is the same on all ranks, so all compare an
+//! operation or none; a rank that does not, as it asks for something else, receives what the others ask for, and fails.
 
 use crate::group::{Group, Slot};
 use crate::notice::Place;
@@ -53,15 +53,15 @@ impl Line {
 #[derive(Default)]
 pub(crate) struct Order {
     lines: BTreeMap<(Participants, Side), Line>,
-    /// The rounds in which this rank was told what others ask for, as bits.
-    told: BTreeMap<Place, u32>,
+    /// The rounds in which this rank has received what others ask for, as bits.
+    heard: BTreeMap<Place, u32>,
 }
 
 /// What is to be done for the next operation of a line.
 #[derive(Default)]
 pub(crate) struct Next {
-    /// Ranks that are told what this one asks for, in these rounds.
-    pub(crate) tell: SmallVec<[(u32, u32); 2]>,
+    /// Ranks that receive what this one asks for, in these rounds.
+    pub(crate) ask: SmallVec<[(u32, u32); 2]>,
     pub(crate) asks: Option<(Place, Operation)>,
     /// The piece that begins.
     pub(crate) begins: Option<u64>,
@@ -94,11 +94,11 @@ impl Order {
         line.waiting.insert(line.waiting.len() - behind, (at, Waiting { id, is_last, operation }));
     }
 
-    /// This rank was told what another one asks for.
+    /// This rank has received what another one asks for.
     pub(crate) fn hear(&mut self, side: Side, place: Place, round: u32) {
         let is_over = self.lines.get(&(place.line, side)).is_some_and(|line| place.number < line.number);
         if !is_over && round < u32::BITS {
-            *self.told.entry(place).or_default() |= 1 << round;
+            *self.heard.entry(place).or_default() |= 1 << round;
         }
     }
 
@@ -132,20 +132,20 @@ impl Order {
         let all = if compares { rounds(group, line) } else { 0 };
         if all > 0 {
             let place = Place { line, number: of.number };
-            let told = self.told.get(&place).copied().unwrap_or_default();
-            while of.rounds < all && (of.rounds == 0 || told >> (of.rounds - 1) & 1 == 1) {
+            let heard = self.heard.get(&place).copied().unwrap_or_default();
+            while of.rounds < all && (of.rounds == 0 || heard >> (of.rounds - 1) & 1 == 1) {
                 let to = match line {
                     Participants::Everyone => group.behind(1 << of.rounds),
                     Participants::Pair { from, to } => from + to - group.rank,
                 };
-                next.tell.push((to, of.rounds));
+                next.ask.push((to, of.rounds));
                 of.rounds += 1;
             }
             next.asks = Some((place, operation));
-            if of.rounds < all || told >> (all - 1) & 1 == 0 {
+            if of.rounds < all || heard >> (all - 1) & 1 == 0 {
                 return next;
             }
-            self.told.remove(&place);
+            self.heard.remove(&place);
         }
         if compares && group.terms.check == Check::First {
             if of.agreed.len() == SHAPES {

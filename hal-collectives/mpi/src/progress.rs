@@ -15,101 +15,68 @@
 //! what never ends, as a rank is gone, is waited for during [`GRACE`] only. Then its request is *kept*, with its
 //! memory, until it ends; if it never does, the memory is never released.
 //!
-//! The program may change what it sends when it has been told. A process that stood still meanwhile may receive the
+//! The program may change what it sends when it has been notified. A process that stood still meanwhile may receive the
 //! changed bytes afterwards. It does not take them for good: the notice of the failure was on its way for as long as
-//! [`GRACE`] before. So a process that has not looked for [`STILL`] asks the others for an answer, which comes behind
-//! their notices, before it believes that anything has ended well. It waits for [`CATCH_UP`] at most: one that does not
+//! [`GRACE`] before. So a process that has [stood still](stall) asks the others for an answer, which comes behind
+//! their notices, before it believes that anything has ended well. It waits for a second at most: one that does not
 //! answer may have ended.
+
+mod endings;
+mod mailbox;
+mod roll_call;
+mod stall;
 
 use crate::creations::{Creation, Creations, Notices};
 use crate::engine::Command;
 use crate::group::{Group, Slot};
-use crate::library::{Call, Handle, Library, Number, Request, What};
-use crate::notice::{Generation, LENGTH, Notice, Place, TAG};
-use crate::started::{DueCallback, Ended, Half, Started};
+use crate::library::{Handle, Library};
+use crate::notice::{Generation, Notice, Place};
+use crate::started::{Ended, Half, Started};
 use crate::table::Groups;
-use hal_backend::HostRange;
+use endings::Endings;
 use hal_collectives::{Participants, Result};
 use hal_semaphore::{Code, Failure};
+use mailbox::Mailbox;
+use roll_call::{RollCalls, held_up, not_all_joined, not_joined, not_made, too_late};
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use stall::Stall;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a failure waits for requests to end: less than a device that is released waits for its operations.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
 
-/// How long a process has not looked that stood still, and how long it waits for answers then.
-const STILL: Duration = Duration::from_millis(100);
-const CATCH_UP: Duration = Duration::from_secs(1);
-
-/// How long the ranks of a group have to answer whether they have come to an operation.
-const ROLL_CALL: Duration = Duration::from_millis(150);
-
 /// How long notices that were sent get when MPI is to end.
 const PATIENCE: Duration = Duration::from_millis(2500);
 
-/// The length of a notice, as MPI counts it.
-const COUNT: i32 = 1024;
-const _: () = assert!(COUNT as usize == LENGTH);
-
-/// The most notices that a look reads.
+/// The most notices that one poll reads.
 const NOTICES: usize = 256;
 
-/// Looks between two tests for notices while operations are under way.
-const LOOKS: u32 = 4;
-
-/// Operations of a group that has failed, whose ranks are told together when all of their requests have ended: they
-/// may be pieces of one, each with a callback of its own.
-struct Ending {
-    told: Vec<DueCallback>,
-    open: Vec<Request>,
-    until: Instant,
-}
-
-/// The ranks of a group are asked who has not come to an operation.
-struct RollCall {
-    group: Arc<Group>,
-    place: Place,
-    waits: u32,
-    came: BTreeSet<u32>,
-    answered: BTreeSet<u32>,
-    until: Instant,
-}
+/// While operations are under way, every so many polls test for notices.
+const POLLS: u32 = 4;
 
 /// See the [module documentation](self).
 pub(crate) struct Progress {
     library: Arc<Library>,
     groups: Arc<Groups>,
-    base: Option<Handle>,
+    mailbox: Mailbox,
     creations: Creations,
-    /// The receive of notices, with its memory; those for this process from itself; those that wait for the base; and
-    /// those on their way.
-    inbox: Option<(Request, HostRange)>,
-    own: VecDeque<(Generation, Notice)>,
-    outbox: Vec<(u32, Generation, Notice)>,
-    sending: Vec<Request>,
     next: u64,
     active: BTreeMap<u64, Box<Started>>,
     deadlines: BTreeSet<(Instant, u64)>,
-    endings: BTreeMap<Generation, Ending>,
-    kept: Vec<Request>,
-    roll_calls: Vec<RollCall>,
-    looks: u32,
+    endings: Endings,
+    roll_calls: RollCalls,
+    stall: Stall,
+    polls: u32,
     /// An operation has started that has not begun: it may wait for a notice.
     is_waiting: bool,
-    /// When this process looked for notices last. If it stood still, until when it does nothing else, and the ranks
-    /// of the job that have not answered.
-    looked: Instant,
-    catches_up: Option<(Instant, BTreeSet<u32>)>,
-    /// How often it stood still: answers say to which question.
-    stalls: u64,
     ended: Ended,
     /// This process listens to others: it has a channel, or had one when it was asked last.
     listens: bool,
     has_quit: bool,
-    #[cfg(test)]
-    sent: usize,
+    /// Before the last commands were taken a split was under way, whose callback may join a part.
+    is_splitting: bool,
     /// A group has failed because a rank did not come in time, or because MPI failed: that may be so at the end too.
     is_any_missing: bool,
 }
@@ -120,28 +87,20 @@ impl Progress {
         Self {
             library,
             groups,
-            base: None,
+            mailbox: Mailbox::new(rank),
             creations: Creations::new(rank),
-            inbox: None,
-            own: VecDeque::new(),
-            outbox: Vec::new(),
-            sending: Vec::new(),
             next: 0,
             active: BTreeMap::new(),
             deadlines: BTreeSet::new(),
-            endings: BTreeMap::new(),
-            kept: Vec::new(),
-            roll_calls: Vec::new(),
-            looks: 0,
+            endings: Endings::default(),
+            roll_calls: RollCalls::default(),
+            stall: Stall::new(),
+            polls: 0,
             is_waiting: false,
-            looked: Instant::now(),
-            catches_up: None,
-            stalls: 0,
             ended: Ended::default(),
             listens: false,
             has_quit: false,
-            #[cfg(test)]
-            sent: 0,
+            is_splitting: false,
             is_any_missing: false,
         }
     }
@@ -149,13 +108,13 @@ impl Progress {
     /// True if notices are taken from MPI.
     #[cfg(test)]
     pub(crate) fn listens(&self) -> bool {
-        self.inbox.is_some()
+        self.mailbox.listens()
     }
 
     /// The notices that were sent, and the communicators that were made.
     #[cfg(test)]
     pub(crate) fn notices(&self) -> usize {
-        self.sent
+        self.mailbox.sent
     }
 
     #[cfg(test)]
@@ -173,12 +132,18 @@ impl Progress {
 
     /// True if MPI may need this process for something that no operation here waits for.
     pub(crate) fn sends(&self) -> bool {
-        !self.sending.is_empty() || !self.kept.is_empty()
+        self.mailbox.sends() || self.endings.keeps_any()
     }
 
     /// True if no call may be made: another thread makes one that blocks, and the library allows one at a time.
     fn is_blocked(&self) -> bool {
         self.creations.is_making() && !self.library.is_multiple
+    }
+
+    /// The mailbox, with the library if calls may be made.
+    fn mailbox(&mut self) -> (&mut Mailbox, Option<&Library>) {
+        let can_call = !self.is_blocked();
+        (&mut self.mailbox, Some(&*self.library).filter(|_| can_call))
     }
 
     /// Takes what has ended since this was asked for, if there is nothing.
@@ -198,11 +163,16 @@ impl Progress {
             return None;
         }
         let creation = self.creations.next()?;
-        let (parent, members) = match (&creation, self.base) {
+        let (parent, members) = match (&creation, self.mailbox.base()) {
             (Creation::Group(group), Some(base)) => (base, group.members.clone()),
             _ => (self.library.world(), (0..self.library.size).collect()),
         };
         Some((creation, parent, members))
+    }
+
+    /// Commands are taken next.
+    pub(crate) fn note_splits(&mut self) {
+        self.is_splitting = self.groups.are_being_split();
     }
 
     pub(crate) fn take(&mut self, commands: impl IntoIterator<Item = Command>) {
@@ -229,7 +199,8 @@ impl Progress {
 
     /// Waits for the communicator of a group, for a little longer than its operations do, which say who has not come.
     fn want(&mut self, group: &Arc<Group>) {
-        let notices = self.creations.want(group, Instant::now() + group.terms.timeout + 4 * GRACE);
+        let time = if group.failure().is_some() { GRACE } else { group.terms.timeout + 4 * GRACE };
+        let notices = self.creations.want(group, Instant::now() + time);
         self.send_all(notices);
     }
 
@@ -239,9 +210,10 @@ impl Progress {
         self.send_all(notices);
         match (creation, outcome) {
             (Creation::Base, Ok(base)) => {
-                self.base = Some(base);
-                let notices = std::mem::take(&mut self.outbox);
-                self.send_all(notices);
+                self.mailbox.set_base(base);
+                if let (mailbox, Some(library)) = self.mailbox() {
+                    mailbox.flush(library);
+                }
             }
             (Creation::Group(group), Ok(communicator)) => {
                 let _ = group.communicator.set(communicator);
@@ -268,41 +240,18 @@ impl Progress {
 
     /// Sends a notice to a rank of the job.
     fn send(&mut self, to: u32, of: Generation, notice: Notice) {
-        if to == self.library.rank {
-            return self.own.push_back((of, notice));
-        }
-        let Some(base) = self.base.filter(|_| !self.is_blocked()) else {
-            return self.outbox.push((to, of, notice));
-        };
-        let Ok(memory) = HostRange::allocate(LENGTH as u64, 64) else { return };
-        let written = memory.write(0, &notice.to_bytes(of));
-        debug_assert!(written, "a notice has its length");
-        let call = Call {
-            what: What::Send { to, tag: TAG },
-            send: Some(memory),
-            recv: None,
-            count: COUNT,
-            number: Number::Byte,
-            strides: [None, None],
-        };
-        #[cfg(test)]
-        {
-            self.sent += 1;
-        }
-        if let Ok(request) = self.library.begin(base, call) {
-            self.sending.push(request);
-        }
+        let (mailbox, library) = self.mailbox();
+        mailbox.send(library, to, of, notice);
     }
 
     fn start(&mut self, mut started: Box<Started>) {
         let failure = started.failure.clone().or_else(|| started.group.failure());
-        self.want(&started.group);
         if let Some(failure) = failure {
-            let group = started.group.clone();
-            return self.end(&group, [started], &failure);
+            return self.endings.add(started, &failure);
         }
+        self.want(&started.group);
         if started.slots.is_empty() {
-            return self.ended.told.push(started.into_told(Ok(())));
+            return self.ended.due.push(started.into_due(Ok(())));
         }
         let (id, now) = (self.next, Instant::now());
         self.next += 1;
@@ -332,7 +281,7 @@ impl Progress {
         loop {
             let next = group.order.lock().next(group, line);
             if let Some((place, operation)) = next.asks {
-                for (to, round) in next.tell {
+                for (to, round) in next.ask {
                     let asks = Notice::Asks { rank: group.rank, place, round, operation };
                     self.send(group.member(to), group.id, asks);
                 }
@@ -359,7 +308,7 @@ impl Progress {
         }
     }
 
-    /// Ends everything of a group that has failed, and tells other ranks.
+    /// Ends everything of a group that has failed, and notifies other ranks.
     fn group_failed(&mut self, group: &Arc<Group>) {
         let Some(failure) = group.failure() else { return };
         self.creations.failed(group.id, Instant::now() + GRACE);
@@ -372,28 +321,13 @@ impl Progress {
         let of_group = |started: &Started| Arc::ptr_eq(&started.group, group);
         let ids: Vec<u64> =
             self.active.iter().filter(|(_, started)| of_group(started)).map(|(&id, _)| id).collect();
-        let failed: Vec<_> = ids.iter().filter_map(|id| self.active.remove(id)).collect();
         self.deadlines.retain(|(_, id)| !ids.contains(id));
-        self.end(group, failed, &failure);
-    }
-
-    /// Operations of a group end with a failure.
-    fn end(&mut self, group: &Arc<Group>, failed: impl IntoIterator<Item = Box<Started>>, failure: &Failure) {
-        let until = Instant::now() + GRACE;
-        for mut started in failed {
-            let new = || Ending { told: Vec::new(), open: Vec::new(), until };
-            let ending = self.endings.entry(group.id).or_insert_with(new);
-            for half in &mut started.halves {
-                match std::mem::replace(half, Half::Gone) {
-                    Half::Begun(request) => ending.open.push(request),
-                    other => *half = other,
-                }
-            }
-            ending.told.push(started.into_told(Err(failure.clone())));
+        for started in ids.iter().filter_map(|id| self.active.remove(id)) {
+            self.endings.add(started, &failure);
         }
     }
 
-    /// Looks at everything that may have moved, once. Returns true if anything has.
+    /// Polls everything that may have moved, once. Returns true if anything has.
     pub(crate) fn step(&mut self) -> bool {
         if self.has_quit {
             return false;
@@ -401,14 +335,16 @@ impl Progress {
         let now = Instant::now();
         let mut moved = false;
         if !self.is_blocked() && self.listens {
-            moved |= self.look_for_notices(now);
-            if self.catches_up.is_none() {
-                moved |= self.look_for_ends();
+            moved |= self.poll_notices(now);
+            if !self.stall.is_open() {
+                moved |= self.poll_operations();
             }
-            self.look_for_requests();
+            self.mailbox.flush(&self.library);
+            self.endings.release(&self.library, &mut self.ended);
         }
-        self.look_at_time(now);
-        self.end_endings(now);
+        self.check_deadlines(now);
+        let can_call = !self.is_blocked();
+        self.endings.report(Some(&*self.library).filter(|_| can_call), now, &mut self.ended);
         self.read_own();
         let notices = self.creations.decide(now);
         self.send_all(notices);
@@ -417,37 +353,26 @@ impl Progress {
     }
 
     /// Receives notices, if it is time to.
-    fn look_for_notices(&mut self, now: Instant) -> bool {
-        let Some(base) = self.base else { return false };
-        self.looks = self.looks.wrapping_add(1);
-        if now - self.looked >= STILL && !self.active.is_empty() {
-            self.catch_up(now);
-        }
-        let is_busy = !self.active.is_empty() && !self.is_waiting && self.catches_up.is_none();
-        if is_busy && !self.looks.is_multiple_of(LOOKS) {
+    fn poll_notices(&mut self, now: Instant) -> bool {
+        if self.mailbox.base().is_none() {
             return false;
         }
-        self.looked = now;
+        self.polls = self.polls.wrapping_add(1);
+        if !self.active.is_empty() && self.stall.stood_still(now) {
+            self.catch_up(now);
+        }
+        let is_busy = !self.active.is_empty() && !self.is_waiting && !self.stall.is_open();
+        if is_busy && !self.polls.is_multiple_of(POLLS) {
+            return false;
+        }
+        self.stall.polls(now);
         let mut came = false;
         for _ in 0..NOTICES {
-            let Some((mut request, memory)) = self.inbox.take().or_else(|| self.receive(base)) else { break };
-            match self.library.has_ended(&mut request) {
-                Ok(true) => {}
-                Ok(false) => {
-                    self.inbox = Some((request, memory));
-                    break;
-                }
-                Err(_) => break,
-            }
+            let Some((of, notice)) = self.mailbox.receive(&self.library) else { break };
             came = true;
-            let mut bytes = [0; LENGTH];
-            let read = memory.read(0, &mut bytes);
-            debug_assert!(read, "a notice has its length");
-            if let Some((of, notice)) = Notice::from_bytes(&bytes) {
-                self.read(of, notice);
-            }
+            self.read(of, notice);
         }
-        self.catches_up.take_if(|(until, missing)| missing.is_empty() || now >= *until);
+        self.stall.end_if_over(now);
         came
     }
 
@@ -466,32 +391,16 @@ impl Progress {
             }
         }
         missing.remove(&self.library.rank);
-        self.stalls += 1;
-        let question = Generation { number: self.stalls, generation: 0 };
-        for &rank in &missing {
+        let question = self.stall.ask(missing.clone(), now);
+        for rank in missing {
             let notice = Notice::StoodStill { from: self.library.rank, is_answer: false };
             self.send(rank, question, notice);
         }
-        self.catches_up = Some((now + CATCH_UP, missing));
-    }
-
-    /// Begins to receive a notice.
-    fn receive(&self, base: Handle) -> Option<(Request, HostRange)> {
-        let memory = HostRange::allocate(LENGTH as u64, 64).ok()?;
-        let call = Call {
-            what: What::Receive { from: None, tag: TAG },
-            send: None,
-            recv: Some(memory.clone()),
-            count: COUNT,
-            number: Number::Byte,
-            strides: [None, None],
-        };
-        Some((self.library.begin(base, call).ok()?, memory))
     }
 
     /// Reads the notices of this process to itself.
     fn read_own(&mut self) {
-        while let Some((of, notice)) = self.own.pop_front() {
+        while let Some((of, notice)) = self.mailbox.take_own() {
             self.read(of, notice);
         }
     }
@@ -532,26 +441,19 @@ impl Progress {
                 self.send(by, of, Notice::Came { rank: group.rank, place, has_come });
             }
             Notice::StoodStill { from, is_answer: true } => {
-                if let Some((_, missing)) = self.catches_up.as_mut().filter(|_| of.number == self.stalls) {
-                    missing.remove(&from);
-                }
+                self.stall.answered(of, from);
             }
             Notice::StoodStill { from, .. } => {
                 self.send(from, of, Notice::StoodStill { from: self.library.rank, is_answer: true });
             }
             Notice::Came { rank, place, has_come } => {
-                let call = self.roll_calls.iter_mut().find(|call| call.group.id == of && call.place == place);
-                let Some(call) = call else { return };
-                call.answered.insert(rank);
-                if has_come {
-                    call.came.insert(rank);
-                }
+                self.roll_calls.answer(of, place, rank, has_come);
             }
         }
     }
 
     /// Tests the operations under way.
-    fn look_for_ends(&mut self) -> bool {
+    fn poll_operations(&mut self) -> bool {
         let mut over = SmallVec::<[u64; 4]>::new();
         let mut failed = None;
         self.is_waiting = false;
@@ -584,53 +486,13 @@ impl Progress {
             if let Some(deadline) = started.deadline {
                 self.deadlines.remove(&(deadline, id));
             }
-            self.ended.told.push(started.into_told(Ok(())));
+            self.ended.due.push(started.into_due(Ok(())));
         }
         moved
     }
 
-    /// Tests what no operation waits for.
-    fn look_for_requests(&mut self) {
-        let library = &self.library;
-        if !self.sending.is_empty() {
-            self.sending.retain_mut(|request| !library.has_ended(request).unwrap_or(true));
-        }
-        if !self.outbox.is_empty() && self.base.is_some() {
-            for (to, of, notice) in std::mem::take(&mut self.outbox) {
-                self.send(to, of, notice);
-            }
-        }
-        let library = &self.library;
-        if !self.kept.is_empty() {
-            let has_ended = |request: &mut Request| library.has_ended(request).unwrap_or(false);
-            self.ended.released.extend(self.kept.extract_if(.., has_ended));
-        }
-    }
-
-    /// Ends failures whose requests have ended, or had their time.
-    fn end_endings(&mut self, now: Instant) {
-        if self.endings.is_empty() {
-            return;
-        }
-        let can_test = !self.is_blocked();
-        let library = &self.library;
-        let (kept, ended) = (&mut self.kept, &mut self.ended);
-        self.endings.retain(|_, ending| {
-            if can_test {
-                let has_ended = |request: &mut Request| library.has_ended(request).unwrap_or(false);
-                ended.released.extend(ending.open.extract_if(.., has_ended));
-            }
-            let is_over = ending.open.is_empty() || now >= ending.until;
-            if is_over {
-                kept.append(&mut ending.open);
-                ended.told.extend(ending.told.drain(..));
-            }
-            !is_over
-        });
-    }
-
     /// Ends operations whose time is over.
-    fn look_at_time(&mut self, now: Instant) {
+    fn check_deadlines(&mut self, now: Instant) {
         while let Some(&(deadline, id)) = self.deadlines.first()
             && deadline <= now
         {
@@ -641,15 +503,7 @@ impl Progress {
             let failure = not_made(&group);
             self.fail(&group, &failure);
         }
-        if self.roll_calls.is_empty() {
-            return;
-        }
-        let is_over =
-            |call: &mut RollCall| call.answered.len() == call.group.members.len() || now >= call.until;
-        let over: Vec<RollCall> = self.roll_calls.extract_if(.., is_over).collect();
-        for RollCall { group, place, waits, came, .. } in over {
-            let missing = (0..group.count()).filter(|rank| !came.contains(rank));
-            let failure = too_late(&group, place, waits, missing);
+        for (group, failure) in self.roll_calls.take_over(now) {
             self.fail(&group, &failure);
         }
     }
@@ -672,16 +526,9 @@ impl Progress {
             return self.fail(&group, &failure);
         }
         let failure = match place.line {
-            _ if self.base.is_none() => Some(not_joined(&group, place)),
+            _ if self.mailbox.base().is_none() => Some(not_joined(&group, place)),
             _ if group.communicator.get().is_none() => None,
-            _ if waits && group.order.lock().is_held_up(side, place) => {
-                let message = format!(
-                    "{place} of the group {:?}: rank {} has not begun an operation that it entered before, and \
-                     operations of a group begin in their order; waited {:?} (collective_timeout)",
-                    group.name, group.rank, group.terms.timeout
-                );
-                Some(Failure::new(Code::DeadlineExceeded, message))
-            }
+            _ if waits && group.order.lock().is_held_up(side, place) => Some(held_up(&group, place)),
             Participants::Everyone => None,
             Participants::Pair { from, to } => {
                 Some(too_late(&group, place, group.rank, std::iter::once(from + to - group.rank)))
@@ -699,36 +546,24 @@ impl Progress {
     /// A rank of a group waits for too long: asks the others who has not come.
     fn call_roll(&mut self, of: Generation, waits: u32, place: Place) {
         if let Some((present, count)) = self.creations.asked(of) {
-            let missing = (0..count).filter(|rank| !present.contains(rank)).take(8);
-            let names: Vec<String> = missing.map(|rank| rank.to_string()).collect();
-            let message = format!(
-                "{place}: rank {waits} waits in it; of {count} ranks {} have joined the group, and rank {} has not \
-                 come in time (collective_timeout)",
-                present.len(),
-                names.join(", ")
-            );
-            let failure = Failure::new(Code::DeadlineExceeded, message);
+            let failure = not_all_joined(place, waits, &present, count);
             for rank in present {
                 self.send(rank, of, Notice::Failed(failure.clone()));
             }
             return;
         }
         let Some(group) = self.groups.find(of) else { return };
-        if self.roll_calls.iter().any(|call| call.group.id == of) {
-            return;
+        if self.roll_calls.begin(&group, place, waits) {
+            for &member in &group.members {
+                self.send(member, of, Notice::HasCome { by: self.library.rank, place });
+            }
         }
-        let until = Instant::now() + ROLL_CALL;
-        let (came, answered) = (BTreeSet::new(), BTreeSet::new());
-        for &member in &group.members {
-            self.send(member, of, Notice::HasCome { by: self.library.rank, place });
-        }
-        self.roll_calls.push(RollCall { group, place, waits, came, answered, until });
     }
 
     /// Leaves MPI alone if this process has no channel and nothing under way. That is asked here, under the lock. False
     /// if something is. A rank that stood still may make a communicator late.
     pub(crate) fn rest(&mut self, has_patience: bool) -> bool {
-        if self.groups.are_being_split() {
+        if self.is_splitting {
             return false;
         }
         if self.groups.any() {
@@ -743,34 +578,21 @@ impl Progress {
 
     /// Sees to what others wait for, and stops listening to them.
     fn leave_alone(&mut self, patience: Duration) {
-        let end = Instant::now() + patience;
-        while (!self.sending.is_empty() || !self.outbox.is_empty())
-            && !self.is_blocked()
-            && Instant::now() < end
-        {
-            self.look_for_requests();
-        }
-        if let Some((mut request, memory)) = self.inbox.take()
-            && !self.is_blocked()
-        {
-            self.library.cancel(&mut request);
-            while !self.library.has_ended(&mut request).unwrap_or(true) && Instant::now() < end {}
-            // The memory is zeroed, which is no notice, unless one came before it was cancelled.
-            let mut bytes = [0; LENGTH];
-            if memory.read(0, &mut bytes)
-                && let Some((of, notice)) = Notice::from_bytes(&bytes)
-            {
-                self.read(of, notice);
-            }
+        let (mailbox, library) = self.mailbox();
+        if let Some((of, notice)) = mailbox.close(library, Instant::now() + patience) {
+            self.read(of, notice);
         }
         self.listens = false;
-        // MPI may end now, and does not say any more when it is done with them.
-        self.sending.drain(..).chain(self.kept.drain(..)).for_each(drop);
+        self.mailbox.forget();
+        self.endings.forget();
     }
 
     /// True if MPI is not to end yet, as other processes need this one. Those of a program that has not released its
     /// channels need it for communicators only. A rank that stood still may make one late.
     pub(crate) fn holds_up_end(&self, has_patience: bool) -> bool {
+        if has_patience && self.is_splitting {
+            return true;
+        }
         if self.groups.any() {
             return has_patience && (self.creations.is_reserved() || self.creations.are_pending());
         }
@@ -789,39 +611,4 @@ impl Progress {
         self.has_quit = true;
         self.library.end(self.is_any_missing.then_some(patience));
     }
-}
-
-/// The failure of a group whose communicator was not made in its time.
-fn not_made(group: &Group) -> Failure {
-    let message = format!(
-        "the group {:?} was not made within {:?} (collective_timeout): rank {} waits for it, and a process of another \
-         rank is gone or does not go on",
-        group.name, group.terms.timeout, group.rank
-    );
-    Failure::new(Code::DeadlineExceeded, message)
-}
-
-/// The failure of an operation of a group that has no communicator.
-fn not_joined(group: &Group, place: Place) -> Failure {
-    let message = format!(
-        "{place} of the group {:?}: rank {} waits in it; another rank has not come to make the group within {:?} \
-         (collective_timeout)",
-        group.name, group.rank, group.terms.timeout
-    );
-    Failure::new(Code::DeadlineExceeded, message)
-}
-
-/// The failure of an operation that ranks have not come to in time.
-fn too_late(group: &Group, place: Place, waits: u32, missing: impl Iterator<Item = u32>) -> Failure {
-    let names: Vec<String> = missing.take(8).map(|rank| rank.to_string()).collect();
-    let whom = if names.is_empty() {
-        "MPI has not ended it".to_owned()
-    } else {
-        format!("rank {} has not come", names.join(", "))
-    };
-    let message = format!(
-        "{place} of the group {:?}: rank {waits} waits in it; {whom} within {:?} (collective_timeout)",
-        group.name, group.terms.timeout
-    );
-    Failure::new(Code::DeadlineExceeded, message)
 }

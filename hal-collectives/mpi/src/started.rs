@@ -22,13 +22,13 @@ pub(crate) struct DueCallback {
 }
 
 impl DueCallback {
-    fn tell(self) {
+    fn call(self) {
         let Self { done, outcome, group, memory, finish, halves } = self;
         if let Some(finish) = finish.filter(|_| outcome.is_ok()) {
             finish.run();
         }
-        // Memory is released, which may write it back, before the rank is told, since a rank that is told may
-        // release the group, and rely on that being the last reference. Each value by itself, as its owner may panic.
+        // Memory is released, which may write it back, before the callback, which may release the group and rely on
+        // that being the last reference. Each value by itself, as its owner may panic.
         halves.into_iter().for_each(release);
         if let Some(Portions { send, recv }) = memory {
             release(send);
@@ -39,37 +39,37 @@ impl DueCallback {
     }
 }
 
-/// Operations that have ended, to be told without the lock.
+/// Operations that have ended, to be reported without the lock.
 #[derive(Default)]
 pub(crate) struct Ended {
-    pub(crate) told: SmallVec<[DueCallback; 1]>,
+    pub(crate) due: SmallVec<[DueCallback; 1]>,
     /// Requests that have outlived their operations.
     pub(crate) released: Vec<Request>,
 }
 
 impl Ended {
     pub(crate) fn is_empty(&self) -> bool {
-        self.told.is_empty() && self.released.is_empty()
+        self.due.is_empty() && self.released.is_empty()
     }
 
-    /// True if more than one is to be told.
+    /// True if more than one callback is due.
     pub(crate) fn are_several(&self) -> bool {
-        self.told.len() > 1
+        self.due.len() > 1
     }
 
-    /// All that are to be told but the first one.
+    /// All that are due but the first one.
     pub(crate) fn take_rest(&mut self) -> impl Iterator<Item = DueCallback> {
-        self.told.drain(1..)
+        self.due.drain(1..)
     }
 
-    pub(crate) fn extend(&mut self, told: Option<DueCallback>) {
-        self.told.extend(told);
+    pub(crate) fn extend(&mut self, due: Option<DueCallback>) {
+        self.due.extend(due);
     }
 
-    /// Tells each rank, whatever another one's callback does.
-    pub(crate) fn tell(&mut self) {
+    /// Calls each back, whatever another callback does.
+    pub(crate) fn call_back(&mut self) {
         self.released.drain(..).for_each(release);
-        self.told.drain(..).for_each(DueCallback::tell);
+        self.due.drain(..).for_each(DueCallback::call);
     }
 }
 
@@ -134,7 +134,7 @@ impl Started {
         !self.halves.iter().any(|half| matches!(half, Half::Waits(_)))
     }
 
-    pub(crate) fn into_told(self, outcome: Result) -> DueCallback {
+    pub(crate) fn into_due(self, outcome: Result) -> DueCallback {
         let Self { group, halves, finish, memory, done, .. } = self;
         DueCallback { done, outcome, group, memory, finish, halves }
     }

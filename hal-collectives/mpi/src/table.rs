@@ -71,10 +71,11 @@ impl Groups {
             None => {
                 known_one.group = Some(group.clone());
                 drop(known);
-                if is_part {
-                    engine.send(Command::Join(group.clone()));
-                }
             }
+        }
+        if is_part {
+            // Though it has failed: the others may be reserved for its communicator.
+            engine.send(Command::Join(group.clone()));
         }
         group
     }

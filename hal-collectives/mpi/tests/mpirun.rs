@@ -280,12 +280,10 @@ fn rank_that_is_in_no_part_ends_mpi_while_the_others_make_theirs() {
 
 #[test]
 fn rank_that_stands_still_while_a_communicator_is_made_holds_others_up_for_their_time() {
-    for delay in [0, 100, 1000] {
+    for delay in ["0", "100", "1000", "100 lent"] {
         for launcher in [MPI, MPICH] {
-            for begun_by in ["", " lent"] {
-                ends_well_by(launcher, 3, &format!("paused {delay}{begun_by}"), &[]);
-                ends_well_by(launcher, 3, &format!("overdue {delay}{begun_by}"), &[]);
-            }
+            ends_well_by(launcher, 3, &format!("paused {delay}"), &[]);
+            ends_well_by(launcher, 3, &format!("overdue {delay}"), &[]);
         }
     }
 }

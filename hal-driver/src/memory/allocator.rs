@@ -12,7 +12,7 @@ use crate::memory::buffer::{Buffer, BufferSpec};
 use crate::memory::buffer_range::BufferRange;
 use crate::memory::heap::{
     DEVICE_VISIBLE, DISPATCH, EXPORT, TRANSFER, find_heap, find_import_heap, granted, memory_type, place,
-    request, usage,
+    request, usage, wants_device,
 };
 use crate::memory::import::foreign_kind;
 use crate::memory::shared_memory::SharedMemory;
@@ -267,6 +267,10 @@ impl<D: Device> Table<D> {
             }
             if imported.is_some() {
                 bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_IMPORTABLE;
+            }
+            // The device reads the host's memory far slower than its own: IREE then copies instead of mapping.
+            if !heap.device_local && wants_device(params) {
+                bits |= sys::IREE_HAL_BUFFER_COMPATIBILITY_LOW_PERFORMANCE;
             }
             let gives_out = own_number.is_some_and(|number| memory.device.exports(number));
             if heap.host_visible || (gives_out && params.usage & EXPORT != 0) {

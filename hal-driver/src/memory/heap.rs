@@ -157,8 +157,12 @@ pub(crate) fn find_import_heap<'a>(
     alignment(params)?;
     let taking = || properties.heaps.iter().filter_map(|heap| Some((heap, heap.import_alignment?)));
     let taken = taking().find(|(heap, _)| !heap.device_local).or_else(|| taking().next())?;
-    let wants_device = params.type_ & DEVICE_LOCAL == DEVICE_LOCAL;
-    (taken.0.device_local || !wants_device).then_some(taken)
+    (taken.0.device_local || !wants_device(params)).then_some(taken)
+}
+
+/// True if a program asks for the device's own memory.
+pub(crate) fn wants_device(params: &sys::iree_hal_buffer_params_t) -> bool {
+    params.type_ & DEVICE_LOCAL == DEVICE_LOCAL
 }
 
 /// Checks the alignment of an import. Compiled programs rely on it: an unaligned vector load is a fault.

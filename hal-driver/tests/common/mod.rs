@@ -91,6 +91,7 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
         REGISTER.call_once(|| {
             check(hal_driver::iree_hal_mock_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_gaudi_driver_module_register(registry)).unwrap();
+            check(hal_driver::iree_hal_nvidia_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_qaic_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_template_driver_module_register(registry)).unwrap();
             check(hal_driver::iree_hal_tenstorrent_driver_module_register(registry)).unwrap();

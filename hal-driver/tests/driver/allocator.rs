@@ -16,7 +16,8 @@ const DEVICES: [&str; 4] = [
 ];
 
 /// Devices that behave like one of these in most tests.
-const FURTHER: [&str; 2] = ["qaic://emulated?seed=9003", "tenstorrent://emulated?seed=9004"];
+const FURTHER: [&str; 3] =
+    ["nvidia://emulated", "qaic://emulated?seed=9003", "tenstorrent://emulated?seed=9004"];
 
 const PAGE: usize = 4096;
 
@@ -360,5 +361,26 @@ fn asking_how_many_heaps_there_are_leaves_nothing_to_free() {
         assert_eq!(count, heaps(&device).len(), "{uri}");
         // A bare code.
         assert_eq!(asked.addr(), sys::IREE_STATUS_OUT_OF_RANGE as usize, "{uri}");
+    }
+}
+
+/// hal/allocator.h, LOW_PERFORMANCE: "a buffer that must be allocated in host memory and accessed by the device over the
+/// PCI bus". IREE's tools then generate inputs on the host and copy them.
+#[test]
+fn device_memory_that_must_be_mapped_is_slow_where_it_lies_on_the_host() {
+    const SLOW: u32 = sys::IREE_HAL_BUFFER_COMPATIBILITY_LOW_PERFORMANCE;
+    for uri in DEVICES.iter().chain(&FURTHER) {
+        let device = Device::open(uri).unwrap();
+        let has_two = heaps(&device).len() > 1;
+        let bits = |type_| query(&device, sys::iree_hal_buffer_params_t { type_, ..own() }).0;
+        let mapped = sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL | sys::IREE_HAL_MEMORY_TYPE_HOST_VISIBLE;
+        assert_eq!(
+            bits(mapped) & (ALLOCATABLE | SLOW),
+            if has_two { ALLOCATABLE | SLOW } else { ALLOCATABLE },
+            "{uri}"
+        );
+        assert_eq!(bits(sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL) & (ALLOCATABLE | SLOW), ALLOCATABLE, "{uri}");
+        let host = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE;
+        assert_eq!(bits(host) & (ALLOCATABLE | SLOW), ALLOCATABLE, "{uri}");
     }
 }

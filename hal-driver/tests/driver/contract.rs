@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 const WHOLE: usize = usize::MAX;
 
-const DEVICES: [&str; 5] = [
+const DEVICES: [&str; 6] = [
     "mock",
     "template",
     "gaudi://emulated?generation=gaudi1&seed=9701",
     "gaudi://emulated?generation=gaudi2&seed=9702",
+    "nvidia://emulated",
     "qaic://emulated",
 ];
 

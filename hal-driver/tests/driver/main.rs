@@ -30,6 +30,7 @@ mod gaudi;
 mod groups;
 mod interop;
 mod lifetimes;
+mod nvidia;
 mod odd;
 mod orphans;
 mod parameters;

@@ -372,6 +372,7 @@ fn calls_with_any_numbers_and_flags_are_done_or_refused() {
         "mock://?memory=64m&heaps=2&queues=3",
         "template",
         "gaudi://emulated?generation=gaudi2&seed=9400",
+        "nvidia://emulated",
         "qaic://emulated?seed=9401",
     ];
     let mut devices: Vec<_> = uris.iter().map(|uri| (*uri, Device::open(uri).unwrap(), None)).collect();

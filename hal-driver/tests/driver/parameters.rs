@@ -4,6 +4,7 @@
 
 use crate::common::{Device, check, registry, view};
 use hal_backend::{Driver, Parameter, Parameters};
+use hal_cuda::Nvidia;
 use hal_gaudi::Gaudi;
 use hal_kernel::Emulation;
 use hal_mock::Mock;
@@ -27,6 +28,7 @@ fn has_the_table(page: &str, parameters: &[Parameter]) {
 fn pages_have_the_tables_of_the_declarations() {
     has_the_table("without-a-card.md", Mock::PARAMETERS);
     has_the_table("programs.md", hal_driver::PARAMETERS);
+    has_the_table("cuda.md", <Nvidia>::PARAMETERS);
     has_the_table("gaudi.md", <Gaudi>::PARAMETERS);
     has_the_table("qaic.md", <Qaic>::PARAMETERS);
     has_the_table("tenstorrent.md", <Tenstorrent>::PARAMETERS);

@@ -122,7 +122,13 @@ fn session_that_could_not_begin_is_ended_and_forgotten() {
 /// hal/device.h: "Sink callbacks may block or allocate", so no lock is held that the end of work needs.
 #[test]
 fn sink_may_wait_for_work_of_the_device() {
-    for uri in ["mock", "template", "gaudi://emulated?generation=gaudi2&seed=9601", "qaic://emulated"] {
+    for uri in [
+        "mock",
+        "template",
+        "gaudi://emulated?generation=gaudi2&seed=9601",
+        "nvidia://emulated",
+        "qaic://emulated",
+    ] {
         let device = Arc::new(Device::open(uri).unwrap());
         let buffer = device.buffer(64);
         let works = {

@@ -19,6 +19,9 @@ const FORMATS: [(&str, &str); 2] = [
     ("vmvx", "vmvx-bytecode-fb"),
 ];
 
+/// The same for NVIDIA's cards: one format, which has two names.
+const CUDA_FORMATS: [(&str, &str); 2] = [("cuda_sm80", "PTXE"), ("cuda_sm60", "cuda-nvptx-fb")];
+
 const ALIGNMENT: usize = 4096;
 
 /// Devices in one group, and the functions, loaded on each.
@@ -42,7 +45,8 @@ impl Machine {
             .collect();
         let devices = uris.iter().map(|uri| Device::open(uri)).collect::<common::Result<Vec<_>>>()?;
         let group = Tracker::new().group_of(&devices.iter().collect::<Vec<_>>())?;
-        let kernels = devices.iter().map(load).collect::<common::Result<_>>()?;
+        let kernels = devices.iter().zip(&uris).map(|(device, uri)| load(device, uri));
+        let kernels = kernels.collect::<common::Result<_>>()?;
         Ok(Arc::new(Self { devices, uris, kernels, group }))
     }
 
@@ -70,14 +74,15 @@ impl Drop for Machine {
     }
 }
 
-fn load(device: &Device) -> common::Result<Vec<[Executable; 2]>> {
+fn load(device: &Device, uri: &str) -> common::Result<Vec<[Executable; 2]>> {
+    let formats = if uri.starts_with("nvidia") { CUDA_FORMATS } else { FORMATS };
     Kernel::MODULES
         .iter()
         .map(|module| {
-            let [elf, vmvx] = FORMATS.map(|(folder, format)| {
+            let [one, other] = formats.map(|(folder, format)| {
                 device.load(format, &common::testdata(&format!("{folder}/{module}.bin")))
             });
-            Ok([elf?, vmvx?])
+            Ok([one?, other?])
         })
         .collect()
 }

@@ -59,7 +59,7 @@ const fn place(name: &'static str, uris: &'static [&'static str]) -> DeviceSetup
 }
 
 /// Each device runs the same programs, IREE's own driver first.
-const SINGLE: [DeviceSetup; 8] = [
+const SINGLE: [DeviceSetup; 10] = [
     place("local-task", &["local-task"]),
     place("mock", &["mock"]),
     place("mock/host_waits", &["mock://?waits=none&queues=3"]),
@@ -68,12 +68,16 @@ const SINGLE: [DeviceSetup; 8] = [
     place("template", &["template"]),
     place("gaudi1", &["gaudi://emulated?generation=gaudi1&seed=@"]),
     place("gaudi2", &["gaudi://emulated?generation=gaudi2&seed=@"]),
+    place("nvidia", &["nvidia://emulated?seed=@"]),
+    place("nvidia/epochs", &["nvidia://emulated?waits=epochs&streams=4&seed=@"]),
 ];
 
 /// Two devices that use each other's memory.
-const PAIRS: [DeviceSetup; 4] = [
+const PAIRS: [DeviceSetup; 6] = [
     place("mock+mock", &["mock://0", "mock://1"]),
     place("mock+template", &["mock", "template"]),
+    place("nvidia+mock", &["nvidia://emulated?seed=@", "mock"]),
+    place("nvidia+gaudi2", &["nvidia://emulated?seed=@", "gaudi://emulated?generation=gaudi2&seed=@"]),
     place("gaudi2+mock", &["gaudi://emulated?generation=gaudi2&seed=@", "mock"]),
     place(
         "gaudi1+gaudi2",
@@ -82,9 +86,10 @@ const PAIRS: [DeviceSetup; 4] = [
 ];
 
 /// A device of this project and IREE's own, which uses only its own memory.
-const MIXED: [DeviceSetup; 3] = [
+const MIXED: [DeviceSetup; 4] = [
     place("mock+local-task", &["mock", "local-task"]),
     place("template+local-task", &["template", "local-task"]),
+    place("nvidia+local-task", &["nvidia://emulated?seed=@", "local-task"]),
     place("gaudi2+local-task", &["gaudi://emulated?generation=gaudi2&seed=@", "local-task"]),
 ];
 

@@ -67,6 +67,15 @@ fn table<'b, R>(
     Ok(result)
 }
 
+/// Three words, as a structure has them.
+struct ThreeWords;
+
+impl Verifiable for ThreeWords {
+    fn run_verifier(verifier: &mut Verifier<'_, '_>, at: usize) -> Result<(), InvalidFlatbuffer> {
+        verifier.in_buffer::<[u32; 3]>(at)
+    }
+}
+
 /// A table that is being read. Fields have their numbers in the schema; an absent field has its default.
 pub struct Table<'v, 'o, 'b> {
     bytes: &'b [u8],
@@ -131,6 +140,12 @@ impl<'b> Table<'_, '_, 'b> {
         self.scalar(field, u64::from_le_bytes, default)
     }
 
+    /// A structure of three words; `None` if it is absent.
+    pub fn three_words(&mut self, field: u16) -> Result<Option<[u32; 3]>, ParseError> {
+        let at = self.verified::<ThreeWords>(field)?;
+        Ok(at.map(|at| [0, 4, 8].map(|offset| u32::from_le_bytes(self.chunk(at.saturating_add(offset))))))
+    }
+
     /// A word that was verified.
     fn word(&self, at: usize) -> usize {
         u32::from_le_bytes(self.chunk(at)) as usize
@@ -160,6 +175,12 @@ impl<'b> Table<'_, '_, 'b> {
         let bytes = self.elements::<Vector<'_, u32>>(field, 4, name)?;
         let words = bytes.map(|bytes| bytes.chunks_exact(4).filter_map(|word| word.first_chunk()));
         Ok(words.map(|words| words.map(|word| u32::from_le_bytes(*word)).collect()))
+    }
+
+    /// How many numbers of eight bytes a vector has; none if it is absent.
+    pub fn count_of_longs(&mut self, field: u16, name: &str) -> Result<usize, ParseError> {
+        let bytes = self.elements::<Vector<'_, u64>>(field, 8, name)?;
+        Ok(bytes.map_or(0, |bytes| bytes.len() / 8))
     }
 
     /// A string; `None` if it is absent.

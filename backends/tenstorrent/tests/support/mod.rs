@@ -86,13 +86,11 @@ pub(crate) fn again(filters: &[&str]) -> Program {
 /// All tests of a program but those that run it again, which are named after what they say.
 const OTHERS: [&str; 2] = ["--skip", "gives_the_same"];
 
-/// The other tests of this program succeed on a simulator's library, of each of the chips that ours simulates.
-pub(crate) fn the_same_on_a_library() {
-    succeed(on_a_library(&OTHERS));
+/// The other tests of this program succeed on the library of a simulator of this board.
+pub(crate) fn the_same_on_a_library(board: &str) {
     // One that was named is for one chip.
-    if std::env::var_os("LIBTTSIM").is_none() {
-        succeed(on_a_board(on_a_library(&OTHERS), "n150"));
-    }
+    let board = if std::env::var_os("LIBTTSIM").is_some() { "p150" } else { board };
+    succeed(on_a_board(on_a_library(&OTHERS), board));
 }
 
 /// The other tests of this program succeed on an n150.

@@ -258,7 +258,8 @@ impl Driver {
         objects.functions.retain(|_, it| it.module.context != handle);
         drop(objects);
         let is_busy = streams.iter().any(|it| !it.is_idle()) || !context.default.is_idle();
-        if is_busy {
+        // After an error that stays nothing runs in the context any more.
+        if is_busy && context.sticky.check().is_ok() {
             self.report.broken(Rule::DestroyedInUse, || "a context with work that is pending".to_owned());
         }
         context.stop.store(true, Relaxed);

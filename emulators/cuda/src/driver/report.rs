@@ -62,6 +62,9 @@ rules! {
     Leak = "leak",
 }
 
+/// How often a broken rule is printed; then it is only counted.
+const PRINTED: u64 = 8;
+
 /// What was counted.
 #[derive(Default)]
 pub struct Report {
@@ -115,11 +118,12 @@ impl Report {
     pub fn broken(&self, rule: Rule, text: impl FnOnce() -> String) {
         let mut state = self.state.lock();
         let text = text();
-        if !state.options.quiet {
-            eprintln!("emulator-cuda: {}: {text}", rule.name());
-        }
+        let quiet = state.options.quiet;
         let entry = state.broken.entry(rule).or_default();
         entry.0 += 1;
+        if !quiet && entry.0 <= PRINTED {
+            eprintln!("emulator-cuda: {}: {text}", rule.name());
+        }
         entry.1 = text;
         if state.options.exit {
             std::process::exit(1);

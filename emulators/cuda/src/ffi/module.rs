@@ -78,10 +78,18 @@ pub(super) unsafe fn unload(call: Call, module: u64) -> Outcome {
     let context = call.context()?;
     let found = call.driver.objects().modules.remove(&module);
     let found = found.ok_or_else(|| call.driver.bad_handle("module", module))?;
-    if call.driver.is_busy(&context) {
-        call.driver.report.broken(Rule::DestroyedInUse, || "a module, while work is pending".to_owned());
+    let mut functions = Vec::new();
+    call.driver.objects().functions.retain(|_, function| {
+        let is_kept = function.module_handle != module;
+        if !is_kept {
+            functions.push(function.clone());
+        }
+        is_kept
+    });
+    // A launch that has not ended, or a graph, has its function.
+    if call.driver.is_busy(&context) && functions.iter().any(|function| Arc::strong_count(function) > 1) {
+        call.driver.report.broken(Rule::DestroyedInUse, || "a module, while a launch is pending".to_owned());
     }
-    call.driver.objects().functions.retain(|_, function| function.module_handle != module);
     for global in &found.globals {
         call.driver.forget(global);
     }

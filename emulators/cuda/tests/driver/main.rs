@@ -40,6 +40,8 @@ const CASES: &[Case] = &[
     ("launches_that_are_wrong", refusals::launches),
     ("handles", refusals::handles),
     ("teardown", refusals::teardown),
+    ("modules_in_use", refusals::modules_in_use),
+    ("lost_contexts", refusals::lost_contexts),
     ("counts", refusals::counts),
 ];
 

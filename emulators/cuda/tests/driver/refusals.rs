@@ -285,6 +285,37 @@ pub(crate) fn teardown(library: &Library) {
     assert_eq!(library.counts().matches("broken").count(), 0);
 }
 
+/// A module goes while work is pending: only a launch of its own is against the rules.
+pub(crate) fn modules_in_use(library: &Library) {
+    library.begin();
+    let (stream, mine, other) = (library.stream(), library.module(), library.module());
+    let mut functions = [0_u64; 2];
+    for (module, function) in [mine, other].into_iter().zip(&mut functions) {
+        assert_eq!(call!(library, cuModuleGetFunction(function, module, c"busy".as_ptr())), 0);
+    }
+    library.control("fault=stall@1");
+    assert_eq!(library.launch(functions[0], 1, 1, stream, &[1]), 0);
+    assert_eq!(call!(library, cuModuleUnload(other)), 0);
+    assert_eq!(library.count("destroyed-in-use"), 0);
+    assert_eq!(call!(library, cuModuleUnload(mine)), 0);
+    assert_eq!(library.count("destroyed-in-use"), 1);
+    library.control("release");
+    assert_eq!(call!(library, cuStreamSynchronize(stream)), 0);
+}
+
+/// A context with an error that stays may go at any time: that is what there is to do with it.
+pub(crate) fn lost_contexts(library: &Library) {
+    let context = library.begin();
+    let (stream, other, busy) = (library.stream(), library.stream(), library.function("busy"));
+    library.control("fault=illegal-address@1");
+    assert_eq!(library.launch(busy, 1, 1, stream, &[1]), 0);
+    // The first may have come to its fault.
+    assert!(matches!(library.launch(busy, 1, 1, other, &[1_000_000]), 0 | 700));
+    assert_eq!(call!(library, cuStreamSynchronize(stream)), 700);
+    assert_eq!(call!(library, cuCtxDestroy_v2(context)), 0);
+    assert_eq!(library.count("destroyed-in-use"), 0);
+}
+
 pub(crate) fn counts(library: &Library) {
     library.begin();
     library.stream();

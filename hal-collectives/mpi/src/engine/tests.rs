@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Jobs of one process, whose ranks move when they look.
+//! Jobs of one process, whose ranks move when they poll.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -96,22 +96,22 @@ fn transfer(group: &dyn Communicator, kind: Kind, words: HostRange) -> Receiver<
     told
 }
 
-/// Has all ranks look until nothing moves.
+/// Has all ranks poll until nothing moves.
 fn poll_all(ranks: &[Rank]) {
     for _ in 0..10 {
         ranks.iter().for_each(Rank::poll);
     }
 }
 
-/// Has a rank look until it is told.
-fn told_in_time(rank: &Rank, told: &Receiver<Outcome>) -> Outcome {
+/// Has a rank poll until it is notified.
+fn notified_in_time(rank: &Rank, told: &Receiver<Outcome>) -> Outcome {
     let begin = Instant::now();
-    let looks = std::iter::from_fn(|| {
+    let polls = std::iter::from_fn(|| {
         assert!(begin.elapsed() < TERMS);
         rank.poll();
         Some(told.try_recv())
     });
-    looks.flatten().next().unwrap()
+    polls.flatten().next().unwrap()
 }
 
 /// Two ranks of a group that has its communicator, and compares nothing.

@@ -87,6 +87,23 @@ fn rank_that_gives_up_or_drops_an_operation_ends_the_group_for_all_with_one_caus
     }
 }
 
+/// A rank may hear of it between the two moments of its first operation there.
+#[test]
+fn group_that_has_failed_before_a_rank_needs_its_communicator_does_not_keep_the_rank_in_mpi() {
+    let ranks = job(3);
+    meet(&ranks, &ranks.iter().map(|rank| rank.join(b"another", TERMS)).collect::<Vec<_>>());
+    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", TERMS)).collect();
+    let entry = groups[1].enter(Operation { kind: SUM, element: Element::U32, count: 1 }).unwrap();
+    groups[2].end(&Failure::new(Code::DataLoss, "gone"));
+    poll_all(&ranks);
+    let (tell, told) = channel();
+    let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
+    drop(entry.start(buffers, Box::new(move |end| tell.send(outcome(end)).unwrap())));
+    assert_eq!(notified_in_time(&ranks[1], &told), Err(Code::DataLoss));
+    poll_all(&ranks);
+    assert!(!ranks[1].0.with(LONG, |progress| progress.waits()).unwrap());
+}
+
 #[test]
 fn failure_is_reported_when_mpi_has_ended_what_has_begun_and_not_before() {
     let (ranks, groups) = pair();
@@ -114,7 +131,7 @@ fn what_never_ends_holds_a_failure_up_for_a_bounded_time_and_keeps_its_memory_un
     groups[1].end(&Failure::new(Code::DataLoss, "gone"));
     poll_all(&ranks);
     let begin = Instant::now();
-    assert_eq!(told_in_time(&ranks[0], &told), Err(Code::DataLoss));
+    assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::DataLoss));
     assert!(begin.elapsed() < Duration::from_secs(10));
     drop(groups);
     // The program has released its own references, and MPI writes late: into memory that nobody else has.
@@ -135,7 +152,7 @@ fn memory_that_mpi_may_write_is_never_released_when_mpi_is_left_alone() {
     poll_all(&ranks);
     groups[1].end(&Failure::new(Code::DataLoss, "gone"));
     poll_all(&ranks);
-    assert_eq!(told_in_time(&ranks[0], &told), Err(Code::DataLoss));
+    assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::DataLoss));
     ranks[0].0.with(LONG, |progress| progress.quit(Duration::from_millis(1)));
     arrive();
     assert_eq!((word(&got), released.try_recv().is_err()), (7, true));
@@ -154,7 +171,7 @@ fn pieces_of_a_group_that_fails_are_reported_together() {
     assert!(behind.try_recv().is_err(), "another one of the group is under way");
     arrive();
     poll_all(&ranks);
-    assert_eq!(told_in_time(&ranks[0], &behind), Err(Code::DataLoss));
+    assert_eq!(notified_in_time(&ranks[0], &behind), Err(Code::DataLoss));
     for (_, told) in &sums[0] {
         assert_eq!(told.try_recv(), Ok(Err(Code::DataLoss)));
     }
@@ -266,16 +283,16 @@ fn group_that_has_failed_is_begun_anew_and_late_notices_of_the_old_one_do_not_ha
 /// What it has received may be what the sender has written after it was told of the failure.
 #[test]
 fn process_that_stood_still_reads_notices_before_it_believes_that_anything_has_ended_well() {
-    // Not each look is for notices.
-    for looks in 0..5 {
+    // Not each poll is for notices.
+    for polls in 0..5 {
         let (ranks, groups) = pair();
         let got = transfer(&*groups[1], Kind::Recv { from: 0 }, memory(&[0]));
-        (0..looks).for_each(|_| ranks[1].poll());
+        (0..polls).for_each(|_| ranks[1].poll());
         let _sent = transfer(&*groups[0], Kind::Send { to: 1 }, memory(&[5]));
         // Then the receiver stands still.
         groups[0].end(&Failure::new(Code::DataLoss, "gone"));
         std::thread::sleep(Duration::from_millis(130));
-        assert_eq!(told_in_time(&ranks[1], &got), Err(Code::DataLoss), "{looks} looks");
+        assert_eq!(notified_in_time(&ranks[1], &got), Err(Code::DataLoss), "{polls} polls");
     }
 }
 

@@ -153,7 +153,7 @@ fn ends_of_a_transfer_that_differ_are_named() {
     }
 }
 
-/// Has all ranks look until both are told.
+/// Has all ranks poll until both are told.
 fn told_in_both(ranks: &[Rank], told: &[Receiver<Outcome>; 2]) -> [Outcome; 2] {
     let end = Instant::now() + LONG;
     let mut outcomes = [None; 2];

@@ -110,6 +110,52 @@ fn part_whose_rank_gives_it_up_before_it_is_there_fails_for_all() {
     }
 }
 
+/// Another thread runs that callback, and the process may end meanwhile.
+#[test]
+fn rank_whose_split_has_ended_but_for_its_callback_does_not_end_mpi() {
+    let (ranks, groups) = pair();
+    let parts: Vec<_> = groups.iter().map(|group| group.split(Some(0), 0).unwrap()).collect();
+    drop((parts, groups));
+    let mut ended = Ended::default();
+    while ended.is_empty() {
+        ranks[0].0.poll_into(&mut ended);
+    }
+    let engine = &ranks[0].0;
+    let holds_up = |meanwhile: &mut dyn FnMut()| {
+        let asks = |progress: &mut Progress| {
+            engine.take_commands(progress);
+            meanwhile();
+            progress.holds_up_end(true)
+        };
+        engine.with(LONG, asks).unwrap()
+    };
+    assert!(holds_up(&mut || {}), "the callback is due");
+    assert!(holds_up(&mut || ended.call_back()), "the callback has left a command");
+    assert!(holds_up(&mut || {}), "the communicator is not made");
+    poll_all(&ranks);
+    assert!(!holds_up(&mut || {}));
+}
+
+/// The others are reserved for its communicator, and wait for that rank's turn.
+#[test]
+fn part_that_has_failed_before_a_rank_comes_out_of_the_split_holds_up_no_other_part() {
+    // Not each poll tests for notices: in one of the rounds the failure is read before the split has ended.
+    for round in 0..4 {
+        let ranks = job(4);
+        let terms = Terms { check: Check::Off, ..Terms::from(TERMS) };
+        let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", terms)).collect();
+        meet(&ranks, &groups);
+        (0..round).for_each(|_| ranks[3].poll());
+        let early: Vec<_> = groups.iter().map(|group| group.split(Some(1), 0).unwrap().unwrap()).collect();
+        poll_all(&ranks[..3]);
+        early[0].end(&Failure::new(Code::DataLoss, "gone"));
+        poll_all(&ranks[..3]);
+        poll_all(&ranks);
+        let parts = split(&ranks, &groups, |rank| (Some(rank / 2), 0));
+        assert_eq!(sums(&ranks, &parts), [3, 3, 12, 12], "{round}");
+    }
+}
+
 #[test]
 fn groups_that_ranks_join_in_different_orders_get_their_communicators() {
     let ranks = job(3);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Which threads look, and what they are told meanwhile.
+//! Which threads poll, and which callbacks they run.
 
 use super::*;
 use crate::library::fake::hooks::{Closed, has_begun_to_end, hold_up_ends};
@@ -71,7 +71,7 @@ fn memory_of_an_operation_that_fails_is_let_go_of_without_the_lock() {
     groups[1].end(&Failure::new(Code::DataLoss, "gone"));
     poll_all(&ranks);
     arrive();
-    assert!(told_in_time(&ranks[0], &told).is_err());
+    assert!(notified_in_time(&ranks[0], &told).is_err());
     assert_eq!(is_free.try_recv(), Ok(true));
 }
 
@@ -84,23 +84,23 @@ fn served(ranks: &[Rank]) {
 }
 
 #[test]
-fn watch_ends_at_once_where_nothing_is_under_way_and_looks_where_something_is() {
+fn poll_ends_at_once_where_nothing_is_under_way_and_polls_where_something_is() {
     let (ranks, groups) = pair();
     let begin = Instant::now();
-    assert!(!poll_until_by(ranks[0].0.watchers, &|| None, None, || false));
-    assert!(!poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
+    assert!(!poll_until_by(ranks[0].0.pollers, &|| None, None, || false));
+    assert!(!poll_until_by(ranks[0].0.pollers, &|| Some(&ranks[0].0), None, || false));
     let (got, told) = sum(&*groups[0], 2);
     let _other = sum(&*groups[1], 3);
-    assert!(poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || told.try_recv().is_ok()));
+    assert!(poll_until_by(ranks[0].0.pollers, &|| Some(&ranks[0].0), None, || told.try_recv().is_ok()));
     assert_eq!(word(&got), 5);
     // And where something is, and does not move.
     let _alone = sum(&*groups[0], 2);
-    assert!(!poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
+    assert!(!poll_until_by(ranks[0].0.pollers, &|| Some(&ranks[0].0), None, || false));
     assert!(begin.elapsed() < Duration::from_secs(10));
 }
 
 #[test]
-fn what_a_watch_leaves_behind_is_done_by_the_thread_of_the_engine() {
+fn what_a_poll_leaves_behind_is_done_by_the_thread_of_the_engine() {
     let (ranks, groups) = pair();
     served(&ranks[..1]);
     // It sleeps.
@@ -108,9 +108,9 @@ fn what_a_watch_leaves_behind_is_done_by_the_thread_of_the_engine() {
     for turn in 0..50_u32 {
         let find = || Some(&ranks[0].0);
         let mut begun = None;
-        // Begun while this thread watches, so that no other thread is woken; and the other rank does not come for as
+        // Begun while this thread polls, so that no other thread is woken; and the other rank does not come for as
         // long.
-        poll_until_by(ranks[0].0.watchers, &find, None, || {
+        poll_until_by(ranks[0].0.pollers, &find, None, || {
             begun.get_or_insert_with(|| sum(&*groups[0], turn));
             false
         });
@@ -124,7 +124,7 @@ fn what_a_watch_leaves_behind_is_done_by_the_thread_of_the_engine() {
 }
 
 #[test]
-fn watches_that_begin_and_end_at_any_time_leave_nothing_undone() {
+fn polls_that_begin_and_end_at_any_time_leave_nothing_undone() {
     let (ranks, groups) = pair();
     served(&ranks);
     let over = AtomicBool::new(false);
@@ -137,10 +137,10 @@ fn watches_that_begin_and_end_at_any_time_leave_nothing_undone() {
                     let mut turn = 0_i32;
                     while !over.load(Ordering::Relaxed) {
                         turn += 1;
-                        let mut looks = turn % 7;
-                        poll_until_by(rank.0.watchers, &find, None, || {
-                            looks -= 1;
-                            looks < 0
+                        let mut polls = turn % 7;
+                        poll_until_by(rank.0.pollers, &find, None, || {
+                            polls -= 1;
+                            polls < 0
                         });
                         std::thread::sleep(Duration::from_micros(u64::from(turn.unsigned_abs() % 5) * 60));
                     }
@@ -160,11 +160,11 @@ fn watches_that_begin_and_end_at_any_time_leave_nothing_undone() {
     });
 }
 
-/// Begins a sum while another thread looks: it is left as a command.
+/// Begins a sum while another thread polls: it is left as a command.
 fn left_behind(rank: &Rank, group: &dyn Communicator, word: u32) -> Begun {
-    let looking = rank.0.progress.lock();
+    let polling = rank.0.progress.lock();
     let begun = sum(group, word);
-    drop(looking);
+    drop(polling);
     begun
 }
 
@@ -178,13 +178,13 @@ fn sleeps(rank: &Rank) {
 }
 
 #[test]
-fn command_that_comes_behind_the_last_look_of_a_watch_is_done_by_a_thread_that_sleeps() {
+fn command_that_comes_behind_the_last_poll_of_a_thread_that_waits_is_done_by_a_thread_that_sleeps() {
     let (ranks, groups) = pair();
     served(&ranks[..1]);
     sleeps(&ranks[0]);
     let _other = sum(&*groups[1], 1);
     let mut begun = None;
-    poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || {
+    poll_until_by(ranks[0].0.pollers, &|| Some(&ranks[0].0), None, || {
         begun = Some(left_behind(&ranks[0], &*groups[0], 2));
         true
     });
@@ -211,15 +211,15 @@ fn served_behind(gate: &Arc<Gate>, rank: &Rank) {
     });
 }
 
-/// Wakes the thread of an engine, which finds nothing, and holds it up in that look for as long as what this returns
+/// Wakes the thread of an engine, which finds nothing, and holds it up in that poll for as long as what this returns
 /// is there. It has taken the commands that
-/// there were by then, and so it needs their lock no more in this look: this thread may have it, and wait for the end
-/// of the look.
+/// there were by then, and so it needs their lock no more in this poll: this thread may have it, and wait for the end
+/// of the poll.
 fn held_up_in_its_last_look<'a>(rank: &Rank, gate: &'a Gate) -> Closed<'a> {
     sleeps(rank);
     let closed = gate.close();
     rank.0.news.notify_one();
-    until("its thread does not look", || gate.has_arrived());
+    until("its thread does not poll", || gate.has_arrived());
     closed
 }
 
@@ -231,7 +231,7 @@ fn begun_by_one(ranks: &[Rank; 2], groups: &[Box<dyn Communicator>; 2]) -> (Begu
 }
 
 #[test]
-fn command_that_comes_in_the_last_look_of_a_thread_is_done_before_it_sleeps() {
+fn command_that_comes_in_the_last_poll_of_a_thread_is_done_before_it_sleeps() {
     let ((ranks, groups), gate) = (held(), Arc::default());
     let ((got, told), command) = begun_by_one(&ranks, &groups);
     served_behind(&gate, &ranks[0]);
@@ -243,7 +243,7 @@ fn command_that_comes_in_the_last_look_of_a_thread_is_done_before_it_sleeps() {
 }
 
 #[test]
-fn what_another_thread_begins_behind_the_last_look_of_a_thread_is_done_before_it_sleeps() {
+fn what_another_thread_begins_behind_the_last_poll_of_a_thread_is_done_before_it_sleeps() {
     let ((ranks, groups), gate) = (held(), Arc::default());
     let ((got, told), command) = begun_by_one(&ranks, &groups);
     served_behind(&gate, &ranks[0]);
@@ -251,7 +251,7 @@ fn what_another_thread_begins_behind_the_last_look_of_a_thread_is_done_before_it
     // It has this before it sleeps.
     let commands = ranks[0].0.commands.lock();
     drop(closed);
-    assert!(ranks[0].0.with(LONG, |progress| progress.take([command])).is_some(), "its look does not end");
+    assert!(ranks[0].0.with(LONG, |progress| progress.take([command])).is_some(), "its poll does not end");
     drop(commands);
     assert_eq!(told.recv_timeout(LONG), Ok(Ok(())));
     assert_eq!(word(&got), 3);
@@ -284,7 +284,7 @@ fn thread_that_sees_nothing_under_way_and_has_yet_to_sleep_is_woken_behind_that_
 }
 
 #[test]
-fn thread_that_watches_helps_with_what_is_done_within_the_process() {
+fn thread_that_polls_helps_with_what_is_done_within_the_process() {
     // As many as there may be processors wait, so that no other thread comes.
     let _waiting: Vec<Helper> = (0..64).map(|_| Helper::begin()).collect();
     let (begin, begun) = channel();
@@ -342,7 +342,7 @@ fn rank_that_is_bound_to_a_processor_shares_it_where_there_are_more_ranks_than_p
 }
 
 #[test]
-fn thread_of_the_engine_naps_for_a_part_of_the_time_in_which_there_was_always_a_watcher() {
+fn thread_of_the_engine_naps_for_a_part_of_the_time_in_which_there_was_always_a_poller() {
     let naps = [0, 3, 16, 48, 52, 1_000_000].map(|watched| nap(Duration::from_millis(watched)));
     assert_eq!(naps, [200, 200, 1_000, 3_000, 3_200, 3_200].map(Duration::from_micros));
 }
@@ -425,9 +425,9 @@ fn mpi_is_left_alone_when_a_callback_lets_go_of_the_last_group() {
 fn group_that_goes_with_its_last_command_does_not_hold_up_the_thread_that_takes_the_command() {
     let ranks = lent();
     let [gone, stays] = [b"gone", b"stay"].map(|id| ranks[0].join(id, TERMS));
-    let looking = ranks[0].0.progress.lock();
+    let polling = ranks[0].0.progress.lock();
     gone.end(&Failure::new(Code::DataLoss, "gone"));
-    drop((gone, looking));
+    drop((gone, polling));
     let (tell, told) = channel();
     std::thread::spawn(move || {
         stays.end(&Failure::new(Code::DataLoss, "gone too"));
@@ -442,21 +442,21 @@ fn mpi_is_left_alone_when_what_a_group_has_left_to_others_to_tell_is_told() {
     let ranks = lent();
     let [first, second] = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", TERMS));
     let waits = sum(&*second, 5).1;
-    let looking = ranks[0].0.progress.lock();
+    let polling = ranks[0].0.progress.lock();
     first.end(&Failure::new(Code::DataLoss, "gone"));
-    drop((first, looking));
+    drop((first, polling));
     ranks[0].0.wait_until_idle();
     assert!(!listens(&ranks[0]));
-    assert_eq!(told_in_time(&ranks[1], &waits), Err(Code::DataLoss));
+    assert_eq!(notified_in_time(&ranks[1], &waits), Err(Code::DataLoss));
 }
 
 #[test]
-fn watch_ends_at_its_time_while_other_operations_move_all_the_time() {
+fn poll_ends_at_its_time_while_other_operations_move_all_the_time() {
     let (ranks, groups) = pair();
     let begin = Instant::now();
     let mut moves = 0;
     let over = poll_until_by(
-        ranks[0].0.watchers,
+        ranks[0].0.pollers,
         &|| Some(&ranks[0].0),
         Some(begin + Duration::from_millis(5)),
         || {
@@ -469,16 +469,16 @@ fn watch_ends_at_its_time_while_other_operations_move_all_the_time() {
     assert!(!over, "{:?}", begin.elapsed());
 }
 
-/// A thread that has watched just before is likely to do so again, but a thread that sleeps soundly would not look up
+/// A thread that has polled just before is likely to do so again, but a thread that sleeps soundly would not wake up
 /// meanwhile.
 #[test]
-fn what_is_begun_just_behind_a_watch_wakes_a_thread_that_sleeps_until_it_is_woken() {
+fn what_is_begun_just_behind_a_poll_wakes_a_thread_that_sleeps_until_it_is_woken() {
     let (ranks, groups) = pair();
     served(&ranks[..1]);
     for turn in 0..20 {
         std::thread::sleep(Duration::from_millis(10));
         let _other = sum(&*groups[1], 1);
-        poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || true);
+        poll_until_by(ranks[0].0.pollers, &|| Some(&ranks[0].0), None, || true);
         let (got, told) = sum(&*groups[0], turn);
         assert_eq!(told.recv_timeout(LONG), Ok(Ok(())), "turn {turn}");
         assert_eq!(word(&got), turn + 1);
@@ -486,9 +486,9 @@ fn what_is_begun_just_behind_a_watch_wakes_a_thread_that_sleeps_until_it_is_woke
     }
 }
 
-/// A thread that watches is busy with a callback of the program's, and does not look (S13).
+/// A thread that waits is busy with a callback of the program's, and does not poll (S13).
 #[test]
-fn callback_that_takes_its_time_in_a_watch_holds_up_nothing_else() {
+fn callback_that_takes_its_time_in_a_poll_holds_up_nothing_else() {
     let (ranks, groups) = pair();
     for rank in &ranks {
         let engine = rank.0.clone();
@@ -502,8 +502,8 @@ fn callback_that_takes_its_time_in_a_watch_holds_up_nothing_else() {
     std::thread::scope(|scope| {
         let (ranks, groups) = (&ranks, &groups);
         scope.spawn(move || {
-            // Begun while this thread watches, so that it is told here.
-            poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || {
+            // Begun while this thread polls, so that its callback is here.
+            poll_until_by(ranks[0].0.pollers, &|| Some(&ranks[0].0), None, || {
                 if let Some(slow) = slow.take() {
                     let _other = sum(&*groups[1], 2);
                     ranks[1].poll();
@@ -526,7 +526,7 @@ fn callback_that_takes_its_time_in_a_watch_holds_up_nothing_else() {
     });
 }
 
-/// No thread watches, so that callbacks are on threads of the engine's own; each of them waits for what is begun when
+/// No thread polls, so that callbacks are on threads of the engine's own; each of them waits for what is begun when
 /// it is called.
 #[test]
 fn callbacks_that_wait_for_operations_on_threads_of_the_engine_hold_up_nothing_else() {
@@ -551,7 +551,7 @@ fn callbacks_that_wait_for_operations_on_threads_of_the_engine_hold_up_nothing_e
         let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
         sum_with(&*groups[0], buffers, Box::new(slow));
         ranks[1].poll();
-        begun.recv_timeout(LONG).expect("no thread looks while a callback waits");
+        begun.recv_timeout(LONG).expect("no thread polls while a callback waits");
     }
     for _ in 0..DEEP {
         assert_eq!(answered.recv_timeout(LONG), Ok(Ok(Ok(()))));
@@ -580,7 +580,7 @@ fn two_of_which_one_waits(
     answered
 }
 
-/// Both have ended when a thread looks.
+/// Both have ended when a thread polls.
 #[test]
 fn callback_that_waits_for_an_operation_which_ended_together_with_its_own_returns() {
     let (ranks, groups) = pair();
@@ -654,7 +654,7 @@ fn end_of_mpi_is_waited_for_however_long_it_takes_unless_a_rank_has_not_come() {
         let [group, _other] = [0, 1].map(|rank: usize| ranks[rank].join(b"another", terms));
         if is_missing {
             let (_, told) = sum(&*group, 1);
-            assert_eq!(told_in_time(&ranks[0], &told), Err(Code::DeadlineExceeded));
+            assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::DeadlineExceeded));
         }
         let (held, (tell, told)) = (hold_up_ends(), channel());
         let engine = ranks[0].0.clone();
@@ -690,7 +690,7 @@ fn mpi_that_has_ended_is_called_no_more_and_its_thread_goes() {
     let before = calls();
     let _sum = sum(&*groups[0], 2);
     let end = Instant::now() + Duration::from_millis(20);
-    assert!(!poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || Instant::now() > end + LONG));
+    assert!(!poll_until_by(ranks[0].0.pollers, &|| Some(&ranks[0].0), None, || Instant::now() > end + LONG));
     assert_eq!(calls(), before);
 }
 
@@ -703,7 +703,7 @@ fn process_that_mpi_does_not_know_makes_no_call_to_it() {
     let group = ranks[0].join(b"pair", TERMS);
     let _sum = sum(&*group, 2);
     poll_all(&ranks[..1]);
-    assert!(!poll_until_by(ranks[0].0.watchers, &|| Some(&ranks[0].0), None, || false));
+    assert!(!poll_until_by(ranks[0].0.pollers, &|| Some(&ranks[0].0), None, || false));
     drop(group);
     assert_eq!(calls(), before);
 }

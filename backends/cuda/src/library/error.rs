@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Errors of CUDA's functions, and the failures that programs see.
+
+use hal_backend::{Code, Failure, Origin};
+use std::fmt;
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: i32 = 2;
+/// `CUDA_ERROR_NO_DEVICE`.
+const NO_DEVICE: i32 = 100;
+/// `CUDA_ERROR_NOT_READY`.
+pub(super) const NOT_READY: i32 = 600;
+
+/// An error that a function of CUDA's returned.
+#[derive(Clone, Debug)]
+pub(crate) struct CudaError {
+    pub(super) function: &'static str,
+    pub(super) number: i32,
+    /// CUDA's name of the error.
+    pub(super) name: String,
+}
+
+impl fmt::Display for CudaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} answered {} ({})", self.function, self.name, self.number)
+    }
+}
+
+/// What to do about an error; empty where the name says it.
+fn advice(number: i32) -> &'static str {
+    match number {
+        OUT_OF_MEMORY => {
+            "; free memory of this device, or of other programs on the card (nvidia-smi lists them)"
+        }
+        3 | 4 | 46 | 802 | 803 | 804 | 999 => "; see whether nvidia-smi works on this machine",
+        NO_DEVICE => "; see whether nvidia-smi lists a card, and what CUDA_VISIBLE_DEVICES says",
+        200 | 209 | 218 | 221 | 222 => {
+            "; compile the module for this card or an older one, such as --iree-cuda-target=sm_80, or update \
+             NVIDIA's driver"
+        }
+        214 => "; the card's memory is faulty or was, see nvidia-smi -q; open the device again",
+        220 => "; an NVLink is faulty, see nvidia-smi nvlink; open the device again",
+        226 | 700 | 714..=719 | 721 => {
+            "; a kernel that was submitted before has a fault, which compute-sanitizer finds; open the device again"
+        }
+        701 => "; the launch needs more registers or shared memory than the card has",
+        702 => "; a kernel ran longer than the system allows; open the device again",
+        _ => "",
+    }
+}
+
+fn code(number: i32) -> Code {
+    match number {
+        1 => Code::InvalidArgument,
+        OUT_OF_MEMORY | 701 => Code::ResourceExhausted,
+        NO_DEVICE | 101 | 500 => Code::NotFound,
+        200 | 218 => Code::InvalidArgument,
+        209 | 222 => Code::Incompatible,
+        800 => Code::PermissionDenied,
+        801 => Code::Unimplemented,
+        214 => Code::DataLoss,
+        702 => Code::DeadlineExceeded,
+        226 | 700 | 714..=719 | 721 => Code::Aborted,
+        3 | 4 | 46 | 220 | 709 | 802 | 803 | 804 => Code::Unavailable,
+        _ => Code::Internal,
+    }
+}
+
+impl CudaError {
+    /// True if the context is of no use any more: CUDA answers every further call with this error.
+    pub(crate) fn is_loss(&self) -> bool {
+        matches!(
+            self.number,
+            4 | 46 | 201 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810 | 999
+        )
+    }
+
+    /// True if there was no memory left.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        self.number == OUT_OF_MEMORY
+    }
+
+    /// The failure of doing something. `what` says what was tried.
+    pub(crate) fn failure(&self, what: impl fmt::Display) -> Failure {
+        let message = format!("{what}: {self}{}", advice(self.number));
+        let origin = if self.is_loss() { Origin::Device } else { Origin::Operation };
+        Failure::with_origin(code(self.number), origin, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(number: i32) -> CudaError {
+        CudaError { function: "cuLaunchKernel", number, name: "CUDA_ERROR_X".to_owned() }
+    }
+
+    #[test]
+    fn failure_names_what_was_tried_the_function_the_error_and_the_remedy() {
+        let failure = error(700).failure("queue 1");
+        assert_eq!((failure.code(), failure.origin()), (Code::Aborted, Origin::Device));
+        let says = "queue 1: cuLaunchKernel answered CUDA_ERROR_X (700); a kernel that was submitted before has a \
+                    fault, which compute-sanitizer finds; open the device again";
+        assert_eq!(failure.message(), says);
+        assert_eq!(error(2).failure("x").code(), Code::ResourceExhausted);
+    }
+
+    #[test]
+    fn errors_that_stay_are_losses_and_others_are_not() {
+        assert!([700, 719, 716, 702, 710, 999, 214].iter().all(|&number| error(number).is_loss()));
+        assert!(![1, 2, 100, 218, 500, 600, 701, 712, 801].iter().any(|&number| error(number).is_loss()));
+    }
+}

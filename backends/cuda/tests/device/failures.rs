@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Failures: of an allocation, of a job, of the device.
+
+use crate::support::{BUSY, Rig, fill, host, host_bytes, whole};
+use emulator_testbench::until_known;
+use hal_backend::{Code, Device, MemoryRequest, Origin, Workgroups};
+use std::time::{Duration, Instant};
+
+pub(crate) fn out_of_memory(rig: &Rig) {
+    // What is given back in need waits for the card.
+    rig.allow("free-blocks");
+    let bench = rig.bench("");
+    let refused = |request| {
+        let failure = bench.device().allocate(&request).unwrap_err();
+        assert_eq!(failure.code(), Code::ResourceExhausted, "{failure}");
+        for part in ["allocating", "CUDA_ERROR_OUT_OF_MEMORY", "nvidia-smi"] {
+            assert!(failure.message().contains(part), "{failure}");
+        }
+    };
+    refused(MemoryRequest::new(0, 1 << 40));
+    // Once more after what is not in use was given back.
+    rig.control("fault=out-of-memory@1");
+    drop(bench.memory(0, 4096));
+    rig.control("fault=out-of-memory@1");
+    drop(bench.memory(1, 1 << 20));
+    rig.control("fault=out-of-memory@1,fault=out-of-memory@2");
+    refused(MemoryRequest::new(0, 4096));
+    // Memory between overlapping parts fails the job, and no other.
+    let memory = bench.memory(0, 4096);
+    rig.control("fault=out-of-memory@1");
+    let overlapping = hal_backend::Command::Copy {
+        source: crate::support::span(&memory, 0, 100),
+        target: crate::support::span(&memory, 50, 100),
+    };
+    assert_eq!(bench.run(0, overlapping).unwrap_err().code(), Code::ResourceExhausted);
+    bench.run(0, fill(&[1], whole(&memory, 4096))).unwrap();
+}
+
+/// A launch that CUDA refuses fails its job and those that wait for it, and nothing else.
+pub(crate) fn launch_refused(rig: &Rig) {
+    let bench = rig.bench("");
+    let busy = || bench.dispatch(BUSY, Workgroups::Count([1; 3]), &[1000], vec![]);
+    rig.control("fault=launch-error@2");
+    let timelines: Vec<_> = (0..5).map(|_| bench.bench.timeline()).collect();
+    bench.bench.signal(0, busy(), &timelines[0], 1);
+    bench.bench.signal(0, busy(), &timelines[1], 1);
+    bench.bench.signal(0, busy(), &timelines[2], 1);
+    bench.bench.submit_after(1, &[(timelines[1].clone(), 1)], busy(), &timelines[3], 1);
+    bench.bench.signal(1, busy(), &timelines[4], 1);
+    let outcomes: Vec<_> = timelines.iter().map(until_known).collect();
+    let is_good: Vec<_> = outcomes.iter().map(Result::is_ok).collect();
+    assert_eq!(is_good, [true, false, true, false, true]);
+    let failure = outcomes[1].as_ref().unwrap_err();
+    assert_eq!(failure.code(), Code::ResourceExhausted, "{failure}");
+    for part in ["command 0 of a job", "cuLaunchKernel", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"] {
+        assert!(failure.message().contains(part), "{failure}");
+    }
+    assert!(failure.same_root(outcomes[3].as_ref().unwrap_err()));
+}
+
+/// An error that stays is the loss of the device, with one cause, for work on every queue.
+pub(crate) fn fault(rig: &Rig) {
+    for (fault, name) in
+        [("illegal-address", "CUDA_ERROR_ILLEGAL_ADDRESS"), ("launch-failed", "CUDA_ERROR_LAUNCH_FAILED")]
+    {
+        let bench = rig.bench("");
+        let memory = bench.memory(1, 4096);
+        let view = bench.device().host_view(&memory).unwrap();
+        let busy = || bench.dispatch(BUSY, Workgroups::Count([1; 3]), &[1000], vec![]);
+        rig.control(&format!("fault={fault}@3"));
+        let timelines: Vec<_> = (0..8).map(|number| bench.bench.submit(number % 2, busy())).collect();
+        let lost: Vec<_> = timelines.iter().filter_map(|timeline| until_known(timeline).err()).collect();
+        let later = bench.run(0, busy()).unwrap_err();
+        // What ended before may be reported in time.
+        assert!(lost.len() >= 6, "{}", lost.len());
+        for failure in lost.iter().chain([&later]) {
+            assert_eq!((failure.code(), failure.origin()), (Code::Aborted, Origin::Device), "{failure}");
+            assert!(failure.message().contains(name) && failure.same_root(&later), "{failure}");
+        }
+        let refused = bench.device().allocate(&MemoryRequest::new(0, 64)).unwrap_err();
+        assert!(refused.message().contains(name), "{refused}");
+        // The program still has its memory.
+        assert!(view.write(0, &[1, 2, 3]));
+        drop((bench, memory, view));
+        // Another device has another context.
+        let bench = rig.bench("");
+        let memory = bench.memory(0, 64);
+        bench.run(0, fill(&[1], whole(&memory, 64))).unwrap();
+    }
+}
+
+/// The same while jobs wait behind one that has paused.
+pub(crate) fn fault_with_backlog(rig: &Rig) {
+    let bench = rig.bench("");
+    let bytes = host_bytes(&[1; 256]);
+    let busy = || bench.dispatch(BUSY, Workgroups::Count([1; 3]), &[1000], vec![]);
+    rig.control("fault=illegal-address@2,fault=stall@1");
+    let timeline = bench.bench.timeline();
+    bench.bench.signal(0, busy(), &timeline, 1);
+    bench.bench.signal(0, fill(&[5], host(&bytes)), &timeline, 2);
+    let behind: Vec<_> = (0..100).map(|_| bench.bench.submit(0, busy())).collect();
+    let other = bench.bench.timeline();
+    bench.bench.submit_after(1, &[(timeline.clone(), 2)], busy(), &other, 1);
+    rig.control("release");
+    for timeline in behind.iter().chain([&other]) {
+        if let Err(failure) = until_known(timeline) {
+            assert!(failure.message().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{failure}");
+        }
+    }
+    assert!(behind.last().unwrap().query().is_err());
+}
+
+/// A kernel that does not end: teardown ends in bounded time, and what the kernel may access stays.
+pub(crate) fn stall(rig: &Rig) {
+    let bench = rig.bench("");
+    let memory = bench.memory(0, 4096);
+    rig.control("fault=stall@1");
+    let stalled = bench.bench.submit(0, bench.dispatch(BUSY, Workgroups::Count([1; 3]), &[1], vec![]));
+    let behind: Vec<_> = (0..100).map(|_| bench.bench.submit(0, fill(&[1], whole(&memory, 4096)))).collect();
+    // What does not depend on it goes on.
+    bench.run(1, fill(&[2], whole(&memory, 4096))).unwrap();
+    let begin = Instant::now();
+    assert!(!bench.bench.shut_down(Duration::from_millis(100), Duration::from_millis(300)));
+    assert!(stalled.query().is_err() && behind.iter().all(|timeline| timeline.query().is_err()));
+    drop((memory, stalled, behind, bench));
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    assert_eq!(rig.count("cuCtxDestroy"), 0);
+    rig.control("release");
+}

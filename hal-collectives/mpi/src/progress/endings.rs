@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Operations that have failed while MPI may use their memory.
+
+use super::GRACE;
+use crate::library::{Library, Request};
+use crate::notice::Generation;
+use crate::started::{DueCallback, Ended, Half, Started};
+use hal_semaphore::Failure;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Operations of a group that has failed, which are reported together when all of their requests have ended: they may
+/// be pieces of one, each with a callback of its own.
+struct Ending {
+    due: Vec<DueCallback>,
+    open: Vec<Request>,
+    until: Instant,
+}
+
+/// See the [module documentation](self).
+#[derive(Default)]
+pub(super) struct Endings {
+    groups: BTreeMap<Generation, Ending>,
+    /// Requests that are waited for no longer.
+    kept: Vec<Request>,
+}
+
+impl Endings {
+    /// True if no operation is to be reported.
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// True if MPI may use memory of operations that were reported.
+    pub(super) fn keeps_any(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// Adds an operation that has failed.
+    pub(super) fn add(&mut self, mut started: Box<Started>, failure: &Failure) {
+        let new = || Ending { due: Vec::new(), open: Vec::new(), until: Instant::now() + GRACE };
+        let ending = self.groups.entry(started.group.id).or_insert_with(new);
+        for half in &mut started.halves {
+            match std::mem::replace(half, Half::Gone) {
+                Half::Begun(request) => ending.open.push(request),
+                other => *half = other,
+            }
+        }
+        ending.due.push(started.into_due(Err(failure.clone())));
+    }
+
+    /// Reports the operations whose requests have ended, or had their time. Without a library none is tested.
+    pub(super) fn report(&mut self, library: Option<&Library>, now: Instant, ended: &mut Ended) {
+        if self.groups.is_empty() {
+            return;
+        }
+        let kept = &mut self.kept;
+        self.groups.retain(|_, ending| {
+            take_ended(&mut ending.open, library, ended);
+            let is_over = ending.open.is_empty() || now >= ending.until;
+            if is_over {
+                kept.append(&mut ending.open);
+                ended.due.extend(ending.due.drain(..));
+            }
+            !is_over
+        });
+    }
+
+    /// Releases the memory of kept requests that have ended.
+    pub(super) fn release(&mut self, library: &Library, ended: &mut Ended) {
+        take_ended(&mut self.kept, Some(library), ended);
+    }
+
+    /// Forgets what is kept, with its memory: MPI may end, and does not say any more when it is done with it.
+    pub(super) fn forget(&mut self) {
+        self.kept.clear();
+    }
+}
+
+fn take_ended(requests: &mut Vec<Request>, library: Option<&Library>, ended: &mut Ended) {
+    if let Some(library) = library.filter(|_| !requests.is_empty()) {
+        let has_ended = |request: &mut Request| library.has_ended(request).unwrap_or(false);
+        ended.released.extend(requests.extract_if(.., has_ended));
+    }
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Notices on their way, on the base communicator.
+
+use crate::library::{Call, Handle, Library, Number, Request, What};
+use crate::notice::{Generation, LENGTH, Notice, TAG};
+use hal_backend::HostRange;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// The length of a notice, as MPI counts it.
+const COUNT: i32 = 1024;
+const _: () = assert!(COUNT as usize == LENGTH);
+
+/// See the [module documentation](self). Whoever calls it with a library may call MPI.
+pub(super) struct Mailbox {
+    rank: u32,
+    base: Option<Handle>,
+    /// The receive of the next notice, with its memory.
+    inbox: Option<(Request, HostRange)>,
+    /// Those of this process to itself.
+    own: VecDeque<(Generation, Notice)>,
+    /// Those that wait for the base, or until MPI may be called.
+    outbox: Vec<(u32, Generation, Notice)>,
+    sending: Vec<Request>,
+    #[cfg(test)]
+    pub(super) sent: usize,
+}
+
+impl Mailbox {
+    pub(super) fn new(rank: u32) -> Self {
+        Self {
+            rank,
+            base: None,
+            inbox: None,
+            own: VecDeque::new(),
+            outbox: Vec::new(),
+            sending: Vec::new(),
+            #[cfg(test)]
+            sent: 0,
+        }
+    }
+
+    /// The base communicator, if it was made.
+    pub(super) fn base(&self) -> Option<Handle> {
+        self.base
+    }
+
+    pub(super) fn set_base(&mut self, base: Handle) {
+        self.base = Some(base);
+    }
+
+    /// True if notices are taken from MPI.
+    #[cfg(test)]
+    pub(super) fn listens(&self) -> bool {
+        self.inbox.is_some()
+    }
+
+    /// True if notices are on their way to others.
+    pub(super) fn sends(&self) -> bool {
+        !self.sending.is_empty()
+    }
+
+    /// Sends a notice to a rank of the job: with a library at once, otherwise when there is one.
+    pub(super) fn send(&mut self, library: Option<&Library>, to: u32, of: Generation, notice: Notice) {
+        if to == self.rank {
+            return self.own.push_back((of, notice));
+        }
+        match library.zip(self.base) {
+            Some((library, base)) => self.begin(library, base, to, &notice.to_bytes(of)),
+            None => self.outbox.push((to, of, notice)),
+        }
+    }
+
+    fn begin(&mut self, library: &Library, base: Handle, to: u32, bytes: &[u8]) {
+        let Ok(memory) = HostRange::allocate(LENGTH as u64, 64) else { return };
+        let written = memory.write(0, bytes);
+        debug_assert!(written, "a notice has its length");
+        #[cfg(test)]
+        {
+            self.sent += 1;
+        }
+        let call = call(What::Send { to, tag: TAG }, Some(memory), None);
+        self.sending.extend(library.begin(base, call));
+    }
+
+    /// Sends what waits, and tests what is on its way.
+    pub(super) fn flush(&mut self, library: &Library) {
+        if self.sending.is_empty() && self.outbox.is_empty() {
+            return;
+        }
+        self.sending.retain_mut(|request| !library.has_ended(request).unwrap_or(true));
+        if let Some(base) = self.base {
+            for (to, of, notice) in std::mem::take(&mut self.outbox) {
+                self.begin(library, base, to, &notice.to_bytes(of));
+            }
+        }
+    }
+
+    /// The next notice of this process to itself.
+    pub(super) fn take_own(&mut self) -> Option<(Generation, Notice)> {
+        self.own.pop_front()
+    }
+
+    /// The next notice of another process that has come.
+    pub(super) fn receive(&mut self, library: &Library) -> Option<(Generation, Notice)> {
+        let base = self.base?;
+        loop {
+            let (mut request, memory) = match self.inbox.take() {
+                Some(inbox) => inbox,
+                None => {
+                    let memory = HostRange::allocate(LENGTH as u64, 64).ok()?;
+                    let call = call(What::Receive { from: None, tag: TAG }, None, Some(memory.clone()));
+                    (library.begin(base, call).ok()?, memory)
+                }
+            };
+            if !library.has_ended(&mut request).ok()? {
+                self.inbox = Some((request, memory));
+                return None;
+            }
+            let notice = read(&memory);
+            if notice.is_some() {
+                return notice;
+            }
+        }
+    }
+
+    /// Sends what is left until `end`, and receives no more. Returns a notice that came meanwhile.
+    pub(super) fn close(&mut self, library: Option<&Library>, end: Instant) -> Option<(Generation, Notice)> {
+        let inbox = self.inbox.take();
+        let library = library?;
+        while !(self.sending.is_empty() && self.outbox.is_empty()) && Instant::now() < end {
+            self.flush(library);
+        }
+        let (mut request, memory) = inbox?;
+        library.cancel(&mut request);
+        while !library.has_ended(&mut request).unwrap_or(true) && Instant::now() < end {}
+        // The memory is zeroed, which is no notice, unless one came before it was cancelled.
+        read(&memory)
+    }
+
+    /// Forgets what is on its way: MPI may end, and does not say any more when it is done with it.
+    pub(super) fn forget(&mut self) {
+        self.sending.clear();
+    }
+}
+
+fn call(what: What, send: Option<HostRange>, recv: Option<HostRange>) -> Call {
+    Call { what, send, recv, count: COUNT, number: Number::Byte, strides: [None, None] }
+}
+
+fn read(memory: &HostRange) -> Option<(Generation, Notice)> {
+    let mut bytes = [0; LENGTH];
+    let read = memory.read(0, &mut bytes);
+    debug_assert!(read, "a notice has its length");
+    Notice::from_bytes(&bytes)
+}
