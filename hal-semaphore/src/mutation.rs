@@ -41,7 +41,7 @@ pub enum Mutation {
     FullDoesNotCheckAgain = 12,
     /// A failure reads the value that it leaves behind before it has the lock.
     FailureForgetsValue = 13,
-    /// A thread that waits for the engine to be idle checks late callbacks first, and then the queues.
+    /// A thread that waits for the engine to be idle checks first what is owed, and then the queues.
     IdleChecksQueuesLast = 14,
     /// The loss of a device ends operations that are being submitted.
     SweepsWhileSubmitting = 15,

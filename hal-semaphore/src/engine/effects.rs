@@ -94,8 +94,14 @@ impl<B: Backend> Effects<B> {
         self.early.push(EarlyRun { op, work, done: Ok(false) });
     }
 
-    /// The backend's answers about early actions.
-    pub(super) fn early_answers(&mut self) -> impl Iterator<Item = EarlyRun<B>> {
+    /// True if early actions were tried. Checking first is cheaper than draining an empty vector.
+    #[inline]
+    pub(super) fn has_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
+    /// Takes the backend's answers about early actions.
+    pub(super) fn take_early(&mut self) -> impl Iterator<Item = EarlyRun<B>> {
         self.early.drain(..)
     }
 
@@ -105,16 +111,16 @@ impl<B: Backend> Effects<B> {
     }
 
     /// An operation has ended, and its work is reclaimed, behind its deliveries if it has some (`delivers`).
-    #[inline]
+    #[inline(always)]
     pub(super) fn end(
         &mut self,
         point: Option<Point>,
-        work: Option<B::Work>,
+        work: &mut Option<B::Work>,
         failure: Option<Failure>,
         delivers: bool,
     ) {
         if work.is_some() || delivers || failure.is_some() || !self.extend_last(point) {
-            self.push_ended(point, work, failure, delivers);
+            self.push_ended(point, work.take(), failure, delivers);
         }
     }
 
@@ -215,6 +221,7 @@ impl<B: Backend> HostSide<B> {
     }
 
     /// Takes the gathered effects for a thread that performs them. `busy`: it reclaims later.
+    #[inline]
     pub(super) fn begin(&mut self, busy: bool) -> Performed<B> {
         let fresh = self.spare.take().unwrap_or_default();
         let effects = std::mem::replace(&mut self.gathered, fresh);
@@ -225,6 +232,7 @@ impl<B: Backend> HostSide<B> {
     }
 
     /// The effects are performed, and the thread is back.
+    #[inline]
     pub(super) fn end(&mut self, performed: &Performed<B>) {
         self.performing -= 1;
         self.quick -= usize::from(performed.is_quick);
@@ -306,6 +314,7 @@ impl<B: Backend> Shared<B> {
         } = effects;
         let notified = self.record_all(publications);
         let late_reclaims = self.take_late_reclaims(reclaims, busy);
+        // Fast path: nothing calls the program.
         if let Some(undelivered) = undelivered.take() {
             let deliver = Owed::Deliver(std::mem::take(foreign_timelines), Some(undelivered));
             if notified.is_empty() {
@@ -315,11 +324,8 @@ impl<B: Backend> Shared<B> {
                 self.owe_elsewhere(deliver);
             }
         }
-        for publication in notified {
-            self.owe(Owed::Notify(publication), deferred);
-        }
-        for ended in late_reclaims {
-            self.owe(Owed::Reclaim(ended), deferred);
+        if !notified.is_empty() || !late_reclaims.is_empty() {
+            self.owe_ends(notified, late_reclaims, deferred);
         }
         if !subscriptions.is_empty() {
             for (timeline, value, timeline_state) in subscriptions.drain(..) {
@@ -348,6 +354,22 @@ impl<B: Backend> Shared<B> {
             for timeline_state in garbage.drain(..) {
                 self.drop_foreign(timeline_state);
             }
+        }
+    }
+
+    /// Owes the notifications, and the reclaims behind them.
+    #[cold]
+    fn owe_ends(
+        &self,
+        notified: Vec<Publication<B::Timeline>>,
+        reclaims: Vec<Ended<B::Work>>,
+        deferred: &mut DeferredWork,
+    ) {
+        for publication in notified {
+            self.owe(Owed::Notify(publication), deferred);
+        }
+        for ended in reclaims {
+            self.owe(Owed::Reclaim(ended), deferred);
         }
     }
 

@@ -8,6 +8,9 @@
 //! operation, queues it and puts it in flight under one hold of the lock, and then releases the lock to hand it
 //! over.
 //!
+//! It is a copy on purpose. Without it a fill of an idle queue costs 3,850 instructions instead of 3,020; if it called
+//! functions that the ordinary path calls too, to give the epoch and to show the batch, 40 to 50 more.
+//!
 //! [`QueueGuard::is_clear`] and [`Op::waits_for_nothing_but`] decide before the operation has its epoch. Once
 //! it is in flight, it is like any other: a full device sends it back to the head of `queued`, and
 //! [`QueueGuard::run`] does what follows.
@@ -17,8 +20,9 @@ use super::flight::InFlight;
 use super::op::Op;
 use super::op::OpState;
 use super::queue::QueueGuard;
+use super::route::OrderedWaits;
 use super::timeline_state::Promise;
-use crate::backend::{Backend, BatchItem, Submitted};
+use crate::backend::{Backend, Batch, BatchItem, Submitted};
 use crate::slab::Key;
 
 impl<B: Backend> QueueGuard<'_, B> {
@@ -37,11 +41,24 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// Gives an operation its epoch and puts it in flight.
     #[inline(always)]
     pub(super) fn enqueue_in_flight(&mut self, key: Key, item: &mut BatchItem<B>) {
-        let epoch = self.give_epoch(key, OpState::Submitted);
+        let epoch = self.state.order.next_epoch();
+        let promise = self.promise(epoch);
         let state = &mut *self.state;
-        state.waits.same_queue += state.ops.live(key).waits.len() as u64;
-        state.flight.push(InFlight::native(key, epoch));
+        let op = state.ops.live_mut(key);
+        (op.state, op.epoch) = (OpState::Submitted, epoch);
+        state.waits.same_queue += op.waits.len() as u64;
+        let mut ordered = OrderedWaits::new();
+        self.shared.promise_each(&op.signals, promise, &mut ordered, self.deferred);
+        self.note_queued(epoch, &ordered);
+        let entry =
+            InFlight { op: key, epoch, on_device: true, native_epoch: epoch, event: None, failure: None };
+        self.state.flight.push(entry);
         (item.op, item.epoch) = (key, epoch);
+    }
+
+    /// The promise of its signals: other queues wait for its own epoch.
+    fn promise(&self, epoch: u64) -> Promise {
+        Promise { value: 0, queue: self.index, epoch, native_epoch: epoch, event: None }
     }
 
     /// Hands the operation that was [put in flight](QueueGuard::enqueue_in_flight) to its device.
@@ -50,21 +67,27 @@ impl<B: Backend> QueueGuard<'_, B> {
         let (key, epoch) = (item.op, item.epoch);
         let reports = self.shared.reports();
         self.state.flight.begin_submission();
+        self.state.flight.offer(epoch);
+        self.take_credits(1);
+        let id = self.queue.id;
         let refusal;
-        (self, refusal) = self.offer(std::slice::from_mut(item), &[]);
+        (self, refusal) = self.unlocked(|shared, _| {
+            let mut batch = Batch { items: std::slice::from_mut(item), waits: &[] };
+            let answer = shared.foreign_counted(|| shared.backend.submit(id, &mut batch));
+            answer.unwrap_or_else(Submitted::lost).unless_all_of(1)
+        });
         if refusal.is_none() && !self.state.ending.is_lost() {
             if item.work.is_some() {
                 self.live(key).work = item.work.take();
             }
             self.state.window.accepted();
             if self.advance_submitted(epoch) {
-                let promise =
-                    Promise { value: 0, queue: self.index, epoch, native_epoch: epoch, event: None };
-                self.notify_listeners(key, promise);
+                self.notify_listeners(key, self.promise(epoch));
             }
         } else {
             let item = std::mem::replace(item, BatchItem::of(None));
-            self = self.take_answer_of_one(item, refusal.unwrap_or_else(Submitted::all), reports);
+            let answer = refusal.unwrap_or_else(Submitted::all);
+            self = self.take_answer_of_one(item, answer, reports);
         }
         self.state.flight.end_submission();
         self

@@ -27,12 +27,6 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// Work of the device that is waited for by its own epoch.
-    #[inline(always)]
-    pub(super) fn native(op: Key, epoch: u64) -> Self {
-        Self { op, epoch, on_device: true, native_epoch: epoch, event: None, failure: None }
-    }
-
     /// True if it is over, after the device has completed the queue up to `completed`.
     pub(super) fn has_ended(&self, completed: u64) -> bool {
         self.epoch <= completed || self.failure.is_some() || !self.on_device
@@ -238,7 +232,7 @@ impl Flight {
 
     /// True if a lost device will not report something in flight. Operations that it was not given end with
     /// those that have not started.
-    #[inline]
+    #[inline(always)]
     pub(super) fn has_unreported(&self) -> bool {
         (!self.submitting || is_mutated(Mutation::SweepsWhileSubmitting))
             && self.entries.back().is_some_and(|entry| !entry.is_reported(self.completed))

@@ -216,6 +216,7 @@ impl<'a, B: Backend> QueueGuard<'a, B> {
     }
 
     /// Releases the lock while `step` runs.
+    #[inline(always)]
     pub(super) fn unlocked<R>(self, step: impl FnOnce(&Shared<B>, &mut DeferredWork) -> R) -> (Self, R) {
         let Self { shared, index, queue, device, state, deferred } = self;
         queue.state.unlock(state);

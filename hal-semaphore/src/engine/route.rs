@@ -19,7 +19,7 @@ use crate::slab::Key;
 use smallvec::SmallVec;
 
 /// Waits that a queued operation satisfies by order.
-type OrderedWaits = SmallVec<[OrderedWait; 4]>;
+pub(super) type OrderedWaits = SmallVec<[OrderedWait; 4]>;
 
 impl<B: Backend> Shared<B> {
     /// Promises each signal of a queued operation. The waits of its queue that this satisfies are added to
@@ -137,30 +137,29 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    /// Puts an operation in its place in its queue.
+    /// Gives an operation its epoch in its queue.
     fn enqueue(&mut self, key: Key) {
-        self.give_epoch(key, OpState::Queued);
+        let epoch = self.state.order.next_epoch();
+        let op = self.state.ops.live_mut(key);
+        op.epoch = epoch;
+        op.state = OpState::Queued;
+        let native_epoch = super::submit::expected_native_epoch(self.device, op.kind, epoch);
+        let promise = Promise { value: 0, queue: self.index, epoch, native_epoch, event: None };
+        let mut ordered = OrderedWaits::new();
+        self.shared.promise_each(&op.signals, promise, &mut ordered, self.deferred);
         self.state.order.push_queued(key);
+        self.note_queued(epoch, &ordered);
         if self.state.window.is_full() || self.state.order.queued_len() > MAX_BATCH {
             self.listen_for_failures_of_other_queues(key);
         }
     }
 
-    /// Gives an operation its epoch in its queue, and the state in which it has one. Its signals become promises,
-    /// which satisfy waits of blocked operations. Returns the epoch.
-    #[inline(always)]
-    pub(super) fn give_epoch(&mut self, key: Key, state: OpState) -> u64 {
-        let epoch = self.state.order.next_epoch();
-        let op = self.state.ops.live_mut(key);
-        (op.state, op.epoch) = (state, epoch);
-        let native_epoch = super::submit::expected_native_epoch(self.device, op.kind, epoch);
-        let promise = Promise { value: 0, queue: self.index, epoch, native_epoch, event: None };
-        let mut ordered = OrderedWaits::new();
-        self.shared.promise_each(&op.signals, promise, &mut ordered, self.deferred);
-        for &OrderedWait { op, wait, failure_entry } in &ordered {
+    /// An operation is queued under this epoch, which satisfies these waits of others.
+    #[inline]
+    pub(super) fn note_queued(&mut self, epoch: u64, ordered: &OrderedWaits) {
+        for &OrderedWait { op, wait, failure_entry } in ordered {
             self.satisfy(op, wait, Dependency { queue: self.index, epoch, event: None }, failure_entry);
         }
-        epoch
     }
 
     /// A wait of a blocked operation is satisfied by order. `failure_entry`: it is in the host's list already,

@@ -127,12 +127,12 @@ impl<B: Backend> Shared<B> {
             let state = queue.lock();
             state.is_idle() || (forgets && state.ops.len() == 0)
         });
-        // A queue counts its late callbacks before it becomes idle, so the queues are checked first.
+        // What a queue has come to owe is counted before it becomes idle, so the queues are checked first.
         idle && (is_mutated(Mutation::IdleChecksQueuesLast) || all_called())
     }
 
-    /// Wakes the threads that wait for the engine to be idle: a queue of a closing engine has become idle, or a
-    /// late callback has returned.
+    /// Wakes the threads that wait for the engine to be idle: a queue of a closing engine has become idle, or an
+    /// entry of the owed list has returned.
     pub(super) fn wake_idle_waiters(&self) {
         let mut idle_waiters = self.idle_waiters.lock();
         let waiting = std::mem::take(&mut idle_waiters.waiting);

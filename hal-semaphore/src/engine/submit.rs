@@ -71,6 +71,7 @@ pub(super) fn expected_native_epoch(device: &Device, kind: ActionKind, epoch: u6
 }
 
 impl<B: Backend> QueueGuard<'_, B> {
+    #[inline(always)]
     pub(super) fn can_submit(&self) -> bool {
         let state = &self.state;
         !state.flight.is_submitting()
@@ -94,9 +95,17 @@ impl<B: Backend> QueueGuard<'_, B> {
         if scratch.items.is_empty() {
             self.publish_submitted();
         } else {
-            let refusal;
-            (self, refusal) = self.offer(&mut scratch.items, &scratch.waits);
-            self = self.take_answer(&mut scratch, refusal.unwrap_or_else(Submitted::all), reports);
+            self.take_credits(native(&scratch.items));
+            self.state.flight.offer(scratch.items.last().map_or(0, |item| item.epoch));
+            let id = self.queue.id;
+            let answer;
+            (self, answer) = self.unlocked(|shared, _| {
+                let mut batch = Batch { items: &mut scratch.items, waits: &scratch.waits };
+                shared
+                    .foreign_counted(|| shared.backend.submit(id, &mut batch))
+                    .unwrap_or_else(Submitted::lost)
+            });
+            self = self.take_answer(&mut scratch, answer, reports);
         }
         if !scratch.events.is_empty() {
             let mut pool = self.queue.events.lock();
@@ -107,25 +116,6 @@ impl<B: Backend> QueueGuard<'_, B> {
         self.state.scratch = Some(scratch);
         self.state.flight.end_submission();
         self
-    }
-
-    /// Shows a batch that is in flight to the backend, without the lock. Returns the answer, unless that is "all
-    /// accepted".
-    #[inline(always)]
-    pub(super) fn offer(
-        mut self,
-        items: &mut [BatchItem<B>],
-        waits: &[NativeWait<B::Event>],
-    ) -> (Self, Option<Submitted>) {
-        self.take_credits(native(items));
-        self.state.flight.offer(items.last().map_or(0, |item| item.epoch));
-        let id = self.queue.id;
-        self.unlocked(|shared, _| {
-            let mut batch = Batch { items, waits };
-            let count = batch.items.len();
-            let answer = shared.foreign_counted(|| shared.backend.submit(id, &mut batch));
-            answer.unwrap_or_else(Submitted::lost).unless_all_of(count)
-        })
     }
 
     /// Applies the backend's answer to a batch.
@@ -253,7 +243,10 @@ impl<B: Backend> QueueGuard<'_, B> {
         let (number, event) = recorded.unzip();
         let native_epoch = if self.device.records_events() && number.is_none() { 0 } else { epoch };
         scratch.items.push(BatchItem { op: key, epoch, work, event, waits, coalesced: false });
-        self.put_in_flight(key, InFlight { native_epoch, event: number, ..InFlight::native(key, epoch) });
+        self.put_in_flight(
+            key,
+            InFlight { op: key, epoch, on_device: true, native_epoch, event: number, failure: None },
+        );
     }
 
     /// Puts the operation in flight.

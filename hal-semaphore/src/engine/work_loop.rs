@@ -108,12 +108,12 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn has_runnable(&self) -> bool {
         self.state.order.has_runnable() || self.state.ending.is_sweeping()
     }
 
-    #[inline]
+    #[inline(always)]
     fn can_retire(&self) -> bool {
         self.state.is_due() || self.needs_sweep()
     }
@@ -183,8 +183,10 @@ impl<B: Backend> QueueGuard<'_, B> {
         (self, ()) =
             self.unlocked(|shared, deferred| shared.perform(index, &mut performed.effects, busy, deferred));
         self.state.host.end(&performed);
-        for early in performed.effects.early_answers() {
-            self.finish_early(early);
+        if performed.effects.has_early() {
+            for early in performed.effects.take_early() {
+                self.finish_early(early);
+            }
         }
         self.state.host.keep(performed);
         self

@@ -10,7 +10,8 @@
 //!
 //! After a fault no stream writes a word any more. So a queue whose word has not moved for [`LONG`] gets a thread that
 //! sleeps in CUDA until the stream has done what is on it ([`watcher`]): that sees the end of a long job at once, and
-//! an error. The error belongs to the context and stays, so it is the loss of the device.
+//! an error. The error belongs to the context and stays, so it is the loss of the device. A second thread goes on with
+//! jobs that have paused, also while one that reports is blocked inside CUDA.
 //!
 //! # Locks
 //!
@@ -36,8 +37,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use timing::Clock;
-use watcher::Watch;
 pub(crate) use watcher::Watcher;
+use watcher::{Feed, Watch};
 
 /// How long a queue's word may stand still before a thread sleeps until it moves.
 const LONG: Duration = Duration::from_micros(100);
@@ -72,15 +73,18 @@ struct Queue {
 }
 
 impl Queue {
+    fn is_paused(&self) -> bool {
+        self.is_paused.load(Ordering::Acquire)
+    }
+
     /// True if there is something to take, or to go on with.
     fn has_moved(&self) -> bool {
-        self.is_paused.load(Ordering::Acquire) || self.completed.get() != self.taken.load(Ordering::Acquire)
+        self.is_paused() || self.completed.get() != self.taken.load(Ordering::Acquire)
     }
 
     /// True if a job on the stream has not been taken.
     fn is_busy(&self) -> bool {
-        self.is_paused.load(Ordering::Acquire)
-            || self.sealed.load(Ordering::Acquire) != self.taken.load(Ordering::Acquire)
+        self.is_paused() || self.sealed.load(Ordering::Acquire) != self.taken.load(Ordering::Acquire)
     }
 }
 
@@ -88,6 +92,7 @@ impl Queue {
 pub(crate) struct Queues {
     queues: Box<[Queue]>,
     watch: Watch,
+    feed: Feed,
     reporter: Reporter,
     lost: OnceLock<Failure>,
     clock: Clock,
@@ -127,6 +132,7 @@ impl Queues {
         Ok(Arc::new(Self {
             queues: queues.into_boxed_slice(),
             watch: Watch::default(),
+            feed: Feed::default(),
             reporter: Reporter::default(),
             lost: OnceLock::new(),
             clock: Clock::new(&current).map_err(failure)?,
@@ -193,7 +199,19 @@ impl Queues {
         let current = self.context.enter()?;
         let outcome = act(&mut Encoder { queues: self, queue, current: &current, state });
         queue.is_paused.store(state.is_paused(), Ordering::Release);
+        if state.is_paused() {
+            self.feed.request();
+        }
         outcome
+    }
+
+    /// Goes on with what has paused, as far as possible.
+    fn go_on(&self, queue: &Queue, state: &mut QueueState) -> Result<(), CudaError> {
+        if !state.is_paused() {
+            return Ok(());
+        }
+        state.retire(queue);
+        self.with_encoder(queue, state, |encoder| encoder.resume())
     }
 
     /// Reports what has ended, and goes on with what has paused.
@@ -220,11 +238,7 @@ impl Queues {
         let mut state = queue.state.lock();
         state.retire(queue);
         let ended = take_ended(queue, &mut state);
-        let resumed = if state.is_paused() {
-            self.with_encoder(queue, &mut state, |encoder| encoder.resume())
-        } else {
-            Ok(())
-        };
+        let resumed = self.go_on(queue, &mut state);
         drop(state);
         let has_ended = !ended.is_empty();
         self.report(ended);
@@ -278,11 +292,7 @@ impl Queues {
         for queue in &self.queues {
             let mut state = queue.state.lock();
             state.aborted.get_or_insert_with(|| why.clone());
-            let resumed = if state.is_paused() {
-                self.with_encoder(queue, &mut state, |encoder| encoder.resume())
-            } else {
-                Ok(())
-            };
+            let resumed = self.go_on(queue, &mut state);
             drop(state);
             if let Err(error) = resumed {
                 self.lose(&error);

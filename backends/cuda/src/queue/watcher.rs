@@ -1,16 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The thread that sleeps in CUDA until a stream has done what is on it.
+//! Two threads: one sleeps in CUDA until a stream has done what is on it and then reports; the other goes on with jobs
+//! that have paused.
+//!
+//! The second one never reports and never gives memory back. To give memory back may block inside CUDA until all
+//! streams are idle, and a stream may wait for a job that has paused.
 
-use super::{Queues, no_thread};
+use super::{Queue, Queues, no_thread};
 use crate::library::CudaError;
 use crate::library::stream::{Event, EventKind};
 use hal_backend::Failure;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-/// What the thread is asked for.
+/// How often the second thread looks whether a job that has paused can go on.
+const FEED: Duration = Duration::from_micros(50);
+
+/// Wakes the second thread.
+#[derive(Default)]
+pub(super) struct Feed {
+    state: Mutex<FeedState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct FeedState {
+    has_paused: bool,
+    is_stopping: bool,
+}
+
+impl Feed {
+    /// Says that a job has paused.
+    pub(super) fn request(&self) {
+        self.state.lock().has_paused = true;
+        self.changed.notify_one();
+    }
+
+    fn stop(&self) {
+        self.state.lock().is_stopping = true;
+        self.changed.notify_one();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.state.lock().is_stopping
+    }
+
+    /// Waits until a job has paused; false at the end.
+    fn next(&self) -> bool {
+        let mut state = self.state.lock();
+        while !state.is_stopping && !state.has_paused {
+            self.changed.wait(&mut state);
+        }
+        state.has_paused = false;
+        !state.is_stopping
+    }
+}
+
+/// What the first thread is asked for.
 #[derive(Default)]
 pub(super) struct Watch {
     request: Mutex<Request>,
@@ -62,25 +110,33 @@ impl Watch {
     }
 }
 
-/// The thread of a device, and the device's end.
+/// The threads of a device, and the device's end.
 pub(crate) struct Watcher {
     queues: Arc<Queues>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Watcher {
     pub(crate) fn start(queues: &Arc<Queues>) -> Result<Self, Failure> {
-        let (watched, left) = (queues.clone(), queues.clone());
+        let mut watcher = Self { queues: queues.clone(), threads: Vec::new() };
+        watcher.start_thread("nvidia-wait", Queues::watch)?;
+        watcher.start_thread("nvidia-feed", Queues::feed)?;
+        Ok(watcher)
+    }
+
+    fn start_thread(&mut self, name: &str, work: fn(&Queues)) -> Result<(), Failure> {
+        let (queues, left) = (self.queues.clone(), self.queues.clone());
         let panicked = move |why: &Failure| left.thread_panicked(why);
-        let thread = queues.reporter().spawn("nvidia-wait", move || watched.watch(), panicked);
-        let thread = thread.map_err(|error| no_thread(&error))?;
-        Ok(Self { queues: queues.clone(), thread: Some(thread) })
+        let thread = self.queues.reporter().spawn(name, move || work(&queues), panicked);
+        self.threads.push(thread.map_err(|error| no_thread(&error))?);
+        Ok(())
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.queues.watch.stop();
+        self.queues.feed.stop();
         let is_idle = match self.queues.context.enter() {
             Ok(current) => self.queues.drain(&current),
             // The context is lost: nothing runs in it.
@@ -92,8 +148,8 @@ impl Drop for Watcher {
             return;
         }
         let me = std::thread::current().id();
-        // The last reference to the device may be dropped inside a report, on this thread.
-        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != me) {
+        // The last reference to the device may be dropped inside a report, on one of these threads.
+        for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != me) {
             // A thread that panicked has been reported.
             let _ = thread.join();
         }
@@ -112,6 +168,32 @@ impl Queues {
                 Err(error) => self.lose(&error),
             }
         }
+    }
+
+    /// Goes on with jobs that have paused, until the device goes.
+    fn feed(&self) {
+        while self.feed.next() {
+            while self.lost.get().is_none() && !self.feed.is_stopping() && self.has_paused() {
+                if let Err(error) = self.feed_once() {
+                    self.lose(&error);
+                }
+                std::thread::sleep(FEED);
+            }
+        }
+    }
+
+    fn has_paused(&self) -> bool {
+        self.queues.iter().any(Queue::is_paused)
+    }
+
+    fn feed_once(&self) -> Result<(), CudaError> {
+        let current = self.context.enter()?;
+        for queue in self.queues.iter().filter(|queue| queue.is_paused()) {
+            // After an error no stream writes its word any more.
+            queue.stream.is_idle(&current)?;
+            self.go_on(queue, &mut queue.state.lock())?;
+        }
+        Ok(())
     }
 
     /// Sleeps until a queue's stream has done what is on it.

@@ -47,6 +47,7 @@ const CASES: &[Case] = &[
     ("calls", jobs::calls),
     ("waits", order::waits),
     ("paused_producer", order::paused_producer),
+    ("blocked_reporter", order::blocked_reporter),
     ("graphs_of_work", order::graphs_of_work),
     ("out_of_memory", failures::out_of_memory),
     ("launch_refused", failures::launch_refused),

@@ -2,10 +2,12 @@
 
 //! Waits of streams for each other.
 
-use crate::support::{BUSY, Bench, Random, Rig, fill, host, host_bytes, span, update, whole};
+use crate::support::{BUSY, Bench, Random, Rig, bytes, fill, host, host_bytes, span, update, whole};
 use emulator_testbench::until_known;
-use hal_backend::{Command, Workgroups};
+use hal_backend::{Command, Device, HostRange, Workgroups};
 use hal_semaphore::Semaphore;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A wait that is submitted before its signal, and after it, between queues, both ways.
 pub(crate) fn waits(rig: &Rig) {
@@ -50,6 +52,40 @@ pub(crate) fn paused_producer(rig: &Rig) {
         until_known(&end).unwrap();
         assert_eq!(bench.words(1, &whole(&memory, 256)), [round; 64]);
     }
+}
+
+/// The thread that reports gives memory of the program back, and CUDA blocks it until the whole card is idle. A job
+/// that has paused, for which another queue waits, goes on nevertheless.
+pub(crate) fn blocked_reporter(rig: &Rig) {
+    rig.allow("free-blocks");
+    let bench = rig.bench("");
+    let words = host_bytes(&[1; 256]);
+    let range = HostRange::allocate(4096, 4096).unwrap();
+    let imported = Arc::new(bench.device().import(range).unwrap());
+    let (timeline, end) = (bench.bench.timeline(), bench.bench.timeline());
+    rig.control("fault=stall@1");
+    bench.bench.signal(1, bench.dispatch(BUSY, Workgroups::Count([1; 3]), &[1], vec![]), &timeline, 1);
+    bench.bench.signal(1, fill(&[9], host(&words)), &timeline, 2);
+    // It ends after the other queue has begun to wait; the last reference to the memory is the job's.
+    // No kernel, as the first one stalls.
+    let large = bench.memory(0, 32 << 20);
+    for _ in 0..4 {
+        bench.bench.submit(0, fill(&[1, 2, 3, 4], whole(&large, 32 << 20)));
+    }
+    bench.bench.submit(0, fill(&[7], whole(&imported, 4096)));
+    drop(imported);
+    bench.bench.submit_after(0, &[(timeline, 2)], fill(&[8], span(&bench.memory(0, 64), 0, 64)), &end, 1);
+    let limit = Instant::now() + Duration::from_secs(20);
+    while rig.count("cuMemHostUnregister") == 0 {
+        assert!(Instant::now() < limit, "the memory is not given back");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    rig.control("release");
+    while end.query().unwrap() == 0 {
+        assert!(Instant::now() < limit, "the job that has paused does not go on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(bytes(&words), [9; 256]);
 }
 
 /// Random work on random queues: each operation adds a number to a word that the ones that it waits for have written.
