@@ -25,8 +25,8 @@
 //! addresses.
 //!
 //! What CUDA leaves undefined, or allows although it bites, is refused or reported: each
-//! [`Rule`](driver::report::Rule) has a name, a count, and at first a line on the standard error stream. The source of a
-//! result is what NVIDIA's reference of the driver interface says of the function.
+//! [`Rule`](driver::report::Rule) has a name, a count, and at first a line on the standard error stream. The source of
+//! a result is what NVIDIA's reference of the driver interface says of the function.
 //!
 //! The variable `EMULATOR_CUDA` has [`Options`](driver::options::Options), with commas between them, such as
 //! `seed=7,pending=100,fault=illegal-address@3,counts`. A program changes them with `emulator_cuda_control(TEXT)`,

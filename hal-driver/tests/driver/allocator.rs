@@ -364,8 +364,8 @@ fn asking_how_many_heaps_there_are_leaves_nothing_to_free() {
     }
 }
 
-/// hal/allocator.h, LOW_PERFORMANCE: "a buffer that must be allocated in host memory and accessed by the device over the
-/// PCI bus". IREE's tools then generate inputs on the host and copy them.
+/// hal/allocator.h, LOW_PERFORMANCE: "a buffer that must be allocated in host memory and accessed by the device over
+/// the PCI bus". IREE's tools then generate inputs on the host and copy them.
 #[test]
 fn device_memory_that_must_be_mapped_is_slow_where_it_lies_on_the_host() {
     const SLOW: u32 = sys::IREE_HAL_BUFFER_COMPATIBILITY_LOW_PERFORMANCE;

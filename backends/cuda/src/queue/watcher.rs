@@ -3,8 +3,8 @@
 //! Two threads: one sleeps in CUDA until a stream has done what is on it and then reports; the other goes on with jobs
 //! that have paused.
 //!
-//! The second one never reports and never gives memory back. To give memory back may block inside CUDA until all streams
-//! are idle, and a stream may wait for a job that has paused.
+//! The second one never reports and never gives memory back. To give memory back may block inside CUDA until all
+//! streams are idle, and a stream may wait for a job that has paused.
 
 use super::{Queue, Queues, no_thread};
 use crate::library::CudaError;

@@ -54,8 +54,8 @@ pub(crate) fn paused_producer(rig: &Rig) {
     }
 }
 
-/// The thread that reports gives memory of the program back, and CUDA blocks it until the whole card is idle. A job that
-/// has paused, for which another queue waits, goes on nevertheless.
+/// The thread that reports gives memory of the program back, and CUDA blocks it until the whole card is idle. A job
+/// that has paused, for which another queue waits, goes on nevertheless.
 pub(crate) fn blocked_reporter(rig: &Rig) {
     rig.allow("free-blocks");
     let bench = rig.bench("");
