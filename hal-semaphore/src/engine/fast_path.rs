@@ -8,8 +8,8 @@
 //! operation, queues it and puts it in flight under one hold of the lock, and then releases the lock to hand it
 //! over.
 //!
-//! It is a copy on purpose. Without it a fill of an idle queue costs 3,850 instructions instead of 3,020; if it called
-//! functions that the ordinary path calls too, to give the epoch and to show the batch, 40 to 50 more.
+//! It is a copy on purpose. Without it a fill of an idle queue costs 3,850 instructions instead of 3,030; if it called
+//! functions that the ordinary path calls too, to give the epoch and to show the batch, 25 to 40 more.
 //!
 //! [`QueueGuard::is_clear`] and [`Op::waits_for_nothing_but`] decide before the operation has its epoch. Once
 //! it is in flight, it is like any other: a full device sends it back to the head of `queued`, and
