@@ -4,8 +4,8 @@
 //!
 //! The engine knows no waiter of the host: it [notifies](Timeline::notify) the timeline of its steps, and the
 //! timeline wakes its own. Here these are threads that sleep, and callbacks, in lists ordered by value. Threads are
-//! woken as soon as a step is made, by any thread. DueCallbacks are the program's, so they run on a thread that may call
-//! it.
+//! woken as soon as a step is made, by any thread. Callbacks are the program's, so they run on a thread that may
+//! call it.
 //!
 //! A waiter is counted before it looks at the timeline, under the timeline's lock; a thread that makes a step does so
 //! under that lock, and looks at the count afterwards. So one of the two sees the other, and a step of a semaphore

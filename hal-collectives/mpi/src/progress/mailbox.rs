@@ -125,8 +125,8 @@ impl Mailbox {
         }
     }
 
-    /// Sends what is left until `end`, and receives no more. Returns a notice that came meanwhile. Without a library the
-    /// receive cannot be cancelled and stays, as MPI would give the next notice to it.
+    /// Sends what is left until `end`, and receives no more. Returns a notice that came meanwhile. Without a library
+    /// the receive cannot be cancelled and stays, as MPI would give the next notice to it.
     pub(super) fn close(&mut self, library: Option<&Library>, end: Instant) -> Option<(Generation, Notice)> {
         let library = library?;
         let inbox = self.inbox.take();
