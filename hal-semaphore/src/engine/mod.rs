@@ -16,7 +16,7 @@
 //! |---|---|---|
 //! | 1 | a queue's, [`QueueGuard`](queue::QueueGuard) | the operations of one queue |
 //! | 2 | a timeline's, `TimelineInner` | failure, waits and promises of one timeline |
-//! | 3 | pools, frontier histories, the [outbox], what is [owed], the device's loss, full queues | what their names say |
+//! | 3 | pools, frontier histories, the [outbox], [owed] work, the device's loss, full queues | what their names say |
 //!
 //! A thread holds at most one lock of each rank, and takes them in the order of the ranks. Under a lock of rank
 //! 3 it takes no other lock. Work for another queue or another timeline goes to the thread's [`DeferredWork`],
