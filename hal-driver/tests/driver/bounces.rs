@@ -2,7 +2,7 @@
 
 //! One card's memory in operations of another device, which can access it only through the host.
 
-use crate::cards::{CardStep, HELD, HOLDS, card, constants, steps};
+use crate::cards::{CardStep, HELD, card, constants, holding_card, steps};
 use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, barrier, check};
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -688,7 +688,7 @@ fn mapping_that_begins_or_ends_undoes_nothing_of_others() {
 /// Two owners' memory is independent.
 #[test]
 fn mapping_waits_for_no_other_card() {
-    let (slow, owner) = (card(HOLDS), card(0));
+    let (slow, owner) = (holding_card(), card(0));
     let (waited, buffer) = (slow.local_buffer(LENGTH), filled(&owner, LENGTH, 1));
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {

@@ -41,13 +41,14 @@ pub(crate) fn constants(steps: &[CardStep]) -> Vec<u32> {
     steps.iter().flat_map(|step| step.words()).collect()
 }
 
-const NAMES: [&str; 6] = ["card-a", "card-b", "card-c", "sealed-a", "sealed-b", "held"];
+/// As few as will do: a registry of IREE's has room for 15 drivers.
+const NAMES: [&str; 5] = ["card-a", "card-b", "card-c", "sealed-a", "sealed-b"];
 
 /// Cards without any memory that the host can map.
 const SEALED: std::ops::Range<usize> = 3..5;
 
-/// A card that blocks on [`HELD`] when it is asked for memory that the host can map.
-pub(crate) const HOLDS: usize = 5;
+/// The path of a card that blocks on [`HELD`] when it is asked for memory that the host can map.
+const HOLDS: &str = "holds";
 
 /// The number of blocked threads.
 pub(crate) static HELD: (Mutex<()>, AtomicUsize) = (Mutex::new(()), AtomicUsize::new(0));
@@ -67,8 +68,8 @@ impl<const KIND: usize> Driver for Card<KIND> {
         Ok(Vec::new())
     }
 
-    fn open(&self, _path: &str, _parameters: &mut Parameters<'_>) -> Result<CardDevice<KIND>, Failure> {
-        Ok(CardDevice::open())
+    fn open(&self, path: &str, _parameters: &mut Parameters<'_>) -> Result<CardDevice<KIND>, Failure> {
+        Ok(CardDevice::open(path == HOLDS))
     }
 }
 
@@ -76,6 +77,7 @@ const QUEUES: usize = 2;
 
 /// A thread for each queue.
 struct CardDevice<const KIND: usize> {
+    holds: bool,
     completer: Arc<OnceLock<Completer>>,
     queues: Vec<Mutex<Sender<Job<Self>>>>,
 }
@@ -86,7 +88,7 @@ struct CardMemory {
 }
 
 impl<const KIND: usize> CardDevice<KIND> {
-    fn open() -> Self {
+    fn open(holds: bool) -> Self {
         let completer = Arc::new(OnceLock::<Completer>::new());
         let queue = |_| {
             let (sender, jobs) = channel::<Job<Self>>();
@@ -102,7 +104,7 @@ impl<const KIND: usize> CardDevice<KIND> {
             Mutex::new(sender)
         };
         let queues = (0..QUEUES).map(queue).collect();
-        Self { completer, queues }
+        Self { holds, completer, queues }
     }
 }
 
@@ -170,7 +172,7 @@ impl<const KIND: usize> hal_backend::Device for CardDevice<KIND> {
 
     fn allocate(&self, request: &MemoryRequest) -> Result<CardMemory, Failure> {
         let is_visible = request.heap == 1;
-        if KIND == HOLDS && is_visible {
+        if self.holds && is_visible {
             HELD.1.fetch_add(1, Ordering::SeqCst);
             drop(HELD.0.lock().unwrap());
         }
@@ -199,17 +201,25 @@ impl<const KIND: usize> hal_backend::Device for CardDevice<KIND> {
 
 static REGISTER: Once = Once::new();
 
-/// A card of this driver: 0 to 2; 3 and 4 without memory that the host can map; or the one that [blocks](HOLDS).
+/// A card of this driver: 0 to 2; 3 and 4 without memory that the host can map.
 pub(crate) fn card(kind: usize) -> Device {
+    open(kind, "")
+}
+
+/// A card that blocks on [`HELD`] when it is asked for memory that the host can map.
+pub(crate) fn holding_card() -> Device {
+    open(1, HOLDS)
+}
+
+fn open(kind: usize, path: &str) -> Device {
     REGISTER.call_once(|| unsafe {
         check(hal_driver::register::<Card<0>>(registry())).unwrap();
         check(hal_driver::register::<Card<1>>(registry())).unwrap();
         check(hal_driver::register::<Card<2>>(registry())).unwrap();
         check(hal_driver::register::<Card<3>>(registry())).unwrap();
         check(hal_driver::register::<Card<4>>(registry())).unwrap();
-        check(hal_driver::register::<Card<5>>(registry())).unwrap();
     });
-    Device::open(&format!("{}://", NAMES[kind])).unwrap()
+    Device::open(&format!("{}://{path}", NAMES[kind])).unwrap()
 }
 
 /// The function, for any bindings.
