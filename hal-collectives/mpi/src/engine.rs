@@ -66,7 +66,7 @@ pub(crate) struct Engine {
     library: Arc<Library>,
     pub(crate) rank: u32,
     pub(crate) size: u32,
-    /// Whether MPI was begun here. Otherwise the program ends it, and may do so when it has let go of all groups.
+    /// Whether MPI was begun here. Otherwise the program ends it, and may do so when it has released all groups.
     owned: bool,
     pub(crate) groups: Arc<Groups>,
     commands: Mutex<Vec<Command>>,
@@ -507,7 +507,7 @@ impl Engine {
         }
     }
 
-    /// The last thread that polled has left. The engine's thread polls for what is left.
+    /// The last thread that polled has left. Wakes the engine's thread if anything is left.
     fn left_alone(&self) {
         let is_needed = self.under_way.load(Ordering::SeqCst) || self.sends.load(Ordering::SeqCst);
         if is_needed || !self.commands.lock().is_empty() {

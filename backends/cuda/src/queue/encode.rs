@@ -2,7 +2,8 @@
 
 //! Putting a job on its stream, in one go or in several.
 //!
-//! Most jobs go on the stream as they are submitted. Three things stop in the middle, until the stream has come so far:
+//! Most jobs go on the stream as they are submitted. Four things stop one in the middle, until the stream has come so
+//! far:
 //!
 //! | what | until | then the host |
 //! |---|---|---|

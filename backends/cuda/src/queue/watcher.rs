@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often the second thread looks whether a job that has paused can go on.
+/// How often the second thread checks whether a job that has paused can go on.
 const FEED: Duration = Duration::from_micros(50);
 
 /// Wakes the second thread.
