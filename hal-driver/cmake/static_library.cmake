@@ -97,7 +97,11 @@ function(hal_add_driver_library)
   if(_RULE_INCLUDE)
     set_target_properties(${_RULE_NAME}_archive PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${_RULE_INCLUDE}")
   endif()
-  add_dependencies(${_RULE_NAME}_archive ${_RULE_NAME}_cargo)
+  # Ninja sees that whatever links the archive needs it. Told by name, it would also build it before IREE's own
+  # libraries, which do not.
+  if(NOT CMAKE_GENERATOR MATCHES "Ninja")
+    add_dependencies(${_RULE_NAME}_archive ${_RULE_NAME}_cargo)
+  endif()
 
   # IREE links drivers by target. The archive calls the runtime, so what it calls comes behind it.
   add_library(${_RULE_NAME} INTERFACE)

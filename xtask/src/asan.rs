@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The steps `asan` and `asan-iree` of `cargo xtask test`: AddressSanitizer and its leak checker.
+//! The step `asan` of `cargo xtask test --long`: AddressSanitizer and its leak checker, on our side and on IREE's.
 //!
-//! `asan` runs the driver's tests against IREE's libraries as they are built for everything else: those share
-//! the checked allocator, but their own loads and stores are not checked. `asan-iree` instruments both sides.
 //! Rust's standard library comes compiled and is not instrumented; its memory is from the checked allocator all
 //! the same. The compiler is the stable one, which brings the sanitizer and is told to allow it.
 
@@ -17,27 +15,10 @@ use std::process::{Command, Output};
 const OPTIONS: &str = "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:abort_on_error=0:\
                        allocator_may_return_null=1";
 
-/// The driver's tests alone.
-pub(crate) fn tests_alone() -> Result<bool> {
-    let tree = Tree::configure(Flavour::Plain, None)?;
-    tree.build(&["hal_runtime_archives"])?;
-    check(TESTS, tests(&tree)?, None)
-}
-
-/// Builds them, which may go on beside other steps.
-pub(crate) fn build_tests() -> Result<bool> {
-    let tree = Tree::configure(Flavour::Plain, None)?;
-    tree.build(&["hal_runtime_archives"])?;
-    workspace::succeeds(build(&tree)?.arg("--no-run"))
-}
-
-const TESTS: &str = "the driver's tests and those of collectives";
-
 const CARD_THAT_IS_RESET: &str = "gaudi://emulated?fault=reset:4";
 const LOST_DEVICE: &str = "mock://0?fault=lose:1";
 
-/// Everything, with IREE's side.
-pub(crate) fn with_iree() -> Result<bool> {
+pub(crate) fn run() -> Result<bool> {
     let tree = Tree::configure(Flavour::Asan, None)?;
     tree.build(&["hal_runtime_archives"])?;
     tree.build(&["embed", "smoke", "overlap", "hal_cts"])?;
@@ -86,7 +67,7 @@ pub(crate) fn with_iree() -> Result<bool> {
             program("smoke", &["mock://0?latency=1s", "abandon"]),
             None,
         ),
-        (TESTS, tests(&tree)?, None),
+        ("the driver's tests and those of collectives", tests(&tree)?, None),
     ];
     let mut green = true;
     for (what, command, fails) in programs {
@@ -114,15 +95,6 @@ fn check(what: &str, mut command: Command, fails_with: Option<&str>) -> Result<b
 
 /// The driver's own tests, with their bad calls, and those of collectives, which move bytes of any size.
 fn tests(tree: &Tree) -> Result<Command> {
-    let mut command = build(tree)?;
-    command.env("HAL_TESTDATA", cts::testdata(tree)?).env("HAL_TEST_SECONDS", "100");
-    // Of bad calls, those on IREE's own drivers do what a sanitizer ends.
-    command.args(["--", "--skip", "answers_of_iree_s_drivers_are_as_written"]);
-    Ok(command)
-}
-
-/// The build of these tests.
-fn build(tree: &Tree) -> Result<Command> {
     let mut command = workspace::cargo();
     command
         .args(["test", "--tests", "--locked", "--no-fail-fast", "-p", "hal-driver", "-p", "hal-collectives"])
@@ -136,7 +108,11 @@ fn build(tree: &Tree) -> Result<Command> {
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         // The sanitizer's runtime has to be the first of the shared libraries of each program.
         .env("RUSTFLAGS", format!("{ASAN_RUSTFLAGS} -Zpre-link-arg=-lasan"))
-        .env("TARGET_CFLAGS", ASAN_CFLAGS);
+        .env("TARGET_CFLAGS", ASAN_CFLAGS)
+        .env("HAL_TESTDATA", cts::testdata(tree)?)
+        .env("HAL_TEST_SECONDS", "100")
+        // Of bad calls, those on IREE's own drivers do what a sanitizer ends.
+        .args(["--", "--skip", "answers_of_iree_s_drivers_are_as_written"]);
     Ok(command)
 }
 
