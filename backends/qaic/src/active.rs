@@ -99,6 +99,7 @@ impl Active {
         start: StartOptions,
     ) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
+        device.suits(blueprint.metadata, blueprint.hardware)?;
         let container = blueprint.container()?;
         let mut loaded = Loaded { device: device.clone(), constants: None, network: None, activation: None };
         if let Some(constants) = container.constants()? {

@@ -5,6 +5,7 @@
 use crate::hazard::Access;
 use hal_qaic_abi::container::metadata::Direction;
 use hal_qaic_abi::container::{Container, Group, Network, ParseError, Plan};
+use hal_qaic_abi::nnc::Version;
 use hal_qaic_abi::programs::{BufferRole, CardPrograms, ProgramNetwork};
 use hal_qaic_abi::uapi::sem;
 use std::fmt;
@@ -15,6 +16,10 @@ use std::sync::Arc;
 pub(crate) struct Blueprint {
     bytes: Arc<[u8]>,
     pub(crate) name: String,
+    /// The version of its description.
+    pub(crate) metadata: Version,
+    /// The generation of hardware that it was compiled for.
+    pub(crate) hardware: Version,
     pub(crate) plan: Plan,
     /// The emulated card whose host program it calls. A compiler's network calls none.
     pub(crate) programs: Option<Arc<dyn CardPrograms>>,
@@ -48,25 +53,25 @@ impl fmt::Debug for Blueprint {
     }
 }
 
-/// The name and the plan of a container's network.
-fn parse(bytes: &[u8]) -> Result<(String, Plan), ParseError> {
+/// The network of a container, and its plan.
+fn parse(bytes: &[u8]) -> Result<(Network, Plan), ParseError> {
     let container = Container::read(bytes)?;
     container.constants()?;
     let network = Network::read(container.network()?)?;
     let plan = Plan::new(&network)?;
-    Ok((network.name, plan))
+    Ok((network, plan))
 }
 
 impl Blueprint {
     /// Reads a compiler's container, and checks all of it.
     pub(crate) fn read(bytes: Arc<[u8]>) -> Result<Self, ParseError> {
-        let (name, plan) = parse(&bytes)?;
+        let (network, plan) = parse(&bytes)?;
         let buffers = plan.buffers.len();
         let bindings = u16::try_from(buffers).map_err(|_| {
             let most = u16::MAX;
             ParseError::unsupported(format!("it has {buffers} buffers, and a dispatch binds {most} at most"))
         })?;
-        Self::new(bytes, name, plan, bindings, |buffer| Ok(BufferRole::Binding(buffer.into())))
+        Self::new(bytes, network, plan, bindings, |buffer| Ok(BufferRole::Binding(buffer.into())))
     }
 
     /// The network of a host program.
@@ -75,7 +80,7 @@ impl Blueprint {
         programs: Arc<dyn CardPrograms>,
     ) -> Result<Self, ParseError> {
         let ProgramNetwork { container, roles, constants } = network;
-        let (name, plan) = parse(&container)?;
+        let (network, plan) = parse(&container)?;
         let bindings = roles.iter().filter_map(|role| match role {
             BufferRole::Binding(number) => u16::try_from(number + 1).ok(),
             _ => None,
@@ -86,13 +91,13 @@ impl Blueprint {
                 ParseError::invalid("a network of a host program with a buffer that has no role")
             })
         };
-        let blueprint = Self::new(container.into(), name, plan, bindings, role)?;
+        let blueprint = Self::new(container.into(), network, plan, bindings, role)?;
         Ok(Self { programs: Some(programs), constants, ..blueprint })
     }
 
     fn new(
         bytes: Arc<[u8]>,
-        name: String,
+        network: Network,
         plan: Plan,
         bindings: u16,
         role: impl Fn(u16) -> Result<BufferRole, ParseError>,
@@ -100,7 +105,19 @@ impl Blueprint {
         let content = |group: &Group| Ok((group.length > 0).then_some(role(group.buffer)?));
         let roles = plan.groups.iter().map(content).collect::<Result<_, ParseError>>()?;
         let waited = waited(&plan.groups);
-        Ok(Self { bytes, name, plan, programs: None, roles, bindings, constants: 0, waited })
+        let Network { name, version: metadata, hardware, .. } = network;
+        Ok(Self {
+            bytes,
+            name,
+            metadata,
+            hardware,
+            plan,
+            programs: None,
+            roles,
+            bindings,
+            constants: 0,
+            waited,
+        })
     }
 
     /// How a run accesses a binding.

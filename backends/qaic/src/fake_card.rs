@@ -10,6 +10,7 @@ use crate::kmd::{Errno, System};
 use emulator_qaic::programs::{Call as Dispatched, CallOutcome, OUTCOME, Program};
 use hal_backend::{HostCall, HostProgram, HostRange};
 use hal_kernel::drm;
+use hal_qaic_abi::container::metadata::{HARDWARE, METADATA};
 use hal_qaic_abi::nnc::command::{
     self, ActivateRequest, ActivateResponse, Command, DeactivateResponse, LoadConstantsResponse,
     LoadElfResponse, StatusResponse, UnloadConstantsResponse, UnloadElfResponse, kind,
@@ -340,6 +341,8 @@ impl FakeCardState {
                 kind::STATUS_REQUEST => {
                     let mut status = StatusResponse::default();
                     status.device.commands_major = COMMANDS.major.into();
+                    status.device.metadata_major = METADATA.major.into();
+                    status.device.hardware_version = (u32::from(HARDWARE.major) << 16).into();
                     say(status.as_bytes());
                 }
                 kind::LOAD_CONSTANTS_EX_REQUEST => {

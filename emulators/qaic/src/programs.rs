@@ -37,7 +37,7 @@
 use emulator_core::ProgramHost;
 use hal_backend::container::ParseError;
 use hal_backend::{Code, Failure};
-use hal_qaic_abi::container::metadata::{Direction, Doorbell, Request, Space};
+use hal_qaic_abi::container::metadata::{Direction, Doorbell, HARDWARE, METADATA, Request, Space};
 use hal_qaic_abi::container::{Container, Network, Segment, elf, qpc};
 pub use hal_qaic_abi::programs::OUTCOME;
 use hal_qaic_abi::programs::{BufferRole, CardPrograms, ProgramCall, ProgramNetwork};
@@ -237,9 +237,10 @@ impl Program {
         let (outcome, last) = (OUTCOME as u64, [leave[0], leave[1], give]);
         requests.push(request(self.outcome_buffer(), Direction::Out, layout.outcome, outcome, &last)?);
         Ok(Network {
+            version: METADATA,
             name: format!("function {} of program {}", self.function, self.program),
             cores: 1,
-            hardware: (0, 0),
+            hardware: HARDWARE,
             semaphores: vec![0, 0, 1, 0],
             ddr: layout.length,
             requests,

@@ -67,6 +67,24 @@ pub enum Error {
         /// The version of this backend.
         ours: Version,
     },
+    /// The network's metadata is not what the device's firmware reads.
+    #[error("the network's metadata is of version {network}, and the device reads {device}; {}", remedy(*network, *device))]
+    Metadata {
+        /// The network's version.
+        network: Version,
+        /// The device's version.
+        device: Version,
+    },
+    /// The network is for another generation of hardware.
+    #[error(
+        "the network was compiled for hardware {network}, and the device is {device}; compile it for the device"
+    )]
+    Hardware {
+        /// The network's generation.
+        network: Version,
+        /// The device's generation.
+        device: Version,
+    },
     /// A wait ended before what it waited for.
     #[error("it has not ended in time")]
     TimedOut,
@@ -93,6 +111,15 @@ pub enum Error {
         /// The kernel's number.
         errno: Errno,
     },
+}
+
+/// What to do with a network and a device of different releases.
+fn remedy(network: Version, device: Version) -> &'static str {
+    if network.major > device.major {
+        "the network is newer: compile it with the SDK of the device's firmware, or update the firmware"
+    } else {
+        "the device is newer: compile the network with the SDK of its firmware"
+    }
 }
 
 /// The purpose of a call, in messages.
@@ -182,7 +209,7 @@ impl Error {
         match self {
             Error::Gone | Error::WorkloadLost | Error::Full | Error::Queued => Code::Unavailable,
             Error::Refused { status, .. } => refusal(*status),
-            Error::Version { .. } => Code::Incompatible,
+            Error::Version { .. } | Error::Metadata { .. } | Error::Hardware { .. } => Code::Incompatible,
             Error::Answer { .. } => Code::Internal,
             Error::NoAnswer { .. } | Error::TimedOut => Code::DeadlineExceeded,
             Error::Checksum { .. } => Code::DataLoss,
@@ -282,6 +309,8 @@ mod tests {
             (Error::Full, Code::Unavailable),
             (Error::Queued, Code::Unavailable),
             (Error::Version { what: "it", device: version, ours: version }, Code::Incompatible),
+            (Error::Metadata { network: version, device: version }, Code::Incompatible),
+            (Error::Hardware { network: version, device: version }, Code::Incompatible),
             (Error::Answer { what: "it", why: String::new() }, Code::Internal),
             (Error::NoAnswer { what: "it", waited: Duration::ZERO }, Code::DeadlineExceeded),
             (Error::TimedOut, Code::DeadlineExceeded),

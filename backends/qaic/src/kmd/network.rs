@@ -54,7 +54,8 @@ pub struct Device {
     card: Arc<Card>,
     control: Control,
     version: Version,
-    commands: Result<Version, Error>,
+    /// Its description of itself when it was opened.
+    identity: Result<Information, Error>,
     /// True if nobody waits for a restarting sub-system any more.
     given_up: AtomicBool,
 }
@@ -79,7 +80,7 @@ impl Device {
             card,
             control,
             version: TRANSACTIONS,
-            commands: Ok(COMMANDS),
+            identity: Ok(Information::default()),
             given_up: AtomicBool::new(false),
         };
         match device.agree() {
@@ -91,8 +92,8 @@ impl Device {
     /// Asks for the versions of both halves of the protocol.
     fn agree(&mut self) -> Result<(), Error> {
         self.version = understood("transactions", TRANSACTIONS, self.ask_version()?)?;
-        self.commands = match self.information() {
-            Ok(information) => Ok(understood("commands", COMMANDS, information.commands())?),
+        self.identity = match self.information() {
+            Ok(identity) => understood("commands", COMMANDS, identity.commands()).map(|_| Ok(identity))?,
             Err(unknown @ (Error::Refused { .. } | Error::Answer { .. })) => Err(unknown),
             Err(error) => return Err(error),
         };
@@ -126,8 +127,8 @@ impl Device {
                 )
             })
         };
-        let commands = match &self.commands {
-            Ok(version) => differs("commands", COMMANDS, *version),
+        let commands = match &self.identity {
+            Ok(identity) => differs("commands", COMMANDS, identity.commands()),
             Err(unknown) => Some(format!(
                 "{name}: the device does not say which commands it knows ({unknown}); this driver's are of version \
                  {COMMANDS}: if networks are refused, use firmware and driver of one release"
@@ -232,6 +233,19 @@ impl Device {
             }
         }
         Ok(id)
+    }
+
+    /// Refuses a network that is for other firmware, or for another generation of hardware. A device that does not
+    /// describe itself is not judged.
+    pub fn suits(&self, metadata: Version, hardware: Version) -> Result<(), Error> {
+        let Ok(identity) = &self.identity else { return Ok(()) };
+        if metadata.major != identity.metadata().major {
+            return Err(Error::Metadata { network: metadata, device: identity.metadata() });
+        }
+        if hardware.major != identity.hardware().major {
+            return Err(Error::Hardware { network: hardware, device: identity.hardware() });
+        }
+        Ok(())
     }
 
     /// Loads a network.

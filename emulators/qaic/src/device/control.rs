@@ -12,12 +12,14 @@ use super::loaded::{Constants, LoadedNetwork, own, unload};
 use super::network::{Active, Image};
 use crate::injection;
 use crate::machine::{Card, Guard, Machine, State, Unit};
+use hal_qaic_abi::container::metadata::{HARDWARE, METADATA};
 use hal_qaic_abi::nnc::command::{
-    self, ActivateRequest, ActivateResponse, Command, DeactivateRequest, DeactivateResponse, Information,
-    LoadConstantsExRequest, LoadConstantsPayloadRequest, LoadConstantsRequest, LoadConstantsResponse,
-    LoadElfRequest, LoadElfResponse, ResourceInfoRequest, ResourceInfoResponse, Resources, Status,
-    StatusRequest, StatusResponse, UnloadConstantsRequest, UnloadConstantsResponse, UnloadElfRequest,
-    UnloadElfResponse, kind,
+    self, ActivateRequest, ActivateResponse, ActivationStateRequest, ActivationStateResponse, Command,
+    DeactivateRequest, DeactivateResponse, Information, LoadConstantsExRequest, LoadConstantsPayloadRequest,
+    LoadConstantsRequest, LoadConstantsResponse, LoadElfRequest, LoadElfResponse, PerformanceInfoRequest,
+    PerformanceInfoResponse, ResourceInfoRequest, ResourceInfoResponse, Resources, Status, StatusRequest,
+    StatusResponse, UnloadConstantsRequest, UnloadConstantsResponse, UnloadElfRequest, UnloadElfResponse,
+    activation, kind,
 };
 use hal_qaic_abi::nnc::wire::{FromDevice, Message, Piece, ToDevice};
 use hal_qaic_abi::nnc::{COMMANDS, TRANSACTIONS};
@@ -26,6 +28,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::{Immutable, IntoBytes};
+
+/// The format of a device's description of itself that the vendor's runtime asks for (`deviceInfoFormatVersion`).
+const FORMAT: u8 = 12;
 
 /// The status of a request in a transaction about a channel.
 const REFUSED: u32 = 1;
@@ -144,6 +149,9 @@ impl Server {
         let mebibytes = |bytes: u64| u32::try_from(bytes >> 20).unwrap_or(u32::MAX).into();
         let few = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
         let channels = self.active.values().filter(|active| active.channel.is_some()).count();
+        // Each channel has its own.
+        let semaphores =
+            |channels: usize| u32::try_from(channels * usize::from(sem::COUNT)).unwrap_or(u32::MAX);
         Resources {
             dram_total: mebibytes(self.dram),
             dram_free: mebibytes(self.dram.saturating_sub(self.allocated())),
@@ -151,6 +159,8 @@ impl Server {
             channels_free: few(CHANNELS as usize - channels),
             cores_total: few(self.cores.into()),
             cores_free: few(self.cores_free().into()),
+            semaphores_total: semaphores(CHANNELS as usize).into(),
+            semaphores_free: semaphores(CHANNELS as usize - channels).into(),
             ..Resources::default()
         }
     }
@@ -523,7 +533,16 @@ impl Card {
             }
             kind::STATUS_REQUEST => {
                 command::read::<StatusRequest>(bytes).ok()?;
-                answer(&StatusResponse { device: self.information(), cores: [0; 168], ..Default::default() })
+                answer(&StatusResponse { format: FORMAT, device: self.information(), ..Default::default() })
+            }
+            kind::PERFORMANCE_INFO_REQUEST => {
+                command::read::<PerformanceInfoRequest>(bytes).ok()?;
+                answer(&PerformanceInfoResponse::default())
+            }
+            kind::ACTIVATION_STATE_REQUEST => {
+                let (request, _) = command::read::<ActivationStateRequest>(bytes).ok()?;
+                let result = self.change_states(user, &request);
+                answer(&ActivationStateResponse { status: status(result).into(), ..Default::default() })
             }
             kind::RESOURCE_INFO_REQUEST => {
                 let (request, _) = command::read::<ResourceInfoRequest>(bytes).ok()?;
@@ -531,6 +550,18 @@ impl Card {
                 answer(&ResourceInfoResponse { group: request.group, resources, ..Default::default() })
             }
             _ => return None,
+        })
+    }
+
+    /// Checks a request for other states. What a network does in one that is not ready is in no public source: the
+    /// emulator's networks run in each.
+    fn change_states(&self, user: u32, request: &ActivationStateRequest) -> Result<(), Status> {
+        let count = usize::try_from(request.count.get()).unwrap_or(usize::MAX);
+        let changes = request.changes.get(..count).ok_or(Status::PARAMETER)?;
+        changes.iter().try_for_each(|change| {
+            own(self.server.active.get(&change.activation_id.get()), user)?;
+            let known = [activation::STANDBY, activation::READY, activation::STOPPING];
+            known.contains(&change.state.get()).then_some(()).ok_or(Status::PARAMETER)
         })
     }
 
@@ -543,6 +574,9 @@ impl Card {
             networks_active: few(self.server.active.len()),
             commands_major: COMMANDS.major.into(),
             commands_minor: COMMANDS.minor.into(),
+            metadata_major: METADATA.major.into(),
+            metadata_minor: METADATA.minor.into(),
+            hardware_version: (u32::from(HARDWARE.major) << 16 | u32::from(HARDWARE.minor)).into(),
             ..Information::default()
         };
         for (byte, &letter) in information.firmware_image.iter_mut().zip(b"emulator") {

@@ -5,7 +5,8 @@
 use super::control::MessageContext;
 use super::network::Active;
 use crate::machine::Card;
-use hal_qaic_abi::container::elf;
+use hal_qaic_abi::container::metadata::METADATA;
+use hal_qaic_abi::container::{Network, elf};
 use hal_qaic_abi::nnc::command::{LoadConstantsPayloadRequest, LoadConstantsRequest, LoadElfRequest, Status};
 use hal_qaic_abi::nnc::crc::crc32;
 use std::collections::BTreeMap;
@@ -97,6 +98,10 @@ impl Card {
             (Some("metadata_fb"), request.flatbuffer_crc.get()),
         ];
         let image = self.load(context, request.tag.get(), request.length.get(), &checks)?.to_vec();
+        // What cannot be read is refused when it is activated.
+        if Network::read(&image).is_ok_and(|network| network.version.major != METADATA.major) {
+            return Err(Status::METADATA);
+        }
         let number = self.server.number();
         self.server.networks.insert(number, LoadedNetwork { owner: context.user, image });
         Ok(number)

@@ -8,9 +8,11 @@ use emulator_qaic::programs as emulated;
 use emulator_qaic::{Counts, Options};
 use hal_qaic_abi::container::{Network, elf};
 use hal_qaic_abi::nnc::command::{
-    self, LoadConstantsExRequest, LoadConstantsPayloadRequest, LoadConstantsRequest, LoadConstantsResponse,
-    ResourceInfoRequest, ResourceInfoResponse, Status, StatusRequest, StatusResponse, UnloadConstantsRequest,
-    UnloadConstantsResponse, UnloadElfRequest, UnloadElfResponse,
+    self, ActivationStateRequest, ActivationStateResponse, LoadConstantsExRequest,
+    LoadConstantsPayloadRequest, LoadConstantsRequest, LoadConstantsResponse, PerformanceInfoRequest,
+    PerformanceInfoResponse, ResourceInfoRequest, ResourceInfoResponse, StateChange, Status, StatusRequest,
+    StatusResponse, UnloadConstantsRequest, UnloadConstantsResponse, UnloadElfRequest, UnloadElfResponse,
+    activation,
 };
 use hal_qaic_abi::nnc::transaction::{
     ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, DMA_TRANSFER_FROM_USER, PASSTHROUGH_FROM_USER,
@@ -122,10 +124,47 @@ fn device_reports_its_version_and_resources() {
     assert_eq!(TRANSACTIONS, Version { major: 5, minor: 0 });
     let status: StatusResponse = card.command(&command::request(&StatusRequest::default(), &[]));
     assert_eq!((status.status.get(), status.device.commands().major), (0, 17));
+    // What the vendor's runtime insists on (`QRuntimeManager.cpp`, `QProgramDevice.cpp`, `QRuntime.cpp`).
+    assert_eq!(status.device.metadata(), Version { major: 1, minor: 0 });
+    assert_eq!((status.device.hardware().major, status.format), (2, 12));
     let info: ResourceInfoResponse = card.command(&command::request(&ResourceInfoRequest::default(), &[]));
     let resources = info.resources;
     assert_eq!((resources.channels_total, resources.channels_free, resources.cores_free), (16, 16, 16));
     assert_eq!((resources.dram_total.get(), resources.dram_free.get()), (1024, 1024));
+    assert_eq!((resources.semaphores_total.get(), resources.semaphores_free.get()), (512, 512));
+    let performance: PerformanceInfoResponse =
+        card.command(&command::request(&PerformanceInfoRequest::default(), &[]));
+    assert_eq!((performance.status.get(), performance.performance), (0, status.device.performance));
+}
+
+#[test]
+fn states_of_active_networks_are_changed_by_their_own_user() {
+    let card = card(options());
+    let active = card.channel(8);
+    let change = |card: &Card, count: u32, state: i32| {
+        let mut request = ActivationStateRequest { count: count.into(), ..Default::default() };
+        request.changes.fill(StateChange { activation_id: active.id.into(), state: state.into() });
+        let answer: ActivationStateResponse = card.command(&command::request(&request, &[]));
+        Status(answer.status.get())
+    };
+    for state in [activation::STANDBY, activation::READY, activation::STOPPING] {
+        assert_eq!(change(&card, 8, state), Status::SUCCESS);
+    }
+    assert_eq!(change(&card, 1, 3), Status::PARAMETER);
+    assert_eq!(change(&card, 9, activation::READY), Status::PARAMETER);
+    assert_eq!(change(&card, 0, 3), Status::SUCCESS, "nothing is asked for");
+    assert_eq!(change(&open(&card.emulator, 0), 1, activation::READY), Status::NOT_PERMITTED);
+}
+
+#[test]
+fn network_whose_metadata_the_firmware_does_not_read_is_refused_when_it_is_loaded() {
+    let card = card(options());
+    let network = |major, minor| {
+        let version = Version { major, minor };
+        Network { name: "net".to_owned(), version, ..Network::default() }.image()
+    };
+    assert_eq!(card.load(&network(1, 0)).status.get(), 0);
+    assert_eq!(card.load(&network(0, 12)).status.get(), Status::METADATA.0);
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 //! Metadata: the list of DMA requests that make one inference, and who it is for.
 //!
-//! It is a FlatBuffer in the section `metadata_fb`. Older images have it in the section `metadata`: as a FlatBuffer,
-//! with or without eight bytes before it that stop older firmware, or as a plain structure of version 0.12. Whatever
-//! else it says is for the device alone.
+//! It is a FlatBuffer. The vendor's compiler writes it into the section `metadata`, behind eight bytes that stop older
+//! firmware; other images have it in `metadata_fb`, or without those bytes, or as a plain structure of version 0.12.
+//! Whatever else it says is for the device alone.
 
 use super::bytes::{array, piece, place, u16_at, u32_at, u64_at};
 use super::{ParseError, elf};
+use crate::nnc::Version;
 use crate::uapi::{Semaphore, sem};
 use flatbuffers::{FlatBufferBuilder, TableFinishedWIPOffset, WIPOffset};
 use hal_backend::container::{Table, slot};
@@ -17,15 +18,21 @@ const HEXAGON: u16 = 164;
 
 /// The sections that hold the metadata.
 const SECTION: &str = "metadata_fb";
-const OLD_SECTION: &str = "metadata";
+const COMPILER_SECTION: &str = "metadata";
 
-/// The major version of metadata that is understood.
-const MAJOR: u16 = 0;
+/// The version of metadata that is written.
+pub const METADATA: Version = Version { major: 1, minor: 0 };
 
-/// The beginning of the plain structure: version 0.12.
+/// The version before it. Its fields are the same.
+const OLD: Version = Version { major: 0, minor: 12 };
+
+/// The generation of hardware that is sold.
+pub const HARDWARE: Version = Version { major: 2, minor: 0 };
+
+/// The beginning of the plain structure, which has the old version.
 const PLAIN: u32 = 12 << 16;
 
-/// The word that may precede a FlatBuffer in the old section: a version that old firmware refuses.
+/// The word that may precede a FlatBuffer in the compiler's section: a version that old firmware refuses.
 const STOPPER: u64 = 1;
 
 /// How many DMA requests a network may have. A channel's rings have a few hundred elements.
@@ -84,20 +91,36 @@ pub struct Request {
 }
 
 /// A network's description.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
+    /// The version of this description.
+    pub version: Version,
     /// Its name.
     pub name: String,
     /// How many cores it was compiled for.
     pub cores: u16,
-    /// The generation of hardware that it was compiled for: major, minor.
-    pub hardware: (u8, u8),
+    /// The generation of hardware that it was compiled for.
+    pub hardware: Version,
     /// How many semaphores it uses, and with what they begin.
     pub semaphores: Vec<u32>,
     /// How much memory it shares with the DMA requests.
     pub ddr: u64,
     /// The transfers of an inference, in this order.
     pub requests: Vec<Request>,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            version: METADATA,
+            name: String::new(),
+            cores: 0,
+            hardware: HARDWARE,
+            semaphores: Vec::new(),
+            ddr: 0,
+            requests: Vec::new(),
+        }
+    }
 }
 
 /// Fields of tables, in the order of the vendor's schema.
@@ -157,35 +180,38 @@ const KNOWN: [&str; 12] = [
 impl Network {
     /// The description in an image.
     pub fn read(image: &[u8]) -> Result<Self, ParseError> {
-        let network = match (elf::section(image, SECTION)?, elf::section(image, OLD_SECTION)?) {
-            (Some(bytes), _) => Self::read_flat(bytes),
-            (None, Some(bytes)) if u32_at(bytes, 0, "metadata") == Ok(PLAIN) => Self::read_plain(bytes),
-            (None, Some(bytes)) => {
-                let stopped = u64_at(bytes, 0, "metadata") == Ok(STOPPER);
-                Self::read_flat(if stopped { bytes.get(8..).unwrap_or_default() } else { bytes })
-            }
-            (None, None) => {
-                let text = format!("the image has no section {SECTION:?}; it is no network for this device");
-                Err(ParseError::invalid(text))
-            }
-        };
+        let section = elf::section(image, SECTION)?;
+        let bytes = section.or(elf::section(image, COMPILER_SECTION)?).ok_or_else(|| {
+            ParseError::invalid(format!(
+                "the image has neither a section {COMPILER_SECTION:?} nor {SECTION:?}; it is no network for this \
+                 device"
+            ))
+        });
+        let network = bytes.and_then(|bytes| match u64_at(bytes, 0, "metadata") {
+            Ok(STOPPER) => Self::read_flat(bytes.get(8..).unwrap_or_default()),
+            _ if u32_at(bytes, 0, "metadata") == Ok(PLAIN) => Self::read_plain(bytes),
+            _ => Self::read_flat(bytes),
+        });
         network.map_err(|error| error.within("metadata"))
     }
 
     fn read_flat(bytes: &[u8]) -> Result<Self, ParseError> {
         hal_backend::container::read(bytes, None, |root| {
             let (major, minor) = (root.u16(field::VERSION_MAJOR, 0)?, root.u16(field::VERSION_MINOR, 0)?);
-            check_version(major, minor)?;
+            let version = Version { major, minor };
+            check_version(version)?;
             for required in root.texts(field::REQUIRED, "required fields")?.unwrap_or_default() {
                 check_required(&required)?;
             }
             let mut semaphores = root.words(field::SEMAPHORES, "semaphores")?.unwrap_or_default();
             semaphores.resize(usize::from(root.u16(field::SEMAPHORE_COUNT, 0)?), 0);
             let requests = root.tables(field::REQUESTS, "DMA request", flat_request)?;
+            let (major, minor) = (root.u8(field::HARDWARE_MAJOR, 0)?, root.u8(field::HARDWARE_MINOR, 0)?);
             Ok(Self {
+                version,
                 name: root.text(field::NAME, "name")?.unwrap_or_default().to_owned(),
                 cores: root.u16(field::CORES, 0)?,
-                hardware: (root.u8(field::HARDWARE_MAJOR, 0)?, root.u8(field::HARDWARE_MINOR, 0)?),
+                hardware: Version { major: major.into(), minor: minor.into() },
                 semaphores,
                 ddr: root.u64(field::STATIC_DDR, 0)?,
                 requests: at_most(requests, REQUESTS_MAX, "DMA requests")?,
@@ -211,9 +237,10 @@ impl Network {
         });
         let [major, minor] = array(bytes, 132, "the hardware's version")?;
         Ok(Self {
+            version: OLD,
             name: String::from_utf8_lossy(name).into_owned(),
             cores: half(122)?,
-            hardware: (major, minor),
+            hardware: Version { major: major.into(), minor: minor.into() },
             semaphores: semaphores.collect::<Result<_, ParseError>>()?,
             ddr: long(72)?,
             requests: requests.collect::<Result<_, ParseError>>()?,
@@ -234,29 +261,30 @@ impl Network {
         let semaphores = builder.create_vector(&self.semaphores);
         let name = builder.create_string(&self.name);
         let count = u16::try_from(self.semaphores.len()).unwrap_or(u16::MAX);
+        let byte = |number: u16| u8::try_from(number).unwrap_or(u8::MAX);
         let table = builder.start_table();
-        builder.push_slot_always(slot(field::VERSION_MAJOR), MAJOR);
-        builder.push_slot_always(slot(field::VERSION_MINOR), 12_u16);
+        builder.push_slot_always(slot(field::VERSION_MAJOR), self.version.major);
+        builder.push_slot_always(slot(field::VERSION_MINOR), self.version.minor);
         builder.push_slot_always(slot(field::NAME), name);
         builder.push_slot_always(slot(field::SEMAPHORES), semaphores);
         builder.push_slot_always(slot(field::REQUESTS), requests);
         builder.push_slot(slot(field::STATIC_DDR), self.ddr, 0);
         builder.push_slot(slot(field::CORES), self.cores, 0);
         builder.push_slot(slot(field::SEMAPHORE_COUNT), count, 0);
-        builder.push_slot(slot(field::HARDWARE_MAJOR), self.hardware.0, 0);
-        builder.push_slot(slot(field::HARDWARE_MINOR), self.hardware.1, 0);
+        builder.push_slot(slot(field::HARDWARE_MAJOR), byte(self.hardware.major), 0);
+        builder.push_slot(slot(field::HARDWARE_MINOR), byte(self.hardware.minor), 0);
         let root = builder.end_table(table);
         builder.finish_minimal(root);
         builder.finished_data().to_vec()
     }
 }
 
-fn check_version(major: u16, minor: u16) -> Result<(), ParseError> {
-    if major == MAJOR {
+fn check_version(version: Version) -> Result<(), ParseError> {
+    if [OLD.major, METADATA.major].contains(&version.major) {
         return Ok(());
     }
     Err(ParseError::incompatible(format!(
-        "version {major}.{minor}, and {MAJOR} is what is understood; compile the network with another SDK"
+        "version {version}, and {OLD} and {METADATA} are what is understood; compile the network with another SDK"
     )))
 }
 
@@ -361,6 +389,10 @@ fn space(number: u8, group: u16) -> Result<Space, ParseError> {
     match number {
         0 => Ok(Space::Multicast(group)),
         1 => Ok(Space::Ddr),
+        2 => Err(ParseError::unsupported(
+            "address space 2 (dynamically mapped DDR), which takes another allocation at activation; compile the \
+             network without it",
+        )),
         _ => Err(ParseError::invalid(format!("address space {number}; there are 0 (multicast) and 1 (DDR)"))),
     }
 }

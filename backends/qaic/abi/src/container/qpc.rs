@@ -13,8 +13,8 @@
 //! | 32 | 8 | the address of their table |
 //!
 //! A segment of the table has four numbers of 8 bytes: its length; where its second part begins (for `constants.bin`,
-//! whose first part is static and second dynamic); the address of its name, which ends with a zero; the address of
-//! its bytes.
+//! whose first part is static and second dynamic; at zero, all of it is dynamic); the address of its name, which ends
+//! with a zero; the address of its bytes.
 
 use super::bytes::{array, piece, place, u16_at, u32_at, u64_at};
 use hal_backend::container::ParseError;
@@ -54,7 +54,7 @@ pub mod name {
 pub struct Segment<'a> {
     /// Its name.
     pub name: &'a str,
-    /// The offset of its second part; zero if it has one part.
+    /// The offset of its second part.
     pub split: u64,
     /// Its bytes.
     pub bytes: &'a [u8],
@@ -143,8 +143,6 @@ impl<'a> Container<'a> {
             return Ok(None);
         }
         let (fixed, dynamic): (&[u8], &[u8]) = match self.segment(name::CONSTANTS) {
-            // Without a second part it is all static.
-            Some(Segment { bytes, split: 0, .. }) => (bytes, &[]),
             Some(Segment { bytes, split, .. }) => bytes.split_at_checked(place(*split)).ok_or_else(|| {
                 let length = bytes.len();
                 ParseError::invalid(format!(
@@ -304,9 +302,15 @@ mod tests {
         let mut large = container.clone();
         large.segments[2].split = 8;
         assert!(large.constants().unwrap_err().to_string().contains("split at 8"));
-        large.segments[2].split = 0;
+        large.segments[2].split = 17;
         large.segments[2].bytes = &[0; 17];
         assert!(large.constants().unwrap_err().to_string().contains("room for 16"));
+        // As the vendor's runtime takes it (`QProgramContainer.cpp`).
+        let mut dynamic = container.clone();
+        dynamic.segments[2].split = 0;
+        dynamic.segments[2].bytes = b"abc";
+        let constants = dynamic.constants().unwrap().unwrap();
+        assert_eq!((constants.fixed, constants.dynamic), (&b""[..], &b"abc"[..]));
     }
 
     #[test]

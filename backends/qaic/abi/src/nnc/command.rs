@@ -38,6 +38,10 @@ pub mod kind {
     pub const LOAD_CONSTANTS_PAYLOAD_REQUEST: u32 = 16;
     pub const RESOURCE_INFO_REQUEST: u32 = 32;
     pub const RESOURCE_INFO_RESPONSE: u32 = 33;
+    pub const PERFORMANCE_INFO_REQUEST: u32 = 34;
+    pub const PERFORMANCE_INFO_RESPONSE: u32 = 35;
+    pub const ACTIVATION_STATE_REQUEST: u32 = 36;
+    pub const ACTIVATION_STATE_RESPONSE: u32 = 37;
 }
 
 /// How many bytes follow a request's structure.
@@ -316,14 +320,54 @@ commands! {
         /// Zero.
         padding: U32 = 52,
     }
+
+    /// Asks for frequencies, and for what was done lately.
+    PerformanceInfoRequest = PERFORMANCE_INFO_REQUEST, "the request for a device's performance", 8 {
+        /// Zero.
+        padding: U32 = 4,
+    }
+
+    /// As in the status of a device.
+    PerformanceInfoResponse = PERFORMANCE_INFO_RESPONSE, "a device's performance", 64 {
+        /// How it went.
+        status: I32 = 4,
+        /// The same bytes.
+        performance: [u8; 56] = 8,
+    }
+
+    /// Asks for other states of networks that are active.
+    ActivationStateRequest = ACTIVATION_STATE_REQUEST, "the request for other states of networks", 72 {
+        /// How many of the changes count.
+        count: U32 = 4,
+        /// The changes.
+        changes: [StateChange; 8] = 8,
+    }
+
+    /// All states have changed, or one could not.
+    ActivationStateResponse = ACTIVATION_STATE_RESPONSE, "the answer about states of networks", 8 {
+        /// How it went.
+        status: I32 = 4,
+    }
 }
 
-/// The state that a network is activated in.
+/// Another state of a network that is active.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct StateChange {
+    /// The network.
+    pub activation_id: U32,
+    /// One of [`activation`].
+    pub state: I32,
+}
+
+/// The state of a network that is active.
 pub mod activation {
     /// Loaded, without power.
     pub const STANDBY: i32 = 0;
     /// It can be used.
     pub const READY: i32 = 1;
+    /// About to stop, with little power.
+    pub const STOPPING: i32 = 2;
 }
 
 /// A device's resources, all of them or the free ones.
@@ -359,7 +403,7 @@ pub struct Information {
     pub firmware_image: [u8; 38],
     pub firmware_oem_image: [u8; 38],
     pub firmware_variant: [u8; 16],
-    pub hardware: U32,
+    pub hardware_version: U32,
     pub serial: [u8; 16],
     pub board_serial: [u8; 32],
     pub compiler: U32,
@@ -389,7 +433,7 @@ pub struct Information {
 const _: () = {
     assert!(size_of::<Resources>() == 40);
     assert!(size_of::<Information>() == 320);
-    assert!(std::mem::offset_of!(Information, hardware) == 96);
+    assert!(std::mem::offset_of!(Information, hardware_version) == 96);
     assert!(std::mem::offset_of!(Information, resources) == 152);
     assert!(std::mem::offset_of!(Information, commands_major) == 262);
     assert!(std::mem::offset_of!(Information, defective_cores) == 296);
@@ -412,6 +456,18 @@ impl Information {
     /// The version of the commands that it understands.
     pub fn commands(&self) -> Version {
         Version { major: self.commands_major.get(), minor: self.commands_minor.get() }
+    }
+
+    /// The version of networks' metadata that it understands.
+    pub fn metadata(&self) -> Version {
+        Version { major: self.metadata_major.get(), minor: self.metadata_minor.get() }
+    }
+
+    /// Its generation of hardware: the major number is the upper half of the word.
+    pub fn hardware(&self) -> Version {
+        let [minor, major] = [self.hardware_version.get() & 0xffff, self.hardware_version.get() >> 16];
+        let half = |number| u16::try_from(number).unwrap_or(u16::MAX);
+        Version { major: half(major), minor: half(minor) }
     }
 }
 

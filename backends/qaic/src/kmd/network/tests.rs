@@ -432,6 +432,40 @@ fn device_that_does_not_say_which_commands_it_knows_is_taken_with_a_warning() {
 }
 
 #[test]
+fn network_for_other_firmware_or_hardware_is_refused_and_which_is_newer_is_said() {
+    let version = |major, minor| Version { major, minor };
+    let device = |metadata: Version, hardware: Version| {
+        open(TRANSACTIONS, move |reply| {
+            let mut status = knows(COMMANDS);
+            status.device.metadata_major = metadata.major.into();
+            status.device.metadata_minor = metadata.minor.into();
+            status.device.hardware_version = (u32::from(hardware.major) << 16 | 7).into();
+            say(reply, &status);
+            Ok(())
+        })
+        .unwrap()
+    };
+    let refusal = |device: &Device, metadata, hardware| {
+        let refused = device.suits(metadata, hardware).unwrap_err().failure("accel0");
+        assert_eq!(refused.code(), Code::Incompatible);
+        refused.message().to_owned()
+    };
+    let sold = device(version(1, 3), version(2, 0));
+    assert_eq!(sold.suits(version(1, 0), version(2, 9)), Ok(()), "minor numbers may differ");
+    let older = refusal(&sold, version(0, 12), version(2, 0));
+    assert!(
+        older.contains("0.12") && older.contains("1.3") && older.contains("the device is newer"),
+        "{older}"
+    );
+    let other = refusal(&sold, version(1, 0), version(1, 0));
+    assert!(other.contains("hardware 1.0, and the device is 2.7"), "{other}");
+    let newer = refusal(&device(version(0, 12), version(2, 0)), version(1, 0), version(2, 0));
+    assert!(newer.contains("the network is newer") && newer.contains("update the firmware"), "{newer}");
+    let silent = open(TRANSACTIONS, |_| Ok(())).unwrap();
+    assert_eq!(silent.suits(version(0, 12), version(1, 0)), Ok(()), "a device that does not describe itself");
+}
+
+#[test]
 fn shorter_timeout_is_kept_and_a_longer_one_is_refused() {
     let (hold, held) = std::sync::mpsc::channel::<()>();
     let mut slow = answering(move |_, _| {

@@ -26,9 +26,10 @@ pub(in crate::container) fn network() -> Network {
         ..Semaphore::default()
     };
     Network {
+        version: METADATA,
         name: "two in, one out".to_owned(),
         cores: 4,
-        hardware: (2, 0),
+        hardware: HARDWARE,
         semaphores: vec![0, 3],
         ddr: 0x4000,
         requests: vec![
@@ -107,7 +108,9 @@ fn plain(network: &Network) -> Vec<u8> {
     for (at, value) in [(122, network.cores)].into_iter().chain(counts) {
         bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
     }
-    bytes[132..134].copy_from_slice(&[network.hardware.0, network.hardware.1]);
+    bytes[132..134].copy_from_slice(
+        &[network.hardware.major, network.hardware.minor].map(|number| u8::try_from(number).unwrap()),
+    );
     [bytes, tail].concat()
 }
 
@@ -116,14 +119,28 @@ fn all_forms_say_the_same() {
     let network = network();
     let flat = network.write();
     assert_eq!(Network::read(&network.image()).unwrap(), network);
-    let old = |bytes: &[u8]| Network::read(&elf::write(HEXAGON, &[(OLD_SECTION, bytes)]));
+    let old = |bytes: &[u8]| Network::read(&elf::write(HEXAGON, &[(COMPILER_SECTION, bytes)]));
     assert_eq!(old(&flat).unwrap(), network);
     let stopped = [&STOPPER.to_le_bytes()[..], &flat].concat();
     assert_eq!(old(&stopped).unwrap(), network);
-    assert_eq!(old(&plain(&network)).unwrap(), network);
+    assert_eq!(old(&plain(&network)).unwrap(), Network { version: OLD, ..network.clone() });
+    let before = Network { version: OLD, ..network.clone() };
+    assert_eq!(Network::read(&before.image()).unwrap(), before);
     // Of two sections the newer one counts.
-    let both = elf::write(HEXAGON, &[(OLD_SECTION, b"nonsense"), (SECTION, &flat)]);
+    let both = elf::write(HEXAGON, &[(COMPILER_SECTION, b"nonsense"), (SECTION, &flat)]);
     assert_eq!(Network::read(&both).unwrap(), network);
+}
+
+/// What the writer of the vendor's compiler (`MetadataFlatbufferWriter` of the public
+/// software-kit-for-qualcomm-cloud-ai-100-cc) made of [`network`].
+const COMPILER: &[u8] = include_bytes!("compiler_1_0.bin");
+
+#[test]
+fn what_the_vendor_s_compiler_writes_is_read() {
+    for section in [COMPILER_SECTION, SECTION] {
+        let image = elf::write(HEXAGON, &[(section, COMPILER)]);
+        assert_eq!(Network::read(&image).unwrap(), network(), "{section}");
+    }
 }
 
 #[test]
@@ -182,7 +199,7 @@ proptest! {
                 let at = at.index(bytes.len());
                 bytes[at] = *byte;
             }
-            let _ = Network::read(&elf::write(HEXAGON, &[(OLD_SECTION, &bytes)]));
+            let _ = Network::read(&elf::write(HEXAGON, &[(COMPILER_SECTION, &bytes)]));
             let _ = Network::read_flat(&bytes);
             let _ = Network::read_plain(&bytes);
         }
