@@ -8,10 +8,10 @@ use crate::library::memory::Pool;
 use crate::library::{Attribute, Context, CudaError, Gpu};
 use crate::memory::{ALIGNMENT, IMPORT_ALIGNMENT, Imports, Memory, PinnedCache};
 use crate::options::Options;
-use crate::queue::{NativeEvent, Queues, Watcher};
+use crate::queue::{Queues, Watcher};
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Inferred, Job,
-    LoadRequest, Loaded, MemoryRequest, Properties, Rejected,
+    LoadRequest, Loaded, MemoryRequest, NativeWaits, Properties, Rejected,
 };
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl NvidiaDevice {
         let pool = Arc::new(Pool::new(&current).map_err(failure)?);
         drop(current);
         let pinned = PinnedCache::new(context.clone());
-        let queues = Queues::new(&context, options.streams, limits, pool.clone(), pinned.clone())?;
+        let queues = Queues::new(&context, options, limits, pool.clone(), pinned.clone())?;
         let watcher = Watcher::start(&queues)?;
         let imports = Imports::new(context.clone());
         Ok(Self { properties, _watcher: watcher, queues, pool, pinned, imports, context })
@@ -77,7 +77,7 @@ fn properties(gpu: &Gpu, options: &Options) -> Result<Properties, CudaError> {
         aliases: vec!["nvidia".to_owned()],
         queues: DeviceSpec {
             queues: options.streams,
-            native_waits: options.waits,
+            native_waits: NativeWaits::Epochs,
             completion: Completion::Poll,
         },
         heaps: vec![
@@ -92,7 +92,7 @@ fn properties(gpu: &Gpu, options: &Options) -> Result<Properties, CudaError> {
 impl Device for NvidiaDevice {
     type Memory = Memory;
     type Executable = Executable;
-    type Event = NativeEvent;
+    type Event = ();
 
     fn properties(&self) -> Properties {
         self.properties.clone()
@@ -140,10 +140,6 @@ impl Device for NvidiaDevice {
 
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
         self.queues.submit(job)
-    }
-
-    fn create_event(&self) -> Result<NativeEvent, Failure> {
-        self.queues.create_event()
     }
 
     fn poll(&self) {

@@ -42,7 +42,6 @@ pub use device::NvidiaDevice;
 pub use executable::Executable;
 pub use library::Symbols;
 pub use memory::Memory;
-pub use queue::NativeEvent;
 
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameter, Parameters};
 use library::{Gpu, Library};

@@ -13,8 +13,7 @@
 //! | a job of many commands ([`Pause::Room`]) | there is room | goes on |
 //!
 //! For that the stream writes a *ticket* into the queue's progress word, and whoever polls goes on. Jobs behind one
-//! that pauses wait in the backlog. A queue that waits natively for a job that is not wholly on its stream waits for
-//! its completion word, since its event is not recorded yet.
+//! that pauses wait in the backlog.
 //!
 //! # Failure
 //!
@@ -28,11 +27,10 @@ use crate::device::NvidiaDevice;
 use crate::executable::Kernel;
 use crate::library::{CudaError, Current, Part};
 use hal_backend::{
-    Code, Command, Commands, Dispatch, Failure, HostRange, Job, NativeWait, Pattern, Place, Span, Workgroups,
+    Code, Command, Commands, Dispatch, Failure, HostRange, Job, Pattern, Place, Span, Workgroups,
 };
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 
 /// How many operations a stream has at most; CUDA blocks the caller at about a thousand launches.
 pub(super) const MOST_PENDING: u64 = 500;
@@ -184,14 +182,20 @@ impl Encoder<'_> {
             failure: None,
             job,
         };
+        self.queue.begin();
         let begun = self.begin_waits(&mut open);
         self.fail_job(&mut open, begun.map_err(StepError::from))?;
         self.advance(open)
     }
 
     fn begin_waits(&mut self, open: &mut OpenJob) -> Result<(), CudaError> {
+        if self.queues.pool.wait_on(self.current, &self.queue.stream)? {
+            self.state.issued += 1;
+        }
         for wait in &open.job.waits {
-            self.wait(wait)?;
+            if self.wait(wait.point)? {
+                self.state.issued += 1;
+            }
         }
         if let Some(observer) = &open.job.observer {
             let timing = Timing::begin(self.current, &self.queue.stream, &self.queues.clock, observer)?;
@@ -199,18 +203,6 @@ impl Encoder<'_> {
             open.timing = Some(timing);
         }
         Ok(())
-    }
-
-    /// Waits for a point of another queue: for its event if that is recorded, else for its completion word.
-    fn wait(&mut self, wait: &NativeWait<super::NativeEvent>) -> Result<(), CudaError> {
-        let (epoch, other) = (wait.point.epoch, self.queues.queue(wait.point.queue.index()));
-        self.state.issued += 1;
-        match &wait.event {
-            Some(event) if other.sealed.load(Ordering::Acquire) >= epoch => {
-                self.queue.stream.wait(self.current, &event.0)
-            }
-            _ => self.queue.stream.wait_for(self.current, &other.completed, epoch),
-        }
     }
 
     /// Goes on with everything that has paused, as far as possible.
@@ -506,15 +498,9 @@ impl Encoder<'_> {
             timing.end(self.current, stream)?;
             self.state.issued += 1;
         }
-        // Before the word: who sees the word may record the event again.
-        if let Some(event) = &open.job.event {
-            stream.record(self.current, &event.0)?;
-            self.state.issued += 1;
-        }
-        stream.write(self.current, &self.queue.completed, epoch)?;
+        self.queue.complete(self.current, epoch)?;
         self.state.issued += 1;
         self.state.marked = self.state.issued;
-        self.queue.sealed.store(epoch, Ordering::Release);
         Ok(())
     }
 }
