@@ -53,6 +53,7 @@ impl NvidiaDevice {
     fn allocate_card(&self, length: usize) -> Result<Memory, CudaError> {
         match self.pool.allocate(length) {
             Err(error) if error.is_out_of_memory() => {
+                self.queues.trim();
                 self.pool.trim()?;
                 self.pool.allocate(length).map(Memory::from)
             }
@@ -152,6 +153,7 @@ impl Device for NvidiaDevice {
 
     fn trim(&self) {
         // It is a hint; who allocates next sees an error that stays.
+        self.queues.trim();
         let _ = self.pool.trim();
         self.pinned.clear();
     }

@@ -20,6 +20,7 @@
 //! `reporting` makes one thread at a time report the completions of a queue, in order; another leaves them to it.
 
 mod encode;
+mod graphs;
 mod order;
 mod staging;
 mod timing;
@@ -292,6 +293,13 @@ impl Queues {
             if let Err(error) = resumed {
                 self.lose(&error);
             }
+        }
+    }
+
+    /// Gives the memory of graphs back.
+    pub(crate) fn trim(&self) {
+        for queue in &self.queues {
+            queue.state.lock().graphs.trim(queue.completed.get());
         }
     }
 

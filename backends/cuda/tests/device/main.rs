@@ -13,6 +13,7 @@
 #[path = "../common/container.rs"]
 mod container;
 mod failures;
+mod graphs;
 mod jobs;
 mod memory;
 mod opening;
@@ -51,6 +52,10 @@ const CASES: &[Case] = &[
     ("paused_producer", order::paused_producer),
     ("blocked_reporter", order::blocked_reporter),
     ("graphs_of_work", order::graphs_of_work),
+    ("graphs", graphs::graphs),
+    ("graphs_released", graphs::graphs_released),
+    ("no_graphs", graphs::no_graphs),
+    ("graphs_refused", graphs::graphs_refused),
     ("out_of_memory", failures::out_of_memory),
     ("launch_refused", failures::launch_refused),
     ("fault", failures::fault),
