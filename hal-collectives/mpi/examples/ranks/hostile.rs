@@ -10,6 +10,7 @@ use crate::{SUM, program};
 use hal_backend::HostRange;
 use hal_collectives::{Buffers, Check, Communicator, Element, Kind, Operation, Result, Terms};
 use hal_semaphore::{Code, Failure};
+use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,24 @@ enum End {
 }
 
 impl End {
+    fn new(random: &mut Random) -> Self {
+        match random.below(15) {
+            0..3 => Self::Killed,
+            3 => Self::Aborts,
+            4 => Self::Leaves(if random.below(2) == 0 { 0 } else { 3 }),
+            5 => Self::Exits(0),
+            6 => Self::Exits(3),
+            7 => Self::Panics,
+            8 => Self::Stops(Duration::from_millis(400)),
+            9 => Self::Stops(3 * timeout()),
+            10 => Self::GivesUp,
+            11 => Self::AsksForOther,
+            12 => Self::StaysAway,
+            13 => Self::EndsGroup,
+            _ => Self::Releases,
+        }
+    }
+
     fn is_of_process(self) -> bool {
         matches!(
             self,
@@ -79,6 +98,33 @@ enum When {
     Finalize(Duration),
 }
 
+impl When {
+    fn new(random: &mut Random, end: End) -> Self {
+        let mut micros = |most| Duration::from_micros(random.below(most) as u64);
+        let times = [200_000, 3000, 3000, 5000].map(&mut micros);
+        let [init, during, teardown, finalize] = times;
+        let most = match end {
+            _ if !end.is_of_process() => 2,
+            // On the thread that it is to unwind.
+            End::Panics => 4,
+            _ => 11,
+        };
+        // Open MPI and MPICH wait for good for a rank that dies before it has begun.
+        let has_init = end.is_harmless() || said("INIT", 0) == 1;
+        match random.below(most) {
+            0 => Self::Before,
+            1 => Self::Started,
+            2 => Self::Joined,
+            3 => Self::Split,
+            4..7 => Self::During(during),
+            7 => Self::Teardown(teardown),
+            8 => Self::Finalize(finalize),
+            _ if has_init => Self::Init(init),
+            _ => Self::During(during),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Plan {
     victim: u32,
@@ -102,46 +148,8 @@ struct Plan {
 
 impl Plan {
     fn new(random: &mut Random, ranks: u32) -> Self {
-        let micros = |random: &mut Random, most| Duration::from_micros(random.below(most) as u64);
-        let end = match random.below(14) {
-            0..3 => End::Killed,
-            3 => End::Aborts,
-            4 => End::Leaves(if random.below(2) == 0 { 0 } else { 3 }),
-            5 => End::Exits(0),
-            6 => End::Exits(3),
-            7 => End::Panics,
-            8 => End::Stops(Duration::from_millis(400)),
-            9 => End::Stops(3 * timeout()),
-            10 => End::GivesUp,
-            11 => End::AsksForOther,
-            12 => End::StaysAway,
-            _ => {
-                if random.below(2) == 0 {
-                    End::EndsGroup
-                } else {
-                    End::Releases
-                }
-            }
-        };
-        let when = match random.below(if end.is_of_process() { 10 } else { 2 }) {
-            0 => When::Before,
-            1 => When::Started,
-            2..5 => When::During(micros(random, 3000)),
-            5 => When::Init(micros(random, 200_000)),
-            6 => When::Joined,
-            7 => When::Split,
-            8 => When::Teardown(micros(random, 3000)),
-            _ => When::Finalize(micros(random, 5000)),
-        };
-        // Open MPI and MPICH wait for good for a rank that dies before it has begun.
-        let has_init =
-            random.below(4) > 0 && said("INIT", 1) == 1 || end == End::Stops(Duration::from_millis(400));
-        let when = if has_init || !matches!(when, When::Init(_)) { when } else { When::Joined };
-        let when = if end == End::Panics && !matches!(when, When::Before | When::Started) {
-            When::Before
-        } else {
-            when
-        };
+        let end = End::new(random);
+        let when = When::new(random, end);
         let victim = u32::try_from(random.below(ranks as usize)).unwrap();
         let steps = 1 + random.below(6);
         let (layout, mask) = (random.below(8), random.below(32));
@@ -366,82 +374,62 @@ impl Rank {
 
     /// The program of a group on this rank.
     fn run(&self, group: &mut Group) {
-        let Plan { end, when, at, steps, at_once, .. } = self.plan;
-        let mut random = Random::of(self.seed, 10 + group.number as u64);
         let channel = group.channel.as_deref().unwrap();
         let place = match channel.place() {
             Ok(place) => place,
             Err(failure) => return self.failed(group, &failure),
         };
-        let mut under_way = std::collections::VecDeque::new();
-        let mut failed = None;
-        for step in 0..steps {
-            let (mut what, mut send, mut expected) = operation(&mut random, step, place);
-            let is_here = self.is_victim && at == (group.number, step);
-            if is_here && when == When::Before && end.is_of_process() {
-                lose(end);
-            }
-            if is_here && !end.is_of_process() {
-                let why = Failure::new(Code::DataLoss, "bank 3 is on fire");
-                match end {
-                    End::GivesUp => drop(channel.enter(what).map(|entry| entry.give_up(&why))),
-                    End::AsksForOther => {
-                        what = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: 77 };
-                        (send, expected) = (vec![0; 77], vec![0; 77]);
-                        let outcome = Part::begin(channel, (what, send, expected)).and_then(Part::end);
-                        drop(outcome);
-                    }
-                    End::EndsGroup => channel.end(&why),
-                    End::Releases => {
-                        under_way.clear();
-                        group.channel = None;
-                    }
-                    _ => {}
-                }
-                return;
-            }
-            if let (true, When::During(time)) = (is_here, when) {
-                lose_later(end, time);
-            }
-            match Part::begin(channel, (what, send, expected)) {
-                Ok(part) => under_way.push_back(part),
-                Err(failure) => {
-                    failed.get_or_insert(failure);
-                    break;
-                }
-            }
-            if is_here && when == When::Started {
-                lose(end);
-            }
-            while under_way.len() >= at_once {
-                let outcome = under_way.pop_front().map_or(Ok(()), Part::end);
-                if let Err(failure) = outcome {
-                    failed.get_or_insert(failure);
-                }
-            }
-            if failed.is_some() {
-                break;
-            }
-        }
-        for part in under_way {
-            if let Err(failure) = part.end() {
-                let failed = failed.get_or_insert(failure.clone());
-                assert_eq!(failed.to_string(), failure.to_string(), "one cause");
-            }
+        let mut failures = Vec::new();
+        if self.steps(group, place, &mut failures) {
+            return;
         }
         // Needs all ranks.
+        let channel = group.channel.as_deref().unwrap();
         let (count, sum) = (3, (0..place.1).sum::<u32>());
         let last = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count };
         let outcome = Part::begin(channel, (last, vec![place.0; 3], vec![sum; 3])).and_then(Part::end);
-        match (failed, outcome) {
-            (None, Ok(())) => self.ended_well(group),
-            (Some(failure), Ok(())) => panic!("group {} goes on after {failure}", group.number),
-            (None, Err(failure)) => self.failed(group, &failure),
-            (Some(first), Err(failure)) => {
-                assert_eq!(first.to_string(), failure.to_string(), "one cause");
-                self.failed(group, &first);
+        assert!(outcome.is_err() || failures.is_empty(), "group {} goes on after {failures:?}", group.number);
+        failures.extend(outcome.err());
+        let Some(first) = failures.first() else { return self.ended_well(group) };
+        assert!(
+            failures.iter().all(|other| other.to_string() == first.to_string()),
+            "one cause: {failures:?}"
+        );
+        self.failed(group, first);
+    }
+
+    /// The steps of a group, as far as none fails. True if this rank is lost to it without its process.
+    fn steps(&self, group: &mut Group, place: (u32, u32), failures: &mut Vec<Failure>) -> bool {
+        let Plan { end, when, at, steps, at_once, .. } = self.plan;
+        let mut random = Random::of(self.seed, 10 + group.number as u64);
+        let mut under_way = VecDeque::new();
+        for step in 0..steps {
+            let operation = operation(&mut random, step, place);
+            let is_here = self.is_victim && at == (group.number, step);
+            if is_here && !end.is_of_process() {
+                under_way.clear();
+                give_up(group, end, operation.0);
+                return true;
+            }
+            match when {
+                When::Before if is_here => lose(end),
+                When::During(time) if is_here => lose_later(end, time),
+                _ => {}
+            }
+            let begun = Part::begin(group.channel.as_deref().unwrap(), operation);
+            under_way.extend(begun.map_err(|failure| failures.push(failure)));
+            if is_here && when == When::Started {
+                lose(end);
+            }
+            while failures.is_empty() && under_way.len() >= at_once {
+                failures.extend(under_way.pop_front().and_then(|part: Part| part.end().err()));
+            }
+            if !failures.is_empty() {
+                break;
             }
         }
+        failures.extend(under_way.into_iter().filter_map(|part| part.end().err()));
+        false
     }
 
     /// Whether the victim is lost to a group before it ends.
@@ -476,6 +464,25 @@ impl Rank {
                 || is_hampered && late.contains(&failure.code())
                 || is_of_process && matches!(when, When::Init(_)) && late.contains(&failure.code());
         assert!(is_allowed, "group {} fails though nothing is wrong with it: {failure}", group.number);
+    }
+}
+
+/// The rank goes on without the group.
+fn give_up(group: &mut Group, end: End, operation: Operation) {
+    let channel = group.channel.take().unwrap();
+    let why = Failure::new(Code::DataLoss, "bank 3 is on fire");
+    match end {
+        End::GivesUp => drop(channel.enter(operation).map(|entry| entry.give_up(&why))),
+        End::AsksForOther => {
+            let other = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: 77 };
+            let outcome = Part::begin(&*channel, (other, vec![0; 77], vec![0; 77])).and_then(Part::end);
+            assert_eq!(outcome.unwrap_err().code(), Code::InvalidArgument);
+        }
+        End::EndsGroup => channel.end(&why),
+        _ => {}
+    }
+    if end != End::Releases {
+        group.channel = Some(channel);
     }
 }
 
