@@ -37,6 +37,8 @@ const CASES: &[Case] = &[
     ("overlaps", memory::overlaps),
     ("imports", memory::imports),
     ("host_places", memory::host_places),
+    ("copies_within_the_host", memory::copies_within_the_host),
+    ("long_overlap", memory::long_overlap),
     ("threads", memory::threads),
     ("cache", memory::cache),
     ("dispatches", jobs::dispatches),
