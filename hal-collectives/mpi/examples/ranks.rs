@@ -15,6 +15,8 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+#[path = "ranks/hostile.rs"]
+mod hostile;
 #[path = "ranks/program.rs"]
 mod program;
 #[path = "ranks/random.rs"]
@@ -311,12 +313,13 @@ fn forks(group: &dyn Communicator) {
     if child == 0 {
         // What the rank does next: another one may have asked for it already.
         let sum = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: 1 };
-        let refused = start(group, sum, &memory(&[1]), &memory(&[1])).err();
-        assert!(refused.is_none(), "{}", refused.map_or_else(String::new, |failure| failure.to_string()));
+        let started = start(group, sum, &memory(&[1]), &memory(&[1])).err();
         assert!(!hal_collectives_mpi::poll_until(None, || false));
-        let refused = hal_collectives_mpi::join(b"forks", "forks", Duration::from_secs(30)).err();
-        let is_told = refused.is_some_and(|failure| {
-            failure.code() == Code::FailedPrecondition && failure.message().contains("forked")
+        let joined = hal_collectives_mpi::join(b"forks", "forks", Duration::from_secs(30)).err();
+        let is_told = [started, joined].into_iter().all(|refused| {
+            refused.is_some_and(|failure| {
+                failure.code() == Code::FailedPrecondition && failure.message().contains("forked")
+            })
         });
         // SAFETY: what is registered for the end is called.
         unsafe { libc::exit(if is_told { 7 } else { 8 }) };
@@ -573,6 +576,7 @@ fn has_mpi(scenario: &str, group: Result<Box<dyn Communicator>>) -> Option<Box<d
         _ => return Some(group.unwrap()),
     };
     fails(group.map(|_| Vec::new()), Code::Unavailable, &says);
+    assert!(scenario != "wrong" || program::has_ended(c"libmpi.so.40"), "what was begun has ended");
     println!("a rank: {scenario} ok");
     None
 }
@@ -597,6 +601,9 @@ fn is_alike(scenario: &str, group: &dyn Communicator) -> bool {
 
 fn main() {
     let scenario = std::env::args().nth(1).unwrap_or_default();
+    if scenario == "hostile" {
+        return hostile::hostile();
+    }
     let timeout = if ["late", "killed", "overdue"].contains(&&*scenario) { 1500 } else { 30_000 };
     if let Some(part) = program::part(&scenario) {
         part();

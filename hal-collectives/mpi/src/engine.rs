@@ -132,12 +132,12 @@ pub(crate) type Pollers = &'static AtomicUsize;
 
 /// The engine of this process if it has one, and it is this process's.
 fn known() -> Option<&'static Arc<Engine>> {
-    ENGINE.get()?.as_ref().ok()
+    ENGINE.get()?.as_ref().ok().filter(|engine| !engine.is_forked())
 }
 
 /// The process ends: so does MPI, which would take a process that ends without for one that crashed.
 extern "C" fn quit() {
-    // A process that was forked inherits what is done at the end, and MPI is not its to end.
+    // A process that was forked inherits what is done at the end, and MPI is not its to end: it has no engine.
     if let Some(engine) = known() {
         engine.quit();
     }
@@ -172,15 +172,7 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
         Ok(engine)
     });
     let engine = engine.clone()?;
-    if engine.is_forked.load(Ordering::Relaxed) {
-        let message = format!(
-            "this process was forked from process {}, which uses MPI, and MPI does not know it; start \
-             a program of its own (exec) for work that needs collectives, \
-             or make the channels in the process that was launched",
-            engine.process
-        );
-        return Err(Failure::new(Code::FailedPrecondition, message));
-    }
+    engine.check_process()?;
     if !engine.owned && engine.library.has_ended_itself() {
         return Err(finalized());
     }
@@ -227,9 +219,32 @@ impl Engine {
         })
     }
 
+    /// True if this process was forked from the one that MPI knows.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.is_forked.load(Ordering::Relaxed)
+    }
+
+    /// Refuses what begins in a process that was forked from the one that MPI knows. A thread of that one may have had
+    /// any lock, and nothing ends.
+    pub(crate) fn check_process(&self) -> Result {
+        if !self.is_forked() {
+            return Ok(());
+        }
+        let message = format!(
+            "this process was forked from process {}, which uses MPI, and MPI does not know it; start \
+             a program of its own (exec) for work that needs collectives, \
+             or make the channels in the process that was launched",
+            self.process
+        );
+        Err(Failure::new(Code::FailedPrecondition, message))
+    }
+
     /// Has something done soon, now if the lock is free. Operations that end by it are reported by the next poll,
     /// as the caller may hold locks of its own.
     pub(crate) fn send(&self, command: Command) {
+        if self.is_forked() {
+            return;
+        }
         let mut command = Some(command);
         self.with(Duration::ZERO, |progress| {
             self.take_commands(progress);
@@ -247,7 +262,7 @@ impl Engine {
     /// Leaves MPI alone if that can be done now, as this process is in no group any more and nothing is under way.
     /// False if something is.
     pub(crate) fn rest(&self, has_patience: bool) -> bool {
-        if self.owned || self.is_forked.load(Ordering::Relaxed) {
+        if self.owned || self.is_forked() {
             return true;
         }
         if POLLING.get() {
@@ -316,7 +331,7 @@ impl Engine {
     /// Does something with the progress, unless others are at it for longer than that.
     fn with<T>(&self, patience: Duration, work: impl FnOnce(&mut Progress) -> T) -> Option<T> {
         // A thread that is at it already comes to it later.
-        if POLLING.get() || self.is_forked.load(Ordering::Relaxed) {
+        if POLLING.get() || self.is_forked() {
             return None;
         }
         let mut progress = match self.progress.try_lock() {

@@ -13,7 +13,7 @@ use crate::table::Groups;
 use hal_backend::HostRange;
 use hal_collectives::{
     Buffers, Communicator, Done, Element, Entered, GroupOperation, Job, Kind, Operation, OperationEntry,
-    Participants, Piece, Portions, RECEIVER, Result, SENDER, Side, Terms,
+    Participants, Piece, Portions, RECEIVER, Result, SENDER, Side, Terms, notify,
 };
 use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
@@ -205,7 +205,7 @@ impl Group {
 
     /// Ends the group. What is under way is ended by the thread that holds the engine.
     fn fail(self: &Arc<Self>, failure: &Failure) {
-        if self.set_failed(failure) {
+        if !self.engine.is_forked() && self.set_failed(failure) {
             self.engine.send(Command::Failed(self.clone()));
         }
     }
@@ -293,6 +293,9 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
+        if self.0.engine.is_forked() {
+            return;
+        }
         self.0.speaker.lock().members -= 1;
         self.0.engine.groups.left();
         self.0.engine.rest(true);
@@ -305,6 +308,7 @@ impl Communicator for Member {
     }
 
     fn enter(&self, operation: Operation) -> Result<Box<dyn OperationEntry>> {
+        self.0.engine.check_process()?;
         operation.check(self.0.count())?;
         let lines = operation.lines(self.0.rank);
         let slots = lines.into_iter().map(|line| self.0.enter(line, operation)).collect::<Result<_>>();
@@ -320,6 +324,7 @@ impl Communicator for Member {
     }
 
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
+        self.0.engine.check_process()?;
         let (split, call) = self.0.parts.lock().call(color, key);
         let pending = Pending::new(self.0.terms.timeout);
         let all = HostRange::allocate(u64::from(self.0.count()) * CALL as u64, 64)?;
@@ -374,6 +379,10 @@ impl GroupOperation for Places {
     }
 
     fn start(&self, piece: Piece, memory: Result<Portions>, done: Done) -> Option<Job> {
+        if let Err(failure) = self.group.engine.check_process() {
+            notify(done, Err(failure));
+            return None;
+        }
         let (group, slots) = (self.group.clone(), self.slots.clone());
         let prepared = memory.and_then(|memory| {
             let Prepared { calls, finish } = prepare(piece.operation, self.place(), &memory)?;

@@ -147,6 +147,9 @@ struct Functions {
     free_type: OfHandle,
     create_op: CreateOp,
     error_string: ErrorString,
+    rank: AskOf,
+    size: AskOf,
+    level: AskOne,
     finalize: Plain,
     finalized: AskOne,
 }
@@ -162,8 +165,8 @@ pub(crate) struct Library {
     folds: Vec<(Fold, Handle)>,
     /// True if it was initialised here, and is finalised here.
     pub(crate) owned: bool,
-    /// True if other threads may make calls during a creation.
-    pub(crate) is_multiple: bool,
+    /// The level of threads.
+    pub(crate) level: c_int,
     /// True if a creation never blocks.
     pub(crate) creates_at_once: bool,
     pub(crate) rank: u32,
@@ -236,13 +239,14 @@ impl Drop for Request {
     }
 }
 
-fn open(names: &[&str]) -> Option<*mut c_void> {
+/// The first of some libraries that loads, or that is loaded already.
+fn open(names: &[&str], only_loaded: bool) -> Option<*mut c_void> {
+    let flags = if only_loaded { libc::RTLD_NOLOAD } else { 0 };
     names.iter().find_map(|name| {
         let name = CString::new(*name).ok()?;
-        // SAFETY: a name; what a library does when it is loaded is its own. Its plug-ins look for its symbols, so
-        // they are
-        // global.
-        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+        // SAFETY: a name; what a library does when it is loaded is its own. Its plug-ins look for its symbols, so they
+        // are global.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL | flags) };
         (!library.is_null()).then_some(library)
     })
 }
@@ -284,35 +288,26 @@ unsafe fn symbol<T: Copy>(library: *mut c_void, name: &CStr) -> Result<T> {
 }
 
 impl Library {
-    /// Loads the library of whatever launched this process, and initialises it unless the program has.
+    /// Loads the library that the program has, or else that of whatever launched this process, and initialises it
+    /// unless the program has.
     pub(crate) fn load() -> Result<Self> {
         let names = match launcher() {
             Some(Launcher::OpenMpi | Launcher::Pmix) => [OPEN_MPI, MPICH],
             Some(Launcher::Pmi) | None => [MPICH, OPEN_MPI],
         };
-        let library =
-            names.into_iter().find_map(open).ok_or_else(|| missing("no MPI library can be loaded"))?;
+        let loaded = names.into_iter().find_map(|names| open(names, true));
+        let library = loaded
+            .or_else(|| names.into_iter().find_map(|names| open(names, false)))
+            .ok_or_else(|| missing("no MPI library can be loaded"))?;
         // SAFETY: the types are those of the MPI standard, with handles as the module says.
         unsafe {
-            let constants = constants(library)?;
-            let owned = begin(library)?;
-            let ask = |name| -> Result<u32> {
-                let ask: AskOf = symbol(library, name)?;
-                let mut number = 0;
-                ask(constants.world, &raw mut number);
-                u32::try_from(number).map_err(|_| missing("its library knows of no ranks"))
-            };
-            let (rank, size) = (ask(c"MPI_Comm_rank")?, ask(c"MPI_Comm_size")?);
-            // The library of another MPI takes each process for one that was started alone.
-            if let Some(launched) = launched().filter(|&launched| launched != size) {
-                return Err(missing(&format!(
-                    "the library that is here is not its: it knows of {size} processes, and {launched} were started"
-                )));
+            let (constants, functions) = (constants(library)?, functions(library)?);
+            let this = Self::new(constants, functions, begin(library)?);
+            if let Err(failure) = this.check_job(launched()) {
+                this.end(None);
+                return Err(failure);
             }
-            let level: AskOne = symbol(library, c"MPI_Query_thread")?;
-            let mut given = 0;
-            level(&raw mut given);
-            Self::new(constants, functions(library)?, (rank, size), owned, given >= THREAD_MULTIPLE)
+            Ok(this)
         }
     }
 
@@ -321,13 +316,7 @@ impl Library {
     /// # Safety
     ///
     /// The constants and functions are those of one library.
-    unsafe fn new(
-        constants: Constants,
-        functions: Functions,
-        (rank, size): (u32, u32),
-        owned: bool,
-        is_multiple: bool,
-    ) -> Result<Self> {
+    unsafe fn new(constants: Constants, functions: Functions, owned: bool) -> Self {
         let fold = |(fold, function)| {
             let mut handle = 0;
             // SAFETY: as the caller promises; the order of two operands does not matter to any of them.
@@ -335,8 +324,49 @@ impl Library {
             (fold, handle)
         };
         let folds = folds::OWN.into_iter().map(fold).collect();
-        let creates_at_once = false;
-        Ok(Self { constants, functions, folds, owned, is_multiple, creates_at_once, rank, size })
+        let (mut rank, mut size, mut level) = (0, 0, 0);
+        // SAFETY: as the caller promises.
+        unsafe {
+            (functions.rank)(constants.world, &raw mut rank);
+            (functions.size)(constants.world, &raw mut size);
+            (functions.level)(&raw mut level);
+            if owned {
+                // A failure ends the job otherwise. A program that has begun MPI has said what it does.
+                (functions.set_handler)(constants.world, constants.errors_return);
+            }
+        }
+        Self {
+            constants,
+            functions,
+            folds,
+            owned,
+            level,
+            creates_at_once: false,
+            rank: rank.cast_unsigned(),
+            size: size.cast_unsigned(),
+        }
+    }
+
+    /// Refuses a library that takes this process for one that was started alone, as that of another MPI does; and one
+    /// that was initialised here and wants one thread for all calls.
+    fn check_job(&self, launched: Option<u32>) -> Result {
+        let Self { size, level, .. } = self;
+        if let Some(launched) = launched.filter(|launched| launched != size) {
+            return Err(missing(&format!(
+                "the library that is here is not its: it knows of {size} processes, and {launched} were started"
+            )));
+        }
+        if self.owned && *level < THREAD_SERIALIZED {
+            return Err(missing(&format!(
+                "its library gives threads level {level}, and collectives need MPI_THREAD_SERIALIZED (2)"
+            )));
+        }
+        Ok(())
+    }
+
+    /// True if other threads may make calls during a creation.
+    pub(crate) fn is_multiple(&self) -> bool {
+        self.level >= THREAD_MULTIPLE
     }
 
     /// The communicator of all processes, which is the program's.
@@ -620,6 +650,9 @@ unsafe fn functions(library: *mut c_void) -> Result<Functions> {
             free_type: symbol(library, c"MPI_Type_free")?,
             create_op: symbol(library, c"MPI_Op_create")?,
             error_string: symbol(library, c"MPI_Error_string")?,
+            rank: symbol(library, c"MPI_Comm_rank")?,
+            size: symbol(library, c"MPI_Comm_size")?,
+            level: symbol(library, c"MPI_Query_thread")?,
             finalize: symbol(library, c"MPI_Finalize")?,
             finalized: symbol(library, c"MPI_Finalized")?,
         })
@@ -659,11 +692,6 @@ unsafe fn begin(library: *mut c_void) -> Result<bool> {
         let code = init(std::ptr::null_mut(), std::ptr::null_mut(), THREAD_MULTIPLE, &raw mut given);
         if code != 0 {
             return Err(missing(&format!("its library could not be initialised (MPI_Init_thread: {code})")));
-        }
-        if given < THREAD_SERIALIZED {
-            return Err(missing(&format!(
-                "its library gives threads level {given}, and collectives need MPI_THREAD_SERIALIZED (2)"
-            )));
         }
         Ok(true)
     }

@@ -138,7 +138,7 @@ impl Progress {
 
     /// True if no call may be made: another thread makes one that blocks, and the library allows one at a time.
     fn is_blocked(&self) -> bool {
-        self.creations.is_making() && !self.library.is_multiple
+        self.creations.is_making() && !self.library.is_multiple()
     }
 
     /// The mailbox, with the library if calls may be made. The program may have ended one that was left alone.

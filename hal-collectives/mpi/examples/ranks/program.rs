@@ -4,7 +4,7 @@
 
 use crate::{SUM, kinds, run};
 use hal_collectives::Kind;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::time::Duration;
 
 type Handle = usize;
@@ -23,6 +23,7 @@ pub(crate) fn part(scenario: &str) -> Option<fn()> {
         "beside" => Some(beside),
         "apart" => Some(apart),
         "over" => Some(over),
+        "loaded" => Some(loaded),
         "any" => Some(any),
         _ => None,
     }
@@ -35,10 +36,14 @@ fn is_open_mpi() -> bool {
 /// What the MPI that launched this process has under a name, as a program that is linked with it finds it.
 fn address(name: &CStr) -> *mut c_void {
     let library = if is_open_mpi() { c"libmpi.so.40" } else { c"libmpich.so.12" };
-    // SAFETY: names; what a library does when it is loaded is its own.
-    let address = unsafe {
-        libc::dlsym(libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL), name.as_ptr())
-    };
+    // SAFETY: a name; what a library does when it is loaded is its own.
+    address_of(unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) }, name)
+}
+
+fn address_of(library: *mut c_void, name: &CStr) -> *mut c_void {
+    assert!(!library.is_null());
+    // SAFETY: a library that stays loaded, and a name.
+    let address = unsafe { libc::dlsym(library, name.as_ptr()) };
     assert!(!address.is_null());
     address
 }
@@ -54,6 +59,17 @@ unsafe fn function<F: Copy>(name: &CStr) -> F {
     unsafe { std::mem::transmute_copy(&address(name)) }
 }
 
+/// A function of a library.
+///
+/// # Safety
+///
+/// `F` is the type of the function with that name.
+unsafe fn function_of<F: Copy>(library: *mut c_void, name: &CStr) -> F {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: as wide, and of that type, as the caller promises.
+    unsafe { std::mem::transmute_copy(&address_of(library, name)) }
+}
+
 /// As a program begins MPI that has no threads.
 pub(crate) fn begin() {
     // SAFETY: `int MPI_Init(int*, char***)`, which takes nothing for both; an alarm ends this process where it hangs.
@@ -65,7 +81,7 @@ pub(crate) fn begin() {
 }
 
 /// As one that has threads.
-fn begin_with_threads() {
+pub(crate) fn begin_with_threads() {
     let mut given = 0;
     // SAFETY: `int MPI_Init_thread(int*, char***, int, int*)`; an alarm ends this process where it hangs.
     let begun = unsafe {
@@ -112,6 +128,41 @@ fn over() {
     begin();
     finalize();
     is_refused();
+}
+
+/// The program is linked with a library that the environment does not tell, and has begun it.
+fn loaded() {
+    let own = CString::new(std::env::args().nth(2).unwrap()).unwrap();
+    // SAFETY: a name; what a library does when it is loaded is its own.
+    let library = unsafe { libc::dlopen(own.as_ptr(), libc::RTLD_NOW) };
+    // SAFETY: `int MPI_Init(int*, char***)`, which takes nothing for both.
+    let begun =
+        unsafe { function_of::<Init>(library, c"MPI_Init")(std::ptr::null_mut(), std::ptr::null_mut()) };
+    assert_eq!(begun, 0);
+    let group = hal_collectives_mpi::join(b"loaded", "loaded", Duration::from_secs(30)).unwrap();
+    kinds(&*group);
+    let others = [c"libmpi.so.40", c"libmpich.so.12"].into_iter().filter(|name| **name != *own);
+    for other in others {
+        // SAFETY: as above, and nothing is loaded by it.
+        let is_loaded =
+            unsafe { !libc::dlopen(other.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD).is_null() };
+        assert!(!is_loaded, "{other:?} is loaded beside {own:?}");
+    }
+    drop(group);
+    hal_collectives_mpi::wait_until_idle();
+    // SAFETY: `int MPI_Finalize(void)`.
+    assert_eq!(unsafe { function_of::<extern "C" fn() -> c_int>(library, c"MPI_Finalize")() }, 0);
+}
+
+/// Whether a library that is loaded was begun and has ended.
+pub(crate) fn has_ended(name: &CStr) -> bool {
+    let mut flag = 0;
+    // SAFETY: a name, and `int MPI_Finalized(int*)`.
+    unsafe {
+        let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        function_of::<extern "C" fn(*mut c_int) -> c_int>(library, c"MPI_Finalized")(&raw mut flag);
+    }
+    flag != 0
 }
 
 fn is_refused() {

@@ -15,10 +15,17 @@ use std::time::Duration;
 const OPERATIONS: usize = 30;
 const AT_ONCE: usize = 4;
 
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    fn below(&mut self, below: usize) -> usize {
+    /// A sequence of its own for each pair of numbers.
+    pub(crate) fn of(seed: u64, number: u64) -> Self {
+        let mut random = Self((seed * 1_000 + number).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        random.below(2);
+        random
+    }
+
+    pub(crate) fn below(&mut self, below: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -26,7 +33,7 @@ impl Random {
     }
 }
 
-fn said(name: &str, otherwise: u64) -> u64 {
+pub(crate) fn said(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|said| said.parse().ok()).unwrap_or(otherwise)
 }
 
@@ -113,8 +120,7 @@ pub(crate) fn random() {
     let (mut done, mut failed) = (0, 0);
     for number in 0..groups {
         // The same on all ranks.
-        let mut random = Random((seed * 1_000 + number).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        random.below(2);
+        let mut random = Random::of(seed, number);
         let name = format!("{number} of {seed}");
         let group = hal_collectives_mpi::join(name.as_bytes(), &name, timeout).unwrap();
         let ranks = group.place().unwrap().1 as usize;

@@ -5,7 +5,7 @@
 //! gets what it waits for when it tests.
 #![allow(clippy::indexing_slicing, reason = "a test stops where something is not as it should be")]
 
-use super::{Constants, Functions, Handle, Library, folds};
+use super::{Constants, Functions, Handle, Library, THREAD_MULTIPLE, folds};
 use hal_backend::HostRange;
 use hal_collectives::{Element, Reduction, reduce};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -591,6 +591,25 @@ unsafe extern "C" fn finalize() -> c_int {
     0
 }
 
+unsafe extern "C" fn rank(communicator: Handle, number: *mut c_int) -> c_int {
+    // SAFETY: `Library` passes a word of its own.
+    unsafe { *number = c_int::try_from(split(communicator).1).unwrap_or_default() };
+    0
+}
+
+unsafe extern "C" fn ranks(communicator: Handle, number: *mut c_int) -> c_int {
+    let ranks = with(|state| state.communicators[split(communicator).0].ranks);
+    // SAFETY: `Library` passes a word of its own.
+    unsafe { *number = c_int::try_from(ranks).unwrap_or_default() };
+    0
+}
+
+unsafe extern "C" fn level(level: *mut c_int) -> c_int {
+    // SAFETY: `Library` passes a word of its own.
+    unsafe { *level = THREAD_MULTIPLE };
+    0
+}
+
 unsafe extern "C" fn finalized(flag: *mut c_int) -> c_int {
     // SAFETY: `Library` passes a word of its own.
     unsafe { *flag = 0 };
@@ -619,6 +638,9 @@ const FUNCTIONS: Functions = Functions {
     free_type: of_handle,
     create_op,
     error_string,
+    rank,
+    size: ranks,
+    level,
     finalize,
     finalized,
 };
@@ -638,9 +660,7 @@ pub(crate) fn network(ranks: u32) -> impl Iterator<Item = Library> {
             folds: std::array::from_fn(|fold| FOLDS + fold),
         };
         // SAFETY: the functions of this module, and its constants.
-        let library = unsafe { Library::new(constants, FUNCTIONS, (rank, ranks), true, true) };
-        let Ok(mut library) = library else { unreachable!("nothing fails") };
-        library.creates_at_once = true;
-        library
+        let library = unsafe { Library::new(constants, FUNCTIONS, true) };
+        Library { creates_at_once: true, ..library }
     })
 }

@@ -694,6 +694,38 @@ fn mpi_that_has_ended_is_called_no_more_and_its_thread_goes() {
     assert_eq!(calls(), before);
 }
 
+/// A thread of the process that it was forked from may have had any lock at that moment, and is not there any more.
+#[test]
+fn forked_process_waits_for_no_lock_and_for_no_operation() {
+    let ranks = lent();
+    let group = ranks[0].join(b"pair", TERMS);
+    let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count: 1 };
+    let [started, dropped] = [0, 1].map(|_| group.enter(operation).unwrap());
+    let engine = ranks[0].0.clone();
+    let (_commands, _progress) = (ranks[0].0.commands.lock(), ranks[0].0.progress.lock());
+    engine.is_forked.store(true, Ordering::Relaxed);
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let (tell_end, told_end) = channel();
+        let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
+        assert!(started.start(buffers, Box::new(move |end| drop(tell_end.send(end)))).is_none());
+        drop(dropped);
+        let failures = [
+            group.enter(operation).err(),
+            group.split(Some(0), 0).err(),
+            told_end.recv_timeout(LONG / 4).ok().and_then(Result::err),
+        ];
+        group.end(&Failure::new(Code::DataLoss, "gone"));
+        drop(group);
+        engine.wait_until_idle();
+        let _ = tell.send(failures);
+    });
+    let failures = told.recv_timeout(LONG / 2).expect("a process that was forked goes on");
+    for failure in failures {
+        assert_eq!(failure.map(|failure| failure.code()), Some(Code::FailedPrecondition));
+    }
+}
+
 /// A process that was forked has the connections of the one that MPI knows.
 #[test]
 fn process_that_mpi_does_not_know_makes_no_call_to_it() {
@@ -701,9 +733,7 @@ fn process_that_mpi_does_not_know_makes_no_call_to_it() {
     ranks[0].0.is_forked.store(true, Ordering::Relaxed);
     let before = calls();
     let group = ranks[0].join(b"pair", TERMS);
-    let _sum = sum(&*group, 2);
     poll_all(&ranks[..1]);
-    assert!(!poll_until_by(ranks[0].0.pollers, &|| Some(&ranks[0].0), None, || false));
     drop(group);
     assert_eq!(calls(), before);
 }
@@ -713,7 +743,7 @@ fn process_that_mpi_does_not_know_makes_no_call_to_it() {
 #[test]
 fn notices_come_again_when_mpi_was_left_alone_while_it_could_not_be_called() {
     let single = |mut library: Library| {
-        (library.owned, library.is_multiple) = (false, false);
+        (library.owned, library.level) = (false, 1);
         library
     };
     let libraries = crate::library::fake::network(2).map(single);
