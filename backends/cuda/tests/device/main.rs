@@ -56,6 +56,10 @@ const CASES: &[Case] = &[
     ("fault", failures::fault),
     ("fault_with_backlog", failures::fault_with_backlog),
     ("stall", failures::stall),
+    ("each_call_fails", failures::each_call_fails),
+    ("beyond_four_gibibytes", memory::beyond_four_gibibytes),
+    ("many_threads", jobs::many_threads),
+    ("damaged", opening::damaged),
 ];
 
 /// Names the case that the process is for.

@@ -177,6 +177,27 @@ pub(crate) fn long_overlap(rig: &Rig) {
     }
 }
 
+/// Offsets and lengths that do not fit in 32 bits.
+pub(crate) fn beyond_four_gibibytes(rig: &Rig) {
+    const LENGTH: u64 = 6 << 30;
+    const FAR: u64 = (5 << 30) + 4;
+    rig.control("memory=8192");
+    let bench = rig.bench("");
+    let memory = bench.memory(0, LENGTH);
+    bench.run(0, fill(&[0, 1, 0, 0], span(&memory, FAR, 256))).unwrap();
+    bench.run(0, fill(&[1, 2, 3], span(&memory, FAR + 256, 256))).unwrap();
+    let target = span(&memory, FAR, 256);
+    bench.run(0, bench.add(&target, 5, hal_backend::Workgroups::Count([1; 3]))).unwrap();
+    assert_eq!(bench.words(0, &target), [0x105; 64]);
+    let copy = Command::Copy { source: span(&memory, FAR, 512), target: span(&memory, FAR - (4 << 30), 512) };
+    bench.run(1, copy).unwrap();
+    assert_eq!(bench.read(0, &span(&memory, FAR - (4 << 30) + 256, 4)), [1, 2, 3, 1]);
+    let wrong = fill(&[1], span(&memory, LENGTH - 4, 8));
+    assert_eq!(bench.run(0, wrong).unwrap_err().code(), hal_backend::Code::OutOfRange);
+    let wrong = fill(&[1], span(&memory, u64::MAX - 3, 8));
+    assert_eq!(bench.run(0, wrong).unwrap_err().code(), hal_backend::Code::OutOfRange);
+}
+
 /// Threads that use nothing of CUDA's themselves, and one that has a context of its own.
 pub(crate) fn threads(rig: &Rig) {
     let bench = rig.bench("");

@@ -308,6 +308,11 @@ impl Space {
         (address - found.address < found.size.max(1)).then(|| found.clone())
     }
 
+    /// How many allocations and registrations there are.
+    pub(super) fn count(&self) -> usize {
+        self.known.read().len()
+    }
+
     /// All memory of a context.
     pub(super) fn of_context(&self, context: u64) -> Vec<Arc<Allocation>> {
         self.known.read().values().filter(|it| it.context == context).cloned().collect()

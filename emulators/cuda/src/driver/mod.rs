@@ -163,7 +163,10 @@ impl Driver {
         if process != 0 && process != std::process::id() {
             return Err(Error::NOT_INITIALIZED);
         }
-        self.report.called(function)?;
+        if let Err(error) = self.report.called(function) {
+            self.objects().contexts.values().filter(|_| error.stays()).for_each(|it| it.sticky.set(error));
+            return Err(error);
+        }
         if IN_HOST_FUNCTION.get() {
             self.report.broken(Rule::HostFunctionCalls, || function.to_owned());
             return Err(Error::NOT_PERMITTED);
@@ -405,6 +408,23 @@ impl Driver {
         {
             pool.used.0 = pool.used.0.saturating_sub(allocation.size);
         }
+    }
+
+    /// How many objects and allocations there are, without what the driver has of its own.
+    pub fn live(&self) -> u64 {
+        let objects = self.objects();
+        let own = objects.device_pools.len();
+        let counts = [
+            objects.contexts.len(),
+            objects.streams.len(),
+            objects.events.len(),
+            objects.modules.len(),
+            objects.graphs.len(),
+            objects.executables.len(),
+            objects.pools.len() - own,
+        ];
+        drop(objects);
+        (counts.iter().sum::<usize>() + self.memory.count()) as u64
     }
 
     /// Frees memory at once.

@@ -161,6 +161,10 @@ fn declare(
     let number = u32::try_from(module.globals.len()).unwrap_or(u32::MAX);
     variables.add(it.name.clone(), Variable::Global(number), line)?;
     let constant = space == ".const";
+    let constants = module.globals.iter().filter(|global| global.constant).map(|global| global.bytes.len());
+    if constant && constants.sum::<usize>() + bytes.len() > 64 << 10 {
+        return Err(Refusal::new(line, "more than 64 KiB of constants"));
+    }
     module.globals.push(Global { name: it.name, bytes, alignment: it.alignment, constant });
     Ok(())
 }
@@ -242,16 +246,17 @@ fn body(
 ) -> Result<Kernel, Refusal> {
     let lines: Vec<&str> = text.lines().collect();
     let mut decoder = Decoder::new(kernel, variables);
-    let mut depth = 1;
-    while depth > 0 {
+    loop {
         match cursor.peek() {
             Some("{") => {
                 cursor.take()?;
-                depth += 1;
+                decoder.open_block();
             }
             Some("}") => {
                 cursor.take()?;
-                depth -= 1;
+                if !decoder.close_block() {
+                    break;
+                }
             }
             Some(".reg") => registers(cursor, &mut decoder)?,
             Some(".local" | ".shared") => {

@@ -255,6 +255,7 @@ pub(crate) fn failing_calls(library: &Library) {
     assert_eq!(call!(library, cuStreamCreate(&mut stream, 1)), 0);
     assert_eq!(call!(library, cuStreamSynchronize(stream)), 999);
     assert_eq!(call!(library, cuStreamSynchronize(stream)), 0);
+    assert_eq!((library.count("any"), library.count("live")), (7, 3));
     for wrong in [c"fault=cuInit:0", c"fault=cuInit:x", c"fault=cuInit"] {
         assert_eq!(call!(library, emulator_cuda_control(wrong.as_ptr())), 1);
     }
