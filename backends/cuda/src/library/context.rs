@@ -57,6 +57,10 @@ impl Context {
         Ok(Current { context: self, thread: PhantomData })
     }
 
+    pub(super) fn handle(&self) -> Handle {
+        self.handle
+    }
+
     /// The number of its card, among those of its library.
     pub(super) fn device(&self) -> i32 {
         self.device

@@ -13,26 +13,26 @@
 //! | a job of many commands ([`Pause::Room`]) | there is room | goes on |
 //!
 //! For that the stream writes a *ticket* into the queue's progress word, and whoever polls goes on. Jobs behind one
-//! that pauses wait in the backlog. A queue that waits natively for a job that is not wholly on its stream waits for
-//! its completion word, since its event is not recorded yet.
+//! that pauses wait in the backlog.
 //!
 //! # Failure
 //!
 //! A command that CUDA refuses fails its job; the rest of the job is left out, and its end is put on the stream as
 //! usual, so that who waits for it goes on. An error that stays, or one of the job's end, is the end of the device.
 
+use super::graphs::{Graphs, Prepared, key};
 use super::staging::{Staged, Stager};
 use super::timing::Timing;
 use super::{Queue, Queues};
 use crate::device::NvidiaDevice;
 use crate::executable::Kernel;
-use crate::library::{CudaError, Current, Part};
+use crate::library::graph::GraphBuilder;
+use crate::library::{CudaError, Current, Issue, Part};
 use hal_backend::{
-    Code, Command, Commands, Dispatch, Failure, HostRange, Job, NativeWait, Pattern, Place, Span, Workgroups,
+    Code, Command, Commands, Dispatch, Failure, HostRange, Job, Pattern, Place, Span, Workgroups,
 };
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 
 /// How many operations a stream has at most; CUDA blocks the caller at about a thousand launches.
 pub(super) const MOST_PENDING: u64 = 500;
@@ -71,6 +71,13 @@ pub(super) struct OpenJob {
     failure: Option<Failure>,
 }
 
+impl OpenJob {
+    /// The commands, while the rest of the job changes.
+    fn take_commands(&mut self) -> Commands<NvidiaDevice> {
+        std::mem::replace(&mut self.job.commands, Commands::Own(SmallVec::new()))
+    }
+}
+
 /// A job that is wholly on its stream.
 pub(super) struct SealedJob {
     pub(super) job: Job<NvidiaDevice>,
@@ -97,6 +104,7 @@ pub(super) struct QueueState {
     /// What was on the stream at the last ticket or end of a job.
     marked: u64,
     stager: Stager,
+    pub(super) graphs: Graphs,
     pub(super) aborted: Option<Failure>,
 }
 
@@ -187,14 +195,81 @@ impl Encoder<'_> {
             failure: None,
             job,
         };
+        self.queue.begin();
         let begun = self.begin_waits(&mut open);
         self.fail_job(&mut open, begun.map_err(StepError::from))?;
-        self.advance(open)
+        let commands = open.take_commands();
+        let is_graph = self.launch_graph(&mut open, &commands);
+        open.job.commands = commands;
+        if is_graph? { self.seal(open) } else { self.advance(open) }
+    }
+
+    /// Puts a whole job on the stream, if there is a graph of its commands.
+    fn launch_graph(
+        &mut self,
+        open: &mut OpenJob,
+        commands: &[Command<NvidiaDevice>],
+    ) -> Result<bool, CudaError> {
+        let is_stopped = open.failure.is_some() || self.state.aborted.is_some();
+        // The times of single commands are not those of a graph.
+        if is_stopped || open.timing.is_some() {
+            return Ok(false);
+        }
+        let Some((recording, key)) = open.job.recording.clone().zip(key(commands)) else { return Ok(false) };
+        let mut graphs = std::mem::take(&mut self.state.graphs);
+        let launched = match graphs.execute(&recording, key, open.job.epoch, self.queue.completed.get()) {
+            Some((prepared, is_due)) => self.launch_prepared(open, commands, prepared, is_due),
+            None => Ok(false),
+        };
+        self.state.graphs = graphs;
+        launched
+    }
+
+    fn launch_prepared(
+        &mut self,
+        open: &mut OpenJob,
+        commands: &[Command<NvidiaDevice>],
+        prepared: &mut Prepared,
+        is_due: bool,
+    ) -> Result<bool, CudaError> {
+        if is_due {
+            *prepared = match self.make_graph(open, commands) {
+                Ok(prepared) => prepared,
+                Err(StepError::Cuda(error)) if error.is_loss() => return Err(error),
+                Err(_) => Prepared::Refused,
+            };
+        }
+        let Prepared::Graph(graph, _) = prepared else { return Ok(false) };
+        self.state.issued += 1;
+        let launched = self.queue.stream.launch_graph(self.current, graph);
+        self.fail_job(open, launched.map_err(StepError::from))?;
+        Ok(true)
+    }
+
+    fn make_graph(
+        &mut self,
+        open: &mut OpenJob,
+        commands: &[Command<NvidiaDevice>],
+    ) -> Result<Prepared, StepError> {
+        let mut graph = GraphBuilder::new(self.current)?;
+        for command in commands {
+            if matches!(command, Command::Barrier) {
+                graph.barrier(self.current)?;
+            } else {
+                self.encode(&mut graph, open, command, &mut HostSpans::new())?;
+            }
+        }
+        Ok(Prepared::Graph(graph.finish(self.current)?, std::mem::take(&mut open.staged)))
     }
 
     fn begin_waits(&mut self, open: &mut OpenJob) -> Result<(), CudaError> {
+        if self.queues.pool.wait_on(self.current, &self.queue.stream)? {
+            self.state.issued += 1;
+        }
         for wait in &open.job.waits {
-            self.wait(wait)?;
+            if self.wait(wait.point)? {
+                self.state.issued += 1;
+            }
         }
         if let Some(observer) = &open.job.observer {
             let timing = Timing::begin(self.current, &self.queue.stream, &self.queues.clock, observer)?;
@@ -202,18 +277,6 @@ impl Encoder<'_> {
             open.timing = Some(timing);
         }
         Ok(())
-    }
-
-    /// Waits for a point of another queue: for its event if that is recorded, else for its completion word.
-    fn wait(&mut self, wait: &NativeWait<super::NativeEvent>) -> Result<(), CudaError> {
-        let (epoch, other) = (wait.point.epoch, self.queues.queue(wait.point.queue.index()));
-        self.state.issued += 1;
-        match &wait.event {
-            Some(event) if other.sealed.load(Ordering::Acquire) >= epoch => {
-                self.queue.stream.wait(self.current, &event.0)
-            }
-            _ => self.queue.stream.wait_for(self.current, &other.completed, epoch),
-        }
     }
 
     /// Goes on with everything that has paused, as far as possible.
@@ -230,7 +293,7 @@ impl Encoder<'_> {
 
     /// Puts commands on the stream, up to the job's end or the next pause.
     fn advance(&mut self, mut open: OpenJob) -> Result<(), CudaError> {
-        let commands = std::mem::replace(&mut open.job.commands, Commands::Own(SmallVec::new()));
+        let commands = open.take_commands();
         let pause = self.run(&mut open, &commands);
         open.job.commands = commands;
         open.pause = pause?;
@@ -316,7 +379,8 @@ impl Encoder<'_> {
             return self.request_counts(open, span);
         }
         let mut spans = HostSpans::new();
-        self.encode(open, command, &mut spans)?;
+        let queue = self.queue;
+        self.encode(&mut &queue.stream, open, command, &mut spans)?;
         if let Some(timing) = &mut open.timing {
             timing.command(self.current, &self.queue.stream, open.next)?;
             self.state.issued += 1;
@@ -396,8 +460,9 @@ impl Encoder<'_> {
         }
     }
 
-    fn encode(
+    fn encode<I: Issue>(
         &mut self,
+        on: &mut I,
         open: &mut OpenJob,
         command: &Command<NvidiaDevice>,
         back: &mut HostSpans,
@@ -405,37 +470,39 @@ impl Encoder<'_> {
         match command {
             Command::Fill { target, pattern } => {
                 let to = self.part(open, target, Some(back))?;
-                self.fill(to, pattern)
+                self.fill(on, to, pattern)
             }
             Command::Copy { source, target } => {
                 let from = self.part(open, source, None)?;
                 let to = self.part(open, target, Some(back))?;
-                self.copy((to, target), (from, Some(source)))
+                self.copy(on, (to, target), (from, Some(source)))
             }
             Command::Update { source, target } => {
                 let staged = self.stage(open, source.length())?;
                 done(staged.host.copy_from(source))?;
                 let to = self.part(open, target, Some(back))?;
-                self.copy((to, target), (staged.card, None))
+                self.copy(on, (to, target), (staged.card, None))
             }
-            Command::Dispatch(dispatch) => self.dispatch(open, dispatch, back),
+            Command::Dispatch(dispatch) => self.dispatch(on, open, dispatch, back),
             // Everything on a stream is in order.
             Command::Barrier => Ok(()),
         }
     }
 
-    fn fill(&mut self, to: Part, pattern: &Pattern) -> Result<(), StepError> {
+    fn fill<I: Issue>(&mut self, on: &mut I, to: Part, pattern: &Pattern) -> Result<(), StepError> {
         if to.length() > 0 {
-            self.state.issued += 1;
-            self.queues.fill.fill(self.current, &self.queue.stream, to, pattern)?;
+            self.state.issued += I::OPERATIONS;
+            self.queues.fill.fill(self.current, on, to, pattern)?;
         }
         Ok(())
     }
 
     /// Copies; a source without a span is pinned memory. Where both overlap the bytes go through other memory, and so
-    /// do those from the host to the host: CUDA blocks the caller of such a copy until the stream has done it.
-    fn copy(
+    /// do those from the host to the host: CUDA blocks the caller of such a copy until the stream has done it. That is
+    /// on the stream, and in no graph.
+    fn copy<I: Issue>(
         &mut self,
+        on: &mut I,
         (to, target): (Part, &Span<NvidiaDevice>),
         (from, source): (Part, Option<&Span<NvidiaDevice>>),
     ) -> Result<(), StepError> {
@@ -444,11 +511,11 @@ impl Encoder<'_> {
         }
         let is_within_host = is_host(target) && source.is_none_or(is_host);
         if !to.overlaps(from) && !is_within_host {
-            return self.copy_pieces((to, Some(target)), (from, source));
+            return self.copy_pieces(on, (to, Some(target)), (from, source));
         }
         let stream = &self.queue.stream;
         let between = self.queues.pool.allocate_on(self.current, stream, to.length().min(MOST_BETWEEN))?;
-        let copied = self.copy_through(between, (to, target), (from, source));
+        let copied = self.copy_through(on, between, (to, target), (from, source));
         self.state.issued += 2;
         self.queues.pool.free_on(self.current, stream, between)?;
         copied
@@ -456,8 +523,9 @@ impl Encoder<'_> {
 
     /// Copies through memory of the card that may be shorter, from the end where the target overlaps with what is still
     /// to be read behind it.
-    fn copy_through(
+    fn copy_through<I: Issue>(
         &mut self,
+        on: &mut I,
         between: Part,
         (to, target): (Part, &Span<NvidiaDevice>),
         (from, source): (Part, Option<&Span<NvidiaDevice>>),
@@ -469,15 +537,16 @@ impl Encoder<'_> {
             let (offset, length) = (number * most, most.min(length - number * most));
             let piece = |part: Part, offset| part.part(offset, length).ok_or_else(out_of_range);
             let (to, between, from) = (piece(to, offset)?, piece(between, 0)?, piece(from, offset)?);
-            self.copy_pieces((between, None), (from, source))?;
-            self.copy_pieces((to, Some(target)), (between, None))?;
+            self.copy_pieces(on, (between, None), (from, source))?;
+            self.copy_pieces(on, (to, Some(target)), (between, None))?;
         }
         Ok(())
     }
 
     /// Copies in pieces as CUDA takes them.
-    fn copy_pieces(
+    fn copy_pieces<I: Issue>(
         &mut self,
+        on: &mut I,
         (mut to, target): (Part, Option<&Span<NvidiaDevice>>),
         (mut from, source): (Part, Option<&Span<NvidiaDevice>>),
     ) -> Result<(), StepError> {
@@ -487,16 +556,17 @@ impl Encoder<'_> {
             let (Some(to_piece), Some(from_piece)) = (to.part(0, length), from.part(0, length)) else {
                 return Err(out_of_range().into());
             };
-            self.state.issued += 1;
-            self.queue.stream.copy(self.current, to_piece, from_piece)?;
+            self.state.issued += I::OPERATIONS;
+            on.copy(self.current, to_piece, from_piece)?;
             let rest = |part: Part| part.part(length, part.length() as u64 - length).ok_or_else(out_of_range);
             (to, from) = (rest(to)?, rest(from)?);
         }
         Ok(())
     }
 
-    fn dispatch(
+    fn dispatch<I: Issue>(
         &mut self,
+        on: &mut I,
         open: &mut OpenJob,
         dispatch: &Dispatch<NvidiaDevice>,
         back: &mut HostSpans,
@@ -516,8 +586,8 @@ impl Encoder<'_> {
         for constant in dispatch.constants.iter().take(kernel.constants) {
             parameters.extend_from_slice(&constant.to_le_bytes());
         }
-        self.state.issued += 1;
-        self.queue.stream.launch(self.current, &kernel.function, &shape, &parameters)?;
+        self.state.issued += I::OPERATIONS;
+        on.launch(self.current, &kernel.function, &shape, &parameters)?;
         Ok(())
     }
 
@@ -536,15 +606,9 @@ impl Encoder<'_> {
             timing.end(self.current, stream)?;
             self.state.issued += 1;
         }
-        // Before the word: who sees the word may record the event again.
-        if let Some(event) = &open.job.event {
-            stream.record(self.current, &event.0)?;
-            self.state.issued += 1;
-        }
-        stream.write(self.current, &self.queue.completed, epoch)?;
+        self.queue.complete(self.current, epoch)?;
         self.state.issued += 1;
         self.state.marked = self.state.issued;
-        self.queue.sealed.store(epoch, Ordering::Release);
         Ok(())
     }
 }
@@ -574,7 +638,7 @@ fn copyable(span: Option<&Span<NvidiaDevice>>, part: Part) -> usize {
 }
 
 /// True if the bytes of a span are in memory of the host as a stream accesses them.
-fn is_host(span: &Span<NvidiaDevice>) -> bool {
+pub(super) fn is_host(span: &Span<NvidiaDevice>) -> bool {
     match &span.place {
         Place::Device(memory, _) => memory.is_host(),
         Place::Host(_) => true,

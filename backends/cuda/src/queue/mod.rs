@@ -16,9 +16,12 @@
 //! # Locks
 //!
 //! `state` of a queue is held while operations are put on its stream, and never while something is reported or dropped.
+//! `marks` is taken inside `state`, of the same queue or of another one.
 //! `reporting` makes one thread at a time report the completions of a queue, in order; another leaves them to it.
 
 mod encode;
+mod graphs;
+mod order;
 mod staging;
 mod timing;
 mod watcher;
@@ -27,11 +30,14 @@ use crate::device::NvidiaDevice;
 use crate::executable::Limits;
 use crate::fill::FillKernel;
 use crate::library::memory::{Pool, Word};
-use crate::library::stream::{Event, EventKind, Stream};
+use crate::library::stream::Stream;
 use crate::library::{Context, CudaError, Current};
 use crate::memory::PinnedCache;
+use crate::options::Options;
 use encode::{Encoder, QueueState, SealedJob};
 use hal_backend::{Code, Command, Failure, Job, Origin, Rejected, Reporter};
+use order::Marks;
+pub(crate) use order::WaitKind;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -52,16 +58,6 @@ const END: u64 = u64::MAX >> 1;
 /// How many jobs wait behind one that has paused.
 const BACKLOG: usize = 64;
 
-/// An event that one queue records and another waits for.
-#[derive(Clone)]
-pub struct NativeEvent(Arc<Event>);
-
-impl std::fmt::Debug for NativeEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("NativeEvent")
-    }
-}
-
 /// One queue.
 struct Queue {
     stream: Stream,
@@ -69,11 +65,13 @@ struct Queue {
     completed: Word,
     /// The last ticket that the stream has come to.
     progress: Word,
-    /// The epoch of the last job that is wholly on the stream, with its event.
+    /// The epoch of the last job that is wholly on the stream.
     sealed: AtomicU64,
     /// The completions that were taken to be reported.
     taken: AtomicU64,
     is_paused: AtomicBool,
+    /// Held while a job's end is put on the stream, and while another queue marks it.
+    marks: Mutex<Marks>,
     state: Mutex<QueueState>,
     reporting: Mutex<()>,
 }
@@ -97,6 +95,7 @@ impl Queue {
 /// The queues of a device.
 pub(crate) struct Queues {
     queues: Box<[Queue]>,
+    waits: WaitKind,
     watch: Watch,
     feed: Feed,
     reporter: Reporter,
@@ -114,14 +113,14 @@ pub(crate) struct Queues {
 impl Queues {
     pub(crate) fn new(
         context: &Arc<Context>,
-        count: usize,
+        options: &Options,
         limits: Limits,
         pool: Arc<Pool>,
         pinned: Arc<PinnedCache>,
     ) -> Result<Arc<Self>, Failure> {
         let failure = |error: CudaError| error.failure("making the queues of a device");
         let current = context.enter().map_err(failure)?;
-        let mut words = Word::new(&current, 2 * count).map_err(failure)?;
+        let mut words = Word::new(&current, 2 * options.streams).map_err(failure)?;
         let mut queues = Vec::new();
         while let (Some(progress), Some(completed)) = (words.pop(), words.pop()) {
             queues.push(Queue {
@@ -131,12 +130,14 @@ impl Queues {
                 sealed: AtomicU64::new(0),
                 taken: AtomicU64::new(0),
                 is_paused: AtomicBool::new(false),
+                marks: Mutex::default(),
                 state: Mutex::default(),
                 reporting: Mutex::default(),
             });
         }
         Ok(Arc::new(Self {
             queues: queues.into_boxed_slice(),
+            waits: options.waits,
             watch: Watch::default(),
             feed: Feed::default(),
             reporter: Reporter::default(),
@@ -166,11 +167,6 @@ impl Queues {
     fn queue(&self, number: usize) -> &Queue {
         #[expect(clippy::indexing_slicing, reason = "the engine names queues that the device has")]
         &self.queues[number]
-    }
-
-    pub(crate) fn create_event(&self) -> Result<NativeEvent, Failure> {
-        let made = self.context.enter().and_then(|current| Event::new(&current, EventKind::Order));
-        made.map(|event| NativeEvent(Arc::new(event))).map_err(|error| error.failure("making an event"))
     }
 
     /// Takes a job: puts it on its stream, or behind one that has paused.
@@ -303,6 +299,13 @@ impl Queues {
             if let Err(error) = resumed {
                 self.lose(&error);
             }
+        }
+    }
+
+    /// Gives the memory of graphs back.
+    pub(crate) fn trim(&self) {
+        for queue in &self.queues {
+            queue.state.lock().graphs.trim(queue.completed.get());
         }
     }
 

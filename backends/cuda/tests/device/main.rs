@@ -13,6 +13,7 @@
 #[path = "../common/container.rs"]
 mod container;
 mod failures;
+mod graphs;
 mod jobs;
 mod memory;
 mod opening;
@@ -41,6 +42,7 @@ const CASES: &[Case] = &[
     ("long_overlap", memory::long_overlap),
     ("threads", memory::threads),
     ("cache", memory::cache),
+    ("allocation", memory::allocation),
     ("dispatches", jobs::dispatches),
     ("indirect", jobs::indirect),
     ("too_large", jobs::too_large),
@@ -48,9 +50,14 @@ const CASES: &[Case] = &[
     ("times", jobs::times),
     ("calls", jobs::calls),
     ("waits", order::waits),
+    ("records", order::records),
     ("paused_producer", order::paused_producer),
     ("blocked_reporter", order::blocked_reporter),
     ("graphs_of_work", order::graphs_of_work),
+    ("graphs", graphs::graphs),
+    ("graphs_released", graphs::graphs_released),
+    ("no_graphs", graphs::no_graphs),
+    ("graphs_refused", graphs::graphs_refused),
     ("out_of_memory", failures::out_of_memory),
     ("launch_refused", failures::launch_refused),
     ("fault", failures::fault),

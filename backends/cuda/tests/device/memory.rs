@@ -219,6 +219,20 @@ pub(crate) fn threads(rig: &Rig) {
     assert_eq!(rig.count("no-context"), 0);
 }
 
+/// To allocate the card's memory waits for no stream: the first job that may use it does, if it is not there yet.
+pub(crate) fn allocation(rig: &Rig) {
+    let bench = rig.bench("");
+    for round in 0..20_u32 {
+        let before = rig.count("cuStreamSynchronize");
+        let memory = bench.memory(0, 100_000);
+        assert_eq!(rig.count("cuStreamSynchronize"), before);
+        let pattern = round.to_le_bytes();
+        bench.run(round as usize % 2, fill(&pattern, whole(&memory, 100_000))).unwrap();
+        let found = bench.read(0, &span(&memory, 99_996, 4));
+        assert_eq!(found, pattern);
+    }
+}
+
 /// Pinned memory is used again, and nothing waits for the whole card.
 pub(crate) fn cache(rig: &Rig) {
     // Only for the trim at the end.

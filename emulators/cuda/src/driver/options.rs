@@ -39,9 +39,9 @@ pub enum Injection {
     IllegalAddress,
     /// `launch-failed`: a kernel that runs makes the context's error 719, which stays.
     LaunchFailed,
-    /// `launch-error`: a launch is refused with 701.
+    /// `launch-error`: a launch of a kernel or a graph is refused with 701.
     LaunchError,
-    /// `out-of-memory`: an allocation fails with 2.
+    /// `out-of-memory`: an allocation, or to instantiate a graph, fails with 2.
     OutOfMemory,
     /// `stall`: a kernel does not end until `release`.
     Stall,

@@ -6,6 +6,7 @@ use super::copy::{side, sides};
 use super::module::prepare;
 use super::{Call, get, put};
 use crate::driver::graph::{Graph, Work};
+use crate::driver::options::Injection;
 use crate::driver::status::{Error, Outcome};
 use crate::driver::stream::{HostFunction, Op, Rows};
 use crate::random::mix;
@@ -295,6 +296,9 @@ pub(super) unsafe fn instantiate(call: Call, executable: *mut u64, graph: u64, f
         drop(objects);
         return Err(call.driver.bad_handle("graph", graph));
     };
+    if call.driver.report.is_due(&Injection::OutOfMemory) {
+        return Err(Error::OUT_OF_MEMORY);
+    }
     let handle = objects.handle();
     objects.executables.insert(handle, found);
     // SAFETY: the caller's promise.
@@ -341,6 +345,9 @@ pub(super) unsafe fn launch(call: Call, executable: u64, stream: u64) -> Outcome
     let graph = find(call, executable)?;
     if graph.context != context.handle {
         return Err(call.driver.bad_handle("graph of the current context", executable));
+    }
+    if call.driver.report.is_due(&Injection::LaunchError) {
+        return Err(Error::LAUNCH_OUT_OF_RESOURCES);
     }
     let seed = call.driver.report.options().seed;
     let order = graph.order(if seed == 0 { 0 } else { mix(seed ^ executable) });

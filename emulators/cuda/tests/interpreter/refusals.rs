@@ -8,6 +8,7 @@ use emulator_cuda::ptx::forms::FORMS;
 use proptest::prelude::*;
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn what_is_not_known_is_refused_with_its_text() {
     for body in [
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r1}, {%r2}, {%r3}, {%r4};",
