@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! `cargo xtask bench`: the same work on IREE's local drivers and on the mock device, side by side; or, with
-//! `--engine`, what an operation costs in the engine alone; or, with `--gaudi`, asynchronous transfers.
+//! `--engine`, what an operation costs in the engine alone; or, with `--gaudi`, asynchronous transfers; or, with
+//! `--nvidia`, calls of CUDA's functions.
 
 use crate::iree::{FOR_THIS_PROCESSOR, Flavour, Plugin, Tree};
 use crate::workspace;
-use crate::{cts, latency, packages};
+use crate::{cts, latency, nvidia, packages};
 use anyhow::{Context, Result, bail};
 use fs_err as fs;
 use std::collections::BTreeMap;
@@ -30,6 +31,10 @@ pub(crate) struct Options {
     /// Asynchronous transfers of a Gaudi card, emulated unless `--device` names one
     #[arg(long)]
     gaudi: bool,
+    /// How often a call of a model calls each function of CUDA's, beside IREE's own CUDA driver; on the library in
+    /// software
+    #[arg(long, conflicts_with_all = ["engine", "gaudi", "collectives", "latency", "only", "quick", "device"])]
+    nvidia: bool,
     /// Collectives within a process and between processes, beside plain MPI; with `--quick`, on two ranks
     #[arg(long)]
     collectives: bool,
@@ -83,6 +88,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         Options { latency: true, .. } => latency::run(&options.calls, &options.plugin),
         Options { engine: true, .. } => engine(options),
         Options { gaudi: true, .. } => transfers(options),
+        Options { nvidia: true, .. } => nvidia::run(),
         Options { collectives: true, .. } => collectives(options),
         _ => devices(options),
     }

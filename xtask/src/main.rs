@@ -12,6 +12,7 @@ mod hw;
 mod iree;
 mod latency;
 mod new_backend;
+mod nvidia;
 mod outside_driver;
 mod packages;
 mod setup;

@@ -23,6 +23,8 @@ pub struct Job<D: Device> {
     pub event: Option<D::Event>,
     /// The commands, ordered only by their barriers. An empty job waits, records and completes.
     pub commands: Commands<D>,
+    /// What the commands were recorded as; `None` if they run only once.
+    pub recording: Option<Arc<Recording>>,
     /// Gets the times of the job; present only while a profile is taken.
     pub observer: Option<Arc<dyn Observer>>,
 }
@@ -37,6 +39,14 @@ impl<D: Device> fmt::Debug for Job<D> {
             .finish_non_exhaustive()
     }
 }
+
+/// The identity of a list of commands that a program may execute many times, by its address. Jobs with the same
+/// recording have the same commands in the same order; only places and lengths of memory differ. A device that prepares
+/// something for a recording keeps a [`Weak`](std::sync::Weak) of it: while that exists, no other recording has the
+/// address, and it tells when the program has released the recording.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Recording {}
 
 /// The commands of a job, owned or shared.
 pub enum Commands<D: Device> {

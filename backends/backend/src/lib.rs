@@ -41,7 +41,8 @@ mod request;
 mod uri;
 
 pub use command::{
-    Bindings, Command, Commands, Constants, Dispatch, Job, Observer, Pattern, Place, Span, Workgroups,
+    Bindings, Command, Commands, Constants, Dispatch, Job, Observer, Pattern, Place, Recording, Span,
+    Workgroups,
 };
 pub use device::{Device, DeviceInfo, Driver, Heap, Loaded, Properties, Rejected};
 pub use hal_semaphore::backend::{Completer, Completion, DeviceSpec, NativeWait, NativeWaits};

@@ -8,10 +8,10 @@ use crate::library::memory::Pool;
 use crate::library::{Attribute, Context, CudaError, Gpu};
 use crate::memory::{ALIGNMENT, IMPORT_ALIGNMENT, Imports, Memory, PinnedCache};
 use crate::options::Options;
-use crate::queue::{NativeEvent, Queues, Watcher};
+use crate::queue::{Queues, Watcher};
 use hal_backend::{
     Code, Completer, Completion, Device, DeviceSpec, Failure, Heap, HostLoader, HostRange, Inferred, Job,
-    LoadRequest, Loaded, MemoryRequest, Properties, Rejected,
+    LoadRequest, Loaded, MemoryRequest, NativeWaits, Properties, Rejected,
 };
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl NvidiaDevice {
         let pool = Arc::new(Pool::new(&current).map_err(failure)?);
         drop(current);
         let pinned = PinnedCache::new(context.clone());
-        let queues = Queues::new(&context, options.streams, limits, pool.clone(), pinned.clone())?;
+        let queues = Queues::new(&context, options, limits, pool.clone(), pinned.clone())?;
         let watcher = Watcher::start(&queues)?;
         let imports = Imports::new(context.clone());
         Ok(Self { properties, _watcher: watcher, queues, pool, pinned, imports, context })
@@ -53,6 +53,7 @@ impl NvidiaDevice {
     fn allocate_card(&self, length: usize) -> Result<Memory, CudaError> {
         match self.pool.allocate(length) {
             Err(error) if error.is_out_of_memory() => {
+                self.queues.trim();
                 self.pool.trim()?;
                 self.pool.allocate(length).map(Memory::from)
             }
@@ -77,7 +78,7 @@ fn properties(gpu: &Gpu, options: &Options) -> Result<Properties, CudaError> {
         aliases: vec!["nvidia".to_owned()],
         queues: DeviceSpec {
             queues: options.streams,
-            native_waits: options.waits,
+            native_waits: NativeWaits::Epochs,
             completion: Completion::Poll,
         },
         heaps: vec![
@@ -92,7 +93,7 @@ fn properties(gpu: &Gpu, options: &Options) -> Result<Properties, CudaError> {
 impl Device for NvidiaDevice {
     type Memory = Memory;
     type Executable = Executable;
-    type Event = NativeEvent;
+    type Event = ();
 
     fn properties(&self) -> Properties {
         self.properties.clone()
@@ -142,10 +143,6 @@ impl Device for NvidiaDevice {
         self.queues.submit(job)
     }
 
-    fn create_event(&self) -> Result<NativeEvent, Failure> {
-        self.queues.create_event()
-    }
-
     fn poll(&self) {
         self.queues.poll();
     }
@@ -156,6 +153,7 @@ impl Device for NvidiaDevice {
 
     fn trim(&self) {
         // It is a hint; who allocates next sees an error that stays.
+        self.queues.trim();
         let _ = self.pool.trim();
         self.pinned.clear();
     }

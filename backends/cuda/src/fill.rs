@@ -3,8 +3,8 @@
 //! Fills: CUDA's own where a pattern is one, two or four bytes and lies at a multiple of them, else a small kernel.
 
 use crate::library::module::{Function, Module};
-use crate::library::stream::{Element, Shape, Stream};
-use crate::library::{CudaError, Current, Part};
+use crate::library::stream::{Element, Shape};
+use crate::library::{CudaError, Current, Issue, Part};
 use hal_backend::{Failure, Pattern};
 use std::ffi::CStr;
 
@@ -53,17 +53,17 @@ impl FillKernel {
         function.map(Self).map_err(|error| error.failure("loading the driver's own kernel"))
     }
 
-    /// Repeats a pattern over memory, on a stream.
+    /// Repeats a pattern over memory.
     pub(crate) fn fill(
         &self,
         current: &Current<'_>,
-        stream: &Stream,
+        to: &mut impl Issue,
         target: Part,
         pattern: &Pattern,
     ) -> Result<(), CudaError> {
         let pattern = shortest(pattern.bytes());
         if let Way::Set(element) = way(pattern, target) {
-            return stream.set(current, target, element);
+            return to.set(current, target, element);
         }
         let mut bytes = [0; 16];
         bytes.iter_mut().zip(pattern).for_each(|(to, from)| *to = *from);
@@ -77,7 +77,7 @@ impl FillKernel {
         size.copy_from_slice(&(pattern.len() as u32).to_le_bytes());
         let blocks = u32::try_from(length.div_ceil(THREADS.into())).unwrap_or(u32::MAX);
         let shape = Shape { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared: 0 };
-        stream.launch(current, &self.0, &shape, &parameters)
+        to.launch(current, &self.0, &shape, &parameters)
     }
 }
 

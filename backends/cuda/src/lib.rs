@@ -26,7 +26,7 @@
 //! | `library/` | CUDA's functions behind safe ones; all unsafe code |
 //! | `memory.rs` | the card's memory, pinned memory, imports |
 //! | `executable/` | IREE's executables for CUDA |
-//! | `queue/` | jobs on streams (`encode.rs`), completions (`mod.rs`), long and paused jobs, faults (`watcher.rs`) |
+//! | `queue/` | jobs on streams (`encode.rs`) and in graphs (`graphs.rs`), waits (`order.rs`), completions (`mod.rs`), long and paused jobs, faults (`watcher.rs`) |
 //! | `fill.rs`, `kernels.ptx` | fills that CUDA has no function for |
 //! | `device.rs`, `options.rs` | what the driver sees; the parameters of a URI |
 
@@ -42,7 +42,6 @@ pub use device::NvidiaDevice;
 pub use executable::Executable;
 pub use library::Symbols;
 pub use memory::Memory;
-pub use queue::NativeEvent;
 
 use hal_backend::{Code, DeviceInfo, Driver, Failure, Parameter, Parameters};
 use library::{Gpu, Library};

@@ -3,7 +3,8 @@
 //! The parameters of a `nvidia://` URI.
 
 use crate::library::ContextKind;
-use hal_backend::{Failure, NativeWaits, Parameter, Parameters};
+use crate::queue::WaitKind;
+use hal_backend::{Failure, Parameter, Parameters};
 
 /// The parameters of every card.
 pub(crate) const PARAMETERS: &[Parameter] = &[
@@ -17,7 +18,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         name: "waits",
         values: "events|epochs",
         default: "events",
-        effect: "how a stream waits for another: for a recorded event, or for a word of memory that it writes",
+        effect: "how a stream waits for another: for an event at its end, or for a word of memory that it writes",
     },
     Parameter {
         name: "context",
@@ -41,7 +42,7 @@ const MOST_STREAMS: usize = 8;
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) streams: usize,
-    pub(crate) waits: NativeWaits,
+    pub(crate) waits: WaitKind,
     pub(crate) context: ContextKind,
     pub(crate) library: Option<String>,
 }
@@ -51,8 +52,8 @@ impl Options {
         Ok(Self {
             streams: parameters.number("streams", 2, 1, MOST_STREAMS)?,
             waits: match parameters.choice("waits", &["events", "epochs"])? {
-                Some("epochs") => NativeWaits::Epochs,
-                _ => NativeWaits::Events,
+                Some("epochs") => WaitKind::Words,
+                _ => WaitKind::Events,
             },
             context: match parameters.choice("context", &["own", "primary"])? {
                 Some("primary") => ContextKind::Primary,

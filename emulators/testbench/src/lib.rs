@@ -2,12 +2,12 @@
 
 //! One device below an engine, so that a backend's tests see it as the driver does, without IREE.
 //!
-//! An operation of this engine is one command. A [`Testbench`] submits it and returns a timeline, which reaches
-//! a value, or fails with the device's error.
+//! An operation of this engine is one command, or a [`List`] of them. A [`Testbench`] submits it and returns a timeline,
+//! which reaches a value, or fails with the device's error.
 
 use hal_backend::{
     Code, Command, Commands, Completer, Completion, Device, DeviceSpec, Failure, Job, MemoryRequest,
-    Observer, Parameter, Parameters, Pattern, Place, QueueId, Rejected, Span,
+    Observer, Parameter, Parameters, Pattern, Place, QueueId, Recording, Rejected, Span,
 };
 use hal_semaphore::backend::{Backend, Batch, Submitted};
 use hal_semaphore::{Action, Affinity, Clock, Engine, Semaphore, SystemClock};
@@ -19,12 +19,26 @@ use std::time::{Duration, Instant};
 /// How long a timeline may make no progress before a test fails.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A device as the engine's backend: an operation is a command.
+/// The commands of an operation.
+pub struct List<D: Device> {
+    /// The commands.
+    pub commands: Commands<D>,
+    /// What they were recorded as.
+    pub recording: Option<Arc<Recording>>,
+}
+
+impl<D: Device> From<Command<D>> for List<D> {
+    fn from(command: Command<D>) -> Self {
+        Self { commands: Commands::Own([command].into_iter().collect()), recording: None }
+    }
+}
+
+/// A device as the engine's backend.
 struct OneDevice<D>(Arc<D>, Option<Arc<dyn Observer>>);
 
 impl<D: Device> Backend for OneDevice<D> {
     type Timeline = Semaphore;
-    type Work = Command<D>;
+    type Work = List<D>;
     type Event = D::Event;
 
     fn device(&self) -> DeviceSpec {
@@ -38,19 +52,22 @@ impl<D: Device> Backend for OneDevice<D> {
     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
         let (mut accepted, number) = (0, queue.index());
         for submission in batch.iter() {
-            let command = submission.work.take();
+            let nothing = || List { commands: Commands::Own(std::iter::empty().collect()), recording: None };
+            let List { commands, recording } = submission.work.take().unwrap_or_else(nothing);
             let job = Job {
                 queue,
                 epoch: submission.epoch,
                 waits: submission.waits.iter().cloned().collect(),
                 event: submission.event.cloned(),
-                commands: Commands::Own(command.into_iter().collect()),
+                commands,
+                recording,
                 observer: self.1.clone(),
             };
             match self.0.submit(job) {
                 Ok(()) => accepted += 1,
                 Err(Rejected::Full(job)) => {
-                    *submission.work = job.commands.first().cloned();
+                    let Job { commands, recording, .. } = *job;
+                    *submission.work = (!commands.is_empty()).then_some(List { commands, recording });
                     self.0.kick(number);
                     return Submitted::full(accepted);
                 }
@@ -136,7 +153,7 @@ impl<D: Device> Testbench<D> {
     /// # Panics
     ///
     /// If the engine refuses it.
-    pub fn signal(&self, queue: usize, command: Command<D>, timeline: &Semaphore, value: u64) {
+    pub fn signal(&self, queue: usize, command: impl Into<List<D>>, timeline: &Semaphore, value: u64) {
         self.submit_after(queue, &[], command, timeline, value);
     }
 
@@ -149,12 +166,12 @@ impl<D: Device> Testbench<D> {
         &self,
         queue: usize,
         waits: &[(Semaphore, u64)],
-        command: Command<D>,
+        command: impl Into<List<D>>,
         timeline: &Semaphore,
         value: u64,
     ) {
         let signals = [(timeline.clone(), value)];
-        let work = Action::Queue(command);
+        let work = Action::Queue(command.into());
         if let Err(failure) = self.engine.submit(Affinity::queue(queue), waits, &signals, work) {
             panic!("the engine refuses a command: {failure}");
         }
@@ -168,14 +185,14 @@ impl<D: Device> Testbench<D> {
     }
 
     /// Submits a command to a queue; its timeline reaches 1.
-    pub fn submit(&self, queue: usize, command: Command<D>) -> Semaphore {
+    pub fn submit(&self, queue: usize, command: impl Into<List<D>>) -> Semaphore {
         let timeline = self.timeline();
         self.signal(queue, command, &timeline, 1);
         timeline
     }
 
     /// The outcome of a command on a queue.
-    pub fn run(&self, queue: usize, command: Command<D>) -> Result<(), Failure> {
+    pub fn run(&self, queue: usize, command: impl Into<List<D>>) -> Result<(), Failure> {
         until_known(&self.submit(queue, command))
     }
 }

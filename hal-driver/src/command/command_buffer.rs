@@ -20,7 +20,7 @@ use crate::command::update_staging;
 use crate::ffi::object::{Borrowed, HostAllocator, HostMemory, Out, Retained, allocate, bytes, free, to_u64};
 use crate::ffi::status::{Result, guard, guard_or, invalid};
 use crate::memory::buffer_range::BufferRange;
-use hal_backend::{Command, Commands, Device};
+use hal_backend::{Command, Commands, Device, Recording as Identity};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use smallvec::SmallVec;
@@ -85,6 +85,8 @@ pub(crate) struct CommandStep {
     pub(crate) collectives: Vec<CollectiveRecord>,
     /// The [`CachedCommands`] for the first device that executed it, if their memory was certain.
     cached: OnceLock<Option<Box<dyn Any + Send + Sync>>>,
+    /// Made at the first execution.
+    identity: OnceLock<Arc<Identity>>,
 }
 
 impl Recording {
@@ -255,6 +257,11 @@ impl Recorded {
         }
         let resolve = |record: &Record| record.resolve(device, bindings, substitutes);
         Ok(Commands::Own(step.records.iter().map(resolve).collect::<Result<_>>()?))
+    }
+
+    /// What devices know a step as; `None` if the recording runs only once.
+    pub(crate) fn identity(&self, step: usize) -> Option<Arc<Identity>> {
+        self.may_run_again().then(|| self.step(step).identity.get_or_init(Arc::default).clone())
     }
 
     fn may_run_again(&self) -> bool {

@@ -206,6 +206,7 @@ impl<D: Device> EngineBackend<D> {
                 waits: SmallVec::new(),
                 event: None,
                 commands: Commands::Own(SmallVec::from_buf([command])),
+                recording: None,
                 observer: None,
             }
         } else {
@@ -217,7 +218,7 @@ impl<D: Device> EngineBackend<D> {
     /// The job of a submission.
     #[inline(never)]
     fn job(&self, queue: QueueId, submission: &mut Submission<'_, Self>) -> Result<Job<D>> {
-        let mut observer = None;
+        let (mut observer, mut recording) = (None, None);
         let commands = match (take_command(submission.work), &mut *submission.work) {
             (Some(command), _) => Commands::Own(SmallVec::from_buf([command])),
             (None, None) => Commands::Own(SmallVec::new()),
@@ -227,12 +228,15 @@ impl<D: Device> EngineBackend<D> {
                     trace.issued(point);
                     observer = Some(trace.clone() as Arc<dyn Observer>);
                 }
+                if let Operation::Execute { commands, step, .. } = &work.operation {
+                    recording = commands.identity(*step);
+                }
                 self.resolve(point, &mut work.operation)?
             }
         };
         let waits = submission.waits.iter().cloned().collect();
         let event = submission.event.cloned();
-        Ok(Job { queue, epoch: submission.epoch, waits, event, commands, observer })
+        Ok(Job { queue, epoch: submission.epoch, waits, event, commands, recording, observer })
     }
 
     /// The commands of an operation, which retain what they use.

@@ -8,6 +8,7 @@
 use crate::common::{Buffer, Device, List, barrier, check, reference};
 use hal_semaphore::Code;
 use hal_sys as sys;
+use std::collections::BTreeMap;
 
 /// Both ways in which streams wait for each other.
 const URIS: [&str; 2] = ["nvidia://emulated?waits=events", "nvidia://emulated?waits=epochs&streams=3"];
@@ -127,5 +128,105 @@ fn queues_and_memory_of_another_device_keep_their_order() {
         // The last fill was the nineteenth step, the last copy out the eighteenth.
         let found = foreign.read();
         assert!(found[..500].iter().all(|&byte| byte == 16), "{uri}: {found:?}");
+    }
+}
+
+/// The process of a test that counts calls of CUDA's, whose counts are of the process.
+const ALONE: &str = "HAL_TEST_ALONE";
+
+/// How many calls of a function are counted.
+const CALLS: u64 = 50;
+
+/// What a compiled module does for each call of a function with so many dispatches, and how often the driver then calls
+/// each function of CUDA's.
+fn calls_of_a_function(dispatches: usize) -> BTreeMap<String, u64> {
+    const WARM_UP: u64 = 10;
+    let report = &emulator_cuda::driver::DRIVER.report;
+    let device = Device::open("nvidia://emulated").unwrap();
+    let bytes = crate::common::testdata("cuda_sm80/command_buffer_dispatch_test.bin");
+    let executable = device.load("PTXE", &bytes).unwrap();
+    let slot = |slot: usize| {
+        let mut reference = sys::iree_hal_buffer_ref_t { length: 8, ..Default::default() };
+        reference.set_buffer_slot(u32::try_from(slot).unwrap());
+        reference
+    };
+    let commands = device.record(3, |commands| {
+        for number in 0..dispatches {
+            let (from, to) = if number == 0 { (0, 1) } else { (1 + (number + 1) % 2, 1 + number % 2) };
+            let bindings = [slot(from), slot(to)];
+            unsafe {
+                check(sys::iree_hal_command_buffer_dispatch(
+                    commands,
+                    executable.0,
+                    sys::iree_hal_executable_function_from_index(0),
+                    sys::iree_hal_dispatch_config_t {
+                        workgroup_size: [1; 3],
+                        workgroup_count: [1; 3],
+                        ..Default::default()
+                    },
+                    sys::iree_const_byte_span_t::default(),
+                    sys::iree_hal_buffer_ref_list_t { count: 2, values: bindings.as_ptr() },
+                    0,
+                ))?;
+            }
+            barrier(commands)?;
+        }
+        Ok(())
+    });
+    let (commands, input, done) = (commands.unwrap(), device.local_buffer(8), device.semaphore(0));
+    for call in 0..WARM_UP + CALLS {
+        if call == WARM_UP {
+            report.reset();
+        }
+        let at = 5 * call;
+        let transient = device.alloca(&done.at(at), &done.at(at + 1), 8).unwrap();
+        let result = device.alloca(&done.at(at + 1), &done.at(at + 2), 8).unwrap();
+        let slots = [&input, &transient, &result];
+        device.execute(u64::MAX, &done.at(at + 2), &done.at(at + 3), &commands, &slots).unwrap();
+        device.dealloca(&done.at(at + 3), &done.at(at + 4), &transient).unwrap();
+        done.wait(at + 4).unwrap();
+        device.dealloca(&done.at(at + 4), &done.at(at + 5), &result).unwrap();
+    }
+    done.wait(5 * (WARM_UP + CALLS)).unwrap();
+    let table = report.table();
+    let call = |line: &str| {
+        let (name, count) = line.strip_prefix("call ")?.split_once(' ')?;
+        Some((name.to_owned(), count.parse().ok()?))
+    };
+    table.lines().filter_map(call).collect()
+}
+
+/// One call of a perceptron of three layers is three launches and the word of their job; one of ten dispatches is a
+/// graph. The memory of a call is from the driver's pool.
+#[test]
+fn call_in_the_steady_state_is_launches_or_a_graph_and_a_word() {
+    const NAME: &str = "nvidia::call_in_the_steady_state_is_launches_or_a_graph_and_a_word";
+    if std::env::var_os(ALONE).is_none() {
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = alone.args(["--exact", NAME, "--nocapture"]).env(ALONE, "1").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    for (dispatches, launches, graphs) in [(3, 3, 0), (10, 0, 1)] {
+        let counts = calls_of_a_function(dispatches);
+        let calls = |function: &str| counts.get(function).copied().unwrap_or(0);
+        let found = ["cuLaunchKernel", "cuGraphLaunch", "cuStreamWriteValue64"].map(calls);
+        assert_eq!(found, [launches * CALLS, graphs * CALLS, CALLS]);
+        // A thread that sleeps until a long job has ended records an event.
+        assert!(calls("cuEventRecord") <= CALLS);
+        for never in [
+            "cuMemAlloc",
+            "cuMemAllocFromPoolAsync",
+            "cuMemFree",
+            "cuMemFreeAsync",
+            "cuMemHostAlloc",
+            "cuStreamSynchronize",
+            "cuStreamWaitEvent",
+            "cuStreamWaitValue64",
+            "cuEventCreate",
+            "cuGraphInstantiate",
+        ] {
+            assert_eq!(calls(never), 0, "{never} of {dispatches} dispatches");
+        }
     }
 }

@@ -6,6 +6,7 @@ use super::stream::Stream;
 use super::table::{Address, Handle, PoolProperties};
 use super::{Context, CudaError, Current, call};
 use hal_backend::HostRange;
+use parking_lot::Mutex;
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -51,10 +52,18 @@ impl Part {
 ///
 /// Nothing else is on the stream, so to allocate waits for no other work, and neither does to free: who frees has seen
 /// the end of all work that uses the memory.
+///
+/// An allocation is done when the stream has come to it. The stream counts them in a word, and a stream that may use
+/// memory before the word says that it is there [waits](Self::wait_on) for the word.
 pub(crate) struct Pool {
     context: Arc<Context>,
     handle: Handle,
     stream: Stream,
+    /// How many allocations are done.
+    done: Word,
+    /// How many allocations are on the stream. Changed under `order`, so that the word only grows.
+    issued: AtomicU64,
+    order: Mutex<()>,
 }
 
 impl Pool {
@@ -64,6 +73,7 @@ impl Pool {
         const DEVICE: i32 = 1;
         const RELEASE_THRESHOLD: i32 = 4;
         let stream = Stream::new(current)?;
+        let done = Word::one(current)?;
         let properties = PoolProperties {
             allocation: PINNED,
             handles: 0,
@@ -77,7 +87,14 @@ impl Pool {
         let mut handle = 0;
         // SAFETY: the result is ours, and the properties are borrowed for the call.
         unsafe { call!(current.library(), cuMemPoolCreate(&raw mut handle, &raw const properties)) }?;
-        let pool = Self { context: current.context().clone(), handle, stream };
+        let pool = Self {
+            context: current.context().clone(),
+            handle,
+            stream,
+            done,
+            issued: AtomicU64::new(0),
+            order: Mutex::new(()),
+        };
         let threshold = u64::MAX;
         // SAFETY: the pool exists; the attribute is a number of 64 bits.
         unsafe {
@@ -86,9 +103,10 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Allocates memory that every stream may use once this has returned.
+    /// Allocates memory that a stream may use behind [`wait_on`](Self::wait_on).
     pub(crate) fn allocate(self: &Arc<Self>, length: usize) -> Result<DeviceBlock, CudaError> {
         let current = self.context.enter()?;
+        let _order = self.order.lock();
         let mut address = 0;
         // SAFETY: the result is ours.
         unsafe {
@@ -98,9 +116,20 @@ impl Pool {
             )
         }?;
         let block = DeviceBlock { pool: self.clone(), address, length };
-        // Other streams are not ordered behind this one.
-        self.stream.synchronize(&current)?;
+        let number = self.issued.load(Ordering::Relaxed) + 1;
+        self.stream.write(&current, &self.done, number)?;
+        self.issued.store(number, Ordering::Release);
         Ok(block)
+    }
+
+    /// Has a stream wait until all memory that was allocated before is there. Returns whether that took an operation.
+    pub(crate) fn wait_on(&self, current: &Current<'_>, stream: &Stream) -> Result<bool, CudaError> {
+        let issued = self.issued.load(Ordering::Acquire);
+        if self.done.get() >= issued {
+            return Ok(false);
+        }
+        stream.wait_for(current, &self.done, issued)?;
+        Ok(true)
     }
 
     /// Allocates memory that a stream's next work may use.
@@ -152,10 +181,9 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.settle();
-        if let Ok(current) = self.context.enter() {
-            // SAFETY: every block of the pool is gone, as each refers to it.
-            let _ = unsafe { call!(current.library(), cuMemPoolDestroy(self.handle)) };
-        }
+        // A pool is the card's and not the context's: it goes also where that cannot be entered.
+        // SAFETY: every block of the pool is gone, as each refers to it.
+        let _ = unsafe { call!(self.context.library, cuMemPoolDestroy(self.handle)) };
     }
 }
 
@@ -253,6 +281,14 @@ impl Word {
             (0..count).map(|number| Self { block: block.clone(), offset: number * LINE }).collect();
         words.iter().for_each(|word| word.atomic().store(0, Ordering::Release));
         Ok(words)
+    }
+
+    /// One word, zero.
+    pub(crate) fn one(current: &Current<'_>) -> Result<Self, CudaError> {
+        let block = Arc::new(PinnedBlock::new(current, size_of::<u64>())?);
+        let word = Self { block, offset: 0 };
+        word.atomic().store(0, Ordering::Release);
+        Ok(word)
     }
 
     fn atomic(&self) -> &AtomicU64 {

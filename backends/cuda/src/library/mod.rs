@@ -20,6 +20,7 @@
 pub(crate) mod context;
 mod error;
 pub(crate) mod gpu;
+pub(crate) mod graph;
 pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod stream;
@@ -28,6 +29,7 @@ mod table;
 pub(crate) use context::{Context, ContextKind, Current};
 pub(crate) use error::CudaError;
 pub(crate) use gpu::{Attribute, Gpu};
+pub(crate) use graph::Issue;
 pub(crate) use memory::Part;
 
 use hal_backend::{Code, Failure};

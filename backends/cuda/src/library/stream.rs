@@ -3,6 +3,7 @@
 //! Streams and events.
 
 use super::error::NOT_READY;
+use super::graph::Graph;
 use super::memory::{Part, Word};
 use super::module::Function;
 use super::table::Handle;
@@ -92,6 +93,14 @@ pub(crate) struct Shape {
     pub(crate) shared: u32,
 }
 
+/// Parameters in one buffer, as a launch takes them.
+pub(super) fn packed(parameters: &[u8], length: &usize) -> [*const c_void; 5] {
+    /// `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`.
+    const POINTER: *const c_void = std::ptr::without_provenance(1);
+    const SIZE: *const c_void = std::ptr::without_provenance(2);
+    [POINTER, parameters.as_ptr().cast(), SIZE, std::ptr::from_ref(length).cast(), std::ptr::null()]
+}
+
 /// A value that is repeated over memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Element {
@@ -153,6 +162,12 @@ impl Stream {
         unsafe { call!(current.library(), cuStreamWriteValue64(self.handle, word.address(), value, FENCED)) }
     }
 
+    /// Launches a graph. It begins when everything before it has ended, and ends before everything behind it begins.
+    pub(crate) fn launch_graph(&self, current: &Current<'_>, graph: &Graph) -> Result<(), CudaError> {
+        // SAFETY: both exist.
+        unsafe { call!(current.library(), cuGraphLaunch(graph.handle(), self.handle)) }
+    }
+
     /// Copies as many bytes as the shorter of both has; they must not overlap.
     pub(crate) fn copy(&self, current: &Current<'_>, to: Part, from: Part) -> Result<(), CudaError> {
         let length = to.length().min(from.length());
@@ -186,11 +201,8 @@ impl Stream {
         shape: &Shape,
         parameters: &[u8],
     ) -> Result<(), CudaError> {
-        /// `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`.
-        const POINTER: *const c_void = std::ptr::without_provenance(1);
-        const SIZE: *const c_void = std::ptr::without_provenance(2);
         let length = parameters.len();
-        let extra = [POINTER, parameters.as_ptr().cast(), SIZE, (&raw const length).cast(), std::ptr::null()];
+        let extra = packed(parameters, &length);
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (shape.grid, shape.block);
         // SAFETY: the function and the stream exist; the parameters are copied before the call returns. What the
         // function does with them is the program's, as with any code that it has a device run.

@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 use std::ptr::NonNull;
 
-/// A handle of CUDA's: a context, stream, event, module, function or pool.
+/// A handle of CUDA's: a context, stream, event, module, function, pool, graph or node.
 pub(super) type Handle = usize;
 
 /// An address that a device uses.
@@ -83,7 +83,7 @@ functions! {
     4000 cuCtxPushCurrent c"cuCtxPushCurrent" (Handle);
     4000 cuCtxPopCurrent c"cuCtxPopCurrent" (*mut Handle);
     2010 cuModuleLoadDataEx c"cuModuleLoadDataEx"
-        (*mut Handle, *const c_void, u32, *const i32, *const *mut c_void);
+        (*mut Handle, *const c_void, u32, *const i32, *mut *mut c_void);
     2000 cuModuleUnload c"cuModuleUnload" (Handle);
     2000 cuModuleGetFunction c"cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
     2020 cuFuncGetAttribute c"cuFuncGetAttribute" (*mut i32, i32, Handle);
@@ -116,7 +116,74 @@ functions! {
     3020 cuMemsetD8Async c"cuMemsetD8Async" (Address, u8, usize, Handle);
     3020 cuMemsetD16Async c"cuMemsetD16Async" (Address, u16, usize, Handle);
     3020 cuMemsetD32Async c"cuMemsetD32Async" (Address, u32, usize, Handle);
+    10000 cuGraphCreate c"cuGraphCreate" (*mut Handle, u32);
+    10000 cuGraphDestroy c"cuGraphDestroy" (Handle);
+    10000 cuGraphAddKernelNode c"cuGraphAddKernelNode"
+        (*mut Handle, Handle, *const Handle, usize, *const KernelNode);
+    10000 cuGraphAddMemcpyNode c"cuGraphAddMemcpyNode"
+        (*mut Handle, Handle, *const Handle, usize, *const CopyNode, Handle);
+    10000 cuGraphAddMemsetNode c"cuGraphAddMemsetNode"
+        (*mut Handle, Handle, *const Handle, usize, *const SetNode, Handle);
+    10000 cuGraphAddEmptyNode c"cuGraphAddEmptyNode" (*mut Handle, Handle, *const Handle, usize);
+    11000 cuGraphInstantiate c"cuGraphInstantiate" (*mut Handle, Handle, *mut Handle, *mut c_char, usize);
+    10000 cuGraphExecDestroy c"cuGraphExecDestroy" (Handle);
+    10000 cuGraphLaunch c"cuGraphLaunch" (Handle, Handle);
 }
+
+/// A launch: the first form of `CUDA_KERNEL_NODE_PARAMS`.
+#[repr(C)]
+pub(super) struct KernelNode {
+    pub(super) function: Handle,
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u32; 3],
+    pub(super) shared: u32,
+    pub(super) parameters: *const *const c_void,
+    pub(super) extra: *const *const c_void,
+}
+
+const _: () = assert!(size_of::<KernelNode>() == 56);
+
+/// One side of a copy.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct CopySide {
+    /// Bytes, rows, slices and levels to skip.
+    pub(super) skip: [usize; 4],
+    /// `CU_MEMORYTYPE_UNIFIED`: the address says whose memory it is.
+    pub(super) kind: u32,
+    pub(super) host: usize,
+    pub(super) address: Address,
+    pub(super) array: usize,
+    pub(super) reserved: usize,
+    pub(super) pitch: usize,
+    pub(super) height: usize,
+}
+
+/// A copy: `CUDA_MEMCPY3D`.
+#[repr(C)]
+pub(super) struct CopyNode {
+    pub(super) from: CopySide,
+    pub(super) to: CopySide,
+    pub(super) width: usize,
+    pub(super) height: usize,
+    pub(super) depth: usize,
+}
+
+const _: () = assert!(size_of::<CopyNode>() == 200);
+
+/// A repeated value: `CUDA_MEMSET_NODE_PARAMS`.
+#[repr(C)]
+pub(super) struct SetNode {
+    pub(super) to: Address,
+    pub(super) pitch: usize,
+    pub(super) value: u32,
+    /// The bytes of the value.
+    pub(super) size: u32,
+    pub(super) width: usize,
+    pub(super) height: usize,
+}
+
+const _: () = assert!(size_of::<SetNode>() == 40);
 
 /// What a pool is: `CUmemPoolProps`.
 #[derive(Clone, Copy, Debug)]

@@ -9,30 +9,30 @@
 //! |---|---|---|
 //! | bytes that CUDA does not know ([`Pause::Host`]) | all before has ended | copies them to pinned memory |
 //! | the result of a command for such bytes ([`Pause::Back`]) | the command has ended | copies it back |
-//! | the number of workgroups in memory ([`Pause::Counts`]) | it is in pinned memory | reads it |
+//! | the number of workgroups in memory ([`Pause::Counts`]) | it is in memory of the host | reads it |
 //! | a job of many commands ([`Pause::Room`]) | there is room | goes on |
 //!
 //! For that the stream writes a *ticket* into the queue's progress word, and whoever polls goes on. Jobs behind one
-//! that pauses wait in the backlog. A queue that waits natively for a job that is not wholly on its stream waits for
-//! its completion word, since its event is not recorded yet.
+//! that pauses wait in the backlog.
 //!
 //! # Failure
 //!
 //! A command that CUDA refuses fails its job; the rest of the job is left out, and its end is put on the stream as
 //! usual, so that who waits for it goes on. An error that stays, or one of the job's end, is the end of the device.
 
+use super::graphs::{Graphs, Prepared, key};
 use super::staging::{Staged, Stager};
 use super::timing::Timing;
 use super::{Queue, Queues};
 use crate::device::NvidiaDevice;
 use crate::executable::Kernel;
-use crate::library::{CudaError, Current, Part};
+use crate::library::graph::GraphBuilder;
+use crate::library::{CudaError, Current, Issue, Part};
 use hal_backend::{
-    Code, Command, Commands, Dispatch, Failure, HostRange, Job, NativeWait, Pattern, Place, Span, Workgroups,
+    Code, Command, Commands, Dispatch, Failure, HostRange, Job, Pattern, Place, Span, Workgroups,
 };
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 
 /// How many operations a stream has at most; CUDA blocks the caller at about a thousand launches.
 pub(super) const MOST_PENDING: u64 = 500;
@@ -43,11 +43,14 @@ const FEW_PENDING: u64 = MOST_PENDING / 2;
 /// A long job has a ticket behind so many operations.
 const BETWEEN_TICKETS: u64 = 64;
 
+/// The most bytes of the card's memory that a copy goes through.
+const MOST_BETWEEN: usize = 64 << 20;
+
 /// Why a job has stopped in the middle.
 pub(super) enum Pause {
     Room,
     Host { ticket: u64 },
-    Counts { ticket: u64, counts: Staged },
+    Counts { ticket: u64, counts: HostRange },
     Back { ticket: u64, copies: HostSpans },
 }
 
@@ -66,6 +69,13 @@ pub(super) struct OpenJob {
     staged: Vec<HostRange>,
     timing: Option<Timing>,
     failure: Option<Failure>,
+}
+
+impl OpenJob {
+    /// The commands, while the rest of the job changes.
+    fn take_commands(&mut self) -> Commands<NvidiaDevice> {
+        std::mem::replace(&mut self.job.commands, Commands::Own(SmallVec::new()))
+    }
 }
 
 /// A job that is wholly on its stream.
@@ -94,6 +104,7 @@ pub(super) struct QueueState {
     /// What was on the stream at the last ticket or end of a job.
     marked: u64,
     stager: Stager,
+    pub(super) graphs: Graphs,
     pub(super) aborted: Option<Failure>,
 }
 
@@ -184,14 +195,81 @@ impl Encoder<'_> {
             failure: None,
             job,
         };
+        self.queue.begin();
         let begun = self.begin_waits(&mut open);
         self.fail_job(&mut open, begun.map_err(StepError::from))?;
-        self.advance(open)
+        let commands = open.take_commands();
+        let is_graph = self.launch_graph(&mut open, &commands);
+        open.job.commands = commands;
+        if is_graph? { self.seal(open) } else { self.advance(open) }
+    }
+
+    /// Puts a whole job on the stream, if there is a graph of its commands.
+    fn launch_graph(
+        &mut self,
+        open: &mut OpenJob,
+        commands: &[Command<NvidiaDevice>],
+    ) -> Result<bool, CudaError> {
+        let is_stopped = open.failure.is_some() || self.state.aborted.is_some();
+        // The times of single commands are not those of a graph.
+        if is_stopped || open.timing.is_some() {
+            return Ok(false);
+        }
+        let Some((recording, key)) = open.job.recording.clone().zip(key(commands)) else { return Ok(false) };
+        let mut graphs = std::mem::take(&mut self.state.graphs);
+        let launched = match graphs.execute(&recording, key, open.job.epoch, self.queue.completed.get()) {
+            Some((prepared, is_due)) => self.launch_prepared(open, commands, prepared, is_due),
+            None => Ok(false),
+        };
+        self.state.graphs = graphs;
+        launched
+    }
+
+    fn launch_prepared(
+        &mut self,
+        open: &mut OpenJob,
+        commands: &[Command<NvidiaDevice>],
+        prepared: &mut Prepared,
+        is_due: bool,
+    ) -> Result<bool, CudaError> {
+        if is_due {
+            *prepared = match self.make_graph(open, commands) {
+                Ok(prepared) => prepared,
+                Err(StepError::Cuda(error)) if error.is_loss() => return Err(error),
+                Err(_) => Prepared::Refused,
+            };
+        }
+        let Prepared::Graph(graph, _) = prepared else { return Ok(false) };
+        self.state.issued += 1;
+        let launched = self.queue.stream.launch_graph(self.current, graph);
+        self.fail_job(open, launched.map_err(StepError::from))?;
+        Ok(true)
+    }
+
+    fn make_graph(
+        &mut self,
+        open: &mut OpenJob,
+        commands: &[Command<NvidiaDevice>],
+    ) -> Result<Prepared, StepError> {
+        let mut graph = GraphBuilder::new(self.current)?;
+        for command in commands {
+            if matches!(command, Command::Barrier) {
+                graph.barrier(self.current)?;
+            } else {
+                self.encode(&mut graph, open, command, &mut HostSpans::new())?;
+            }
+        }
+        Ok(Prepared::Graph(graph.finish(self.current)?, std::mem::take(&mut open.staged)))
     }
 
     fn begin_waits(&mut self, open: &mut OpenJob) -> Result<(), CudaError> {
+        if self.queues.pool.wait_on(self.current, &self.queue.stream)? {
+            self.state.issued += 1;
+        }
         for wait in &open.job.waits {
-            self.wait(wait)?;
+            if self.wait(wait.point)? {
+                self.state.issued += 1;
+            }
         }
         if let Some(observer) = &open.job.observer {
             let timing = Timing::begin(self.current, &self.queue.stream, &self.queues.clock, observer)?;
@@ -199,18 +277,6 @@ impl Encoder<'_> {
             open.timing = Some(timing);
         }
         Ok(())
-    }
-
-    /// Waits for a point of another queue: for its event if that is recorded, else for its completion word.
-    fn wait(&mut self, wait: &NativeWait<super::NativeEvent>) -> Result<(), CudaError> {
-        let (epoch, other) = (wait.point.epoch, self.queues.queue(wait.point.queue.index()));
-        self.state.issued += 1;
-        match &wait.event {
-            Some(event) if other.sealed.load(Ordering::Acquire) >= epoch => {
-                self.queue.stream.wait(self.current, &event.0)
-            }
-            _ => self.queue.stream.wait_for(self.current, &other.completed, epoch),
-        }
     }
 
     /// Goes on with everything that has paused, as far as possible.
@@ -227,7 +293,7 @@ impl Encoder<'_> {
 
     /// Puts commands on the stream, up to the job's end or the next pause.
     fn advance(&mut self, mut open: OpenJob) -> Result<(), CudaError> {
-        let commands = std::mem::replace(&mut open.job.commands, Commands::Own(SmallVec::new()));
+        let commands = open.take_commands();
         let pause = self.run(&mut open, &commands);
         open.job.commands = commands;
         open.pause = pause?;
@@ -280,7 +346,7 @@ impl Encoder<'_> {
         match pause {
             Pause::Room => {}
             Pause::Host { .. } => open.is_settled = true,
-            Pause::Counts { counts, .. } => open.counts = Some(read_counts(&counts.host)?),
+            Pause::Counts { counts, .. } => open.counts = Some(read_counts(&counts)?),
             Pause::Back { copies, .. } => {
                 copies.iter().try_for_each(|(staged, host)| write_back(staged, host))?;
                 Self::done(open);
@@ -313,7 +379,8 @@ impl Encoder<'_> {
             return self.request_counts(open, span);
         }
         let mut spans = HostSpans::new();
-        self.encode(open, command, &mut spans)?;
+        let queue = self.queue;
+        self.encode(&mut &queue.stream, open, command, &mut spans)?;
         if let Some(timing) = &mut open.timing {
             timing.command(self.current, &self.queue.stream, open.next)?;
             self.state.issued += 1;
@@ -348,10 +415,16 @@ impl Encoder<'_> {
             }
             Place::Device(memory, offset) => (memory, *offset),
         };
-        let from = memory.whole().part(offset, COUNTS).ok_or_else(out_of_range)?;
-        let counts = self.stage(open, COUNTS)?;
-        self.queue.stream.copy(self.current, counts.card, from)?;
-        self.state.issued += 1;
+        let counts = match memory.host_view() {
+            Some(view) => view.slice(offset, COUNTS).ok_or_else(out_of_range)?,
+            None => {
+                let from = memory.whole().part(offset, COUNTS).ok_or_else(out_of_range)?;
+                let staged = self.stage(open, COUNTS)?;
+                self.queue.stream.copy(self.current, staged.card, from)?;
+                self.state.issued += 1;
+                staged.host
+            }
+        };
         Ok(Step::Pause(Pause::Counts { ticket: self.ticket()?, counts }))
     }
 
@@ -387,8 +460,9 @@ impl Encoder<'_> {
         }
     }
 
-    fn encode(
+    fn encode<I: Issue>(
         &mut self,
+        on: &mut I,
         open: &mut OpenJob,
         command: &Command<NvidiaDevice>,
         back: &mut HostSpans,
@@ -396,77 +470,103 @@ impl Encoder<'_> {
         match command {
             Command::Fill { target, pattern } => {
                 let to = self.part(open, target, Some(back))?;
-                self.fill(to, pattern)
+                self.fill(on, to, pattern)
             }
             Command::Copy { source, target } => {
                 let from = self.part(open, source, None)?;
                 let to = self.part(open, target, Some(back))?;
-                self.copy((to, target), (from, source))
+                self.copy(on, (to, target), (from, Some(source)))
             }
             Command::Update { source, target } => {
                 let staged = self.stage(open, source.length())?;
                 done(staged.host.copy_from(source))?;
                 let to = self.part(open, target, Some(back))?;
-                self.copy_pieces((to, target), (staged.card, None))
+                self.copy(on, (to, target), (staged.card, None))
             }
-            Command::Dispatch(dispatch) => self.dispatch(open, dispatch, back),
+            Command::Dispatch(dispatch) => self.dispatch(on, open, dispatch, back),
             // Everything on a stream is in order.
             Command::Barrier => Ok(()),
         }
     }
 
-    fn fill(&mut self, to: Part, pattern: &Pattern) -> Result<(), StepError> {
+    fn fill<I: Issue>(&mut self, on: &mut I, to: Part, pattern: &Pattern) -> Result<(), StepError> {
         if to.length() > 0 {
-            self.state.issued += 1;
-            self.queues.fill.fill(self.current, &self.queue.stream, to, pattern)?;
+            self.state.issued += I::OPERATIONS;
+            self.queues.fill.fill(self.current, on, to, pattern)?;
         }
         Ok(())
     }
 
-    /// Copies. Where both overlap, the bytes go through other memory.
-    fn copy(
+    /// Copies; a source without a span is pinned memory. Where both overlap the bytes go through other memory, and so
+    /// do those from the host to the host: CUDA blocks the caller of such a copy until the stream has done it. That is
+    /// on the stream, and in no graph.
+    fn copy<I: Issue>(
         &mut self,
+        on: &mut I,
         (to, target): (Part, &Span<NvidiaDevice>),
-        (from, source): (Part, &Span<NvidiaDevice>),
+        (from, source): (Part, Option<&Span<NvidiaDevice>>),
     ) -> Result<(), StepError> {
-        if to == from {
+        if to == from || to.length() == 0 {
             return Ok(());
         }
-        if !to.overlaps(from) || to.length() == 0 {
-            return self.copy_pieces((to, target), (from, Some(source)));
+        let is_within_host = is_host(target) && source.is_none_or(is_host);
+        if !to.overlaps(from) && !is_within_host {
+            return self.copy_pieces(on, (to, Some(target)), (from, source));
         }
         let stream = &self.queue.stream;
-        let between = self.queues.pool.allocate_on(self.current, stream, to.length())?;
-        let copied = self.copy_pieces((between, target), (from, Some(source)));
-        let copied = copied.and_then(|()| self.copy_pieces((to, target), (between, Some(source))));
+        let between = self.queues.pool.allocate_on(self.current, stream, to.length().min(MOST_BETWEEN))?;
+        let copied = self.copy_through(on, between, (to, target), (from, source));
         self.state.issued += 2;
         self.queues.pool.free_on(self.current, stream, between)?;
         copied
     }
 
-    /// Copies in pieces as CUDA takes them.
-    fn copy_pieces(
+    /// Copies through memory of the card that may be shorter, from the end where the target overlaps with what is still
+    /// to be read behind it.
+    fn copy_through<I: Issue>(
         &mut self,
-        (mut to, target): (Part, &Span<NvidiaDevice>),
+        on: &mut I,
+        between: Part,
+        (to, target): (Part, &Span<NvidiaDevice>),
+        (from, source): (Part, Option<&Span<NvidiaDevice>>),
+    ) -> Result<(), StepError> {
+        let (length, most) = (to.length() as u64, between.length() as u64);
+        let count = length.div_ceil(most);
+        for number in 0..count {
+            let number = if to.address() > from.address() { count - 1 - number } else { number };
+            let (offset, length) = (number * most, most.min(length - number * most));
+            let piece = |part: Part, offset| part.part(offset, length).ok_or_else(out_of_range);
+            let (to, between, from) = (piece(to, offset)?, piece(between, 0)?, piece(from, offset)?);
+            self.copy_pieces(on, (between, None), (from, source))?;
+            self.copy_pieces(on, (to, Some(target)), (between, None))?;
+        }
+        Ok(())
+    }
+
+    /// Copies in pieces as CUDA takes them.
+    fn copy_pieces<I: Issue>(
+        &mut self,
+        on: &mut I,
+        (mut to, target): (Part, Option<&Span<NvidiaDevice>>),
         (mut from, source): (Part, Option<&Span<NvidiaDevice>>),
     ) -> Result<(), StepError> {
         while to.length() > 0 {
-            let fits =
-                copyable(target, to).min(source.map_or(from.length(), |source| copyable(source, from)));
+            let fits = copyable(target, to).min(copyable(source, from));
             let length = fits.min(to.length()).max(1) as u64;
             let (Some(to_piece), Some(from_piece)) = (to.part(0, length), from.part(0, length)) else {
                 return Err(out_of_range().into());
             };
-            self.state.issued += 1;
-            self.queue.stream.copy(self.current, to_piece, from_piece)?;
+            self.state.issued += I::OPERATIONS;
+            on.copy(self.current, to_piece, from_piece)?;
             let rest = |part: Part| part.part(length, part.length() as u64 - length).ok_or_else(out_of_range);
             (to, from) = (rest(to)?, rest(from)?);
         }
         Ok(())
     }
 
-    fn dispatch(
+    fn dispatch<I: Issue>(
         &mut self,
+        on: &mut I,
         open: &mut OpenJob,
         dispatch: &Dispatch<NvidiaDevice>,
         back: &mut HostSpans,
@@ -486,8 +586,8 @@ impl Encoder<'_> {
         for constant in dispatch.constants.iter().take(kernel.constants) {
             parameters.extend_from_slice(&constant.to_le_bytes());
         }
-        self.state.issued += 1;
-        self.queue.stream.launch(self.current, &kernel.function, &shape, &parameters)?;
+        self.state.issued += I::OPERATIONS;
+        on.launch(self.current, &kernel.function, &shape, &parameters)?;
         Ok(())
     }
 
@@ -506,15 +606,9 @@ impl Encoder<'_> {
             timing.end(self.current, stream)?;
             self.state.issued += 1;
         }
-        // Before the word: who sees the word may record the event again.
-        if let Some(event) = &open.job.event {
-            stream.record(self.current, &event.0)?;
-            self.state.issued += 1;
-        }
-        stream.write(self.current, &self.queue.completed, epoch)?;
+        self.queue.complete(self.current, epoch)?;
         self.state.issued += 1;
         self.state.marked = self.state.issued;
-        self.queue.sealed.store(epoch, Ordering::Release);
         Ok(())
     }
 }
@@ -535,10 +629,19 @@ fn write_back(staged: &Staged, host: &HostRange) -> Result<(), Failure> {
     if is_same { Ok(()) } else { done(host.copy_from(&staged.host)) }
 }
 
-fn copyable(span: &Span<NvidiaDevice>, part: Part) -> usize {
+/// How many bytes of a part CUDA copies in one call.
+fn copyable(span: Option<&Span<NvidiaDevice>>, part: Part) -> usize {
+    match span.map(|span| &span.place) {
+        Some(Place::Device(memory, _)) => memory.copyable(part),
+        Some(Place::Host(_)) | None => part.length(),
+    }
+}
+
+/// True if the bytes of a span are in memory of the host as a stream accesses them.
+pub(super) fn is_host(span: &Span<NvidiaDevice>) -> bool {
     match &span.place {
-        Place::Device(memory, _) => memory.copyable(part),
-        Place::Host(_) => part.length(),
+        Place::Device(memory, _) => memory.is_host(),
+        Place::Host(_) => true,
     }
 }
 

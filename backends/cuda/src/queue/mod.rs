@@ -16,9 +16,12 @@
 //! # Locks
 //!
 //! `state` of a queue is held while operations are put on its stream, and never while something is reported or dropped.
+//! `marks` is taken inside `state`, of the same queue or of another one.
 //! `reporting` makes one thread at a time report the completions of a queue, in order; another leaves them to it.
 
 mod encode;
+mod graphs;
+mod order;
 mod staging;
 mod timing;
 mod watcher;
@@ -27,15 +30,18 @@ use crate::device::NvidiaDevice;
 use crate::executable::Limits;
 use crate::fill::FillKernel;
 use crate::library::memory::{Pool, Word};
-use crate::library::stream::{Event, EventKind, Stream};
+use crate::library::stream::Stream;
 use crate::library::{Context, CudaError, Current};
 use crate::memory::PinnedCache;
+use crate::options::Options;
 use encode::{Encoder, QueueState, SealedJob};
 use hal_backend::{Code, Command, Failure, Job, Origin, Rejected, Reporter};
+use order::Marks;
+pub(crate) use order::WaitKind;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use timing::Clock;
 pub(crate) use watcher::Watcher;
 use watcher::{Feed, Watch};
@@ -43,18 +49,14 @@ use watcher::{Feed, Watch};
 /// How long a queue's word may stand still before a thread sleeps until it moves.
 const LONG: Duration = Duration::from_micros(100);
 
+/// How long the end of a device waits for a stream that may be idle soon.
+const SOON: Duration = Duration::from_millis(500);
+
+/// What a queue of a lost device writes in place of an epoch: at least as high as each, as CUDA compares.
+const END: u64 = u64::MAX >> 1;
+
 /// How many jobs wait behind one that has paused.
 const BACKLOG: usize = 64;
-
-/// An event that one queue records and another waits for.
-#[derive(Clone)]
-pub struct NativeEvent(Arc<Event>);
-
-impl std::fmt::Debug for NativeEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("NativeEvent")
-    }
-}
 
 /// One queue.
 struct Queue {
@@ -63,11 +65,13 @@ struct Queue {
     completed: Word,
     /// The last ticket that the stream has come to.
     progress: Word,
-    /// The epoch of the last job that is wholly on the stream, with its event.
+    /// The epoch of the last job that is wholly on the stream.
     sealed: AtomicU64,
     /// The completions that were taken to be reported.
     taken: AtomicU64,
     is_paused: AtomicBool,
+    /// Held while a job's end is put on the stream, and while another queue marks it.
+    marks: Mutex<Marks>,
     state: Mutex<QueueState>,
     reporting: Mutex<()>,
 }
@@ -91,6 +95,7 @@ impl Queue {
 /// The queues of a device.
 pub(crate) struct Queues {
     queues: Box<[Queue]>,
+    waits: WaitKind,
     watch: Watch,
     feed: Feed,
     reporter: Reporter,
@@ -108,14 +113,14 @@ pub(crate) struct Queues {
 impl Queues {
     pub(crate) fn new(
         context: &Arc<Context>,
-        count: usize,
+        options: &Options,
         limits: Limits,
         pool: Arc<Pool>,
         pinned: Arc<PinnedCache>,
     ) -> Result<Arc<Self>, Failure> {
         let failure = |error: CudaError| error.failure("making the queues of a device");
         let current = context.enter().map_err(failure)?;
-        let mut words = Word::new(&current, 2 * count).map_err(failure)?;
+        let mut words = Word::new(&current, 2 * options.streams).map_err(failure)?;
         let mut queues = Vec::new();
         while let (Some(progress), Some(completed)) = (words.pop(), words.pop()) {
             queues.push(Queue {
@@ -125,12 +130,14 @@ impl Queues {
                 sealed: AtomicU64::new(0),
                 taken: AtomicU64::new(0),
                 is_paused: AtomicBool::new(false),
+                marks: Mutex::default(),
                 state: Mutex::default(),
                 reporting: Mutex::default(),
             });
         }
         Ok(Arc::new(Self {
             queues: queues.into_boxed_slice(),
+            waits: options.waits,
             watch: Watch::default(),
             feed: Feed::default(),
             reporter: Reporter::default(),
@@ -162,19 +169,14 @@ impl Queues {
         &self.queues[number]
     }
 
-    pub(crate) fn create_event(&self) -> Result<NativeEvent, Failure> {
-        let made = self.context.enter().and_then(|current| Event::new(&current, EventKind::Order));
-        made.map(|event| NativeEvent(Arc::new(event))).map_err(|error| error.failure("making an event"))
-    }
-
     /// Takes a job: puts it on its stream, or behind one that has paused.
     pub(crate) fn submit(&self, job: Job<NvidiaDevice>) -> Result<(), Rejected<NvidiaDevice>> {
-        if let Some(failure) = self.lost.get() {
-            return Err(Rejected::Lost(failure.clone()));
-        }
         check(&job).map_err(Rejected::Failed)?;
         let queue = self.queue(job.queue.index());
         let mut state = queue.state.lock();
+        if let Some(failure) = self.lost.get() {
+            return Err(Rejected::Lost(failure.clone()));
+        }
         if state.is_paused() {
             if state.backlog.len() >= BACKLOG {
                 return Err(Rejected::Full(Box::new(job)));
@@ -207,7 +209,7 @@ impl Queues {
 
     /// Goes on with what has paused, as far as possible.
     fn go_on(&self, queue: &Queue, state: &mut QueueState) -> Result<(), CudaError> {
-        if !state.is_paused() {
+        if !state.is_paused() || self.lost.get().is_some() {
             return Ok(());
         }
         state.retire(queue);
@@ -300,6 +302,13 @@ impl Queues {
         }
     }
 
+    /// Gives the memory of graphs back.
+    pub(crate) fn trim(&self) {
+        for queue in &self.queues {
+            queue.state.lock().graphs.trim(queue.completed.get());
+        }
+    }
+
     /// Loses the device, and reports that.
     fn lose(&self, error: &CudaError) {
         let failure = self.lose_quietly(error);
@@ -307,7 +316,7 @@ impl Queues {
     }
 
     /// Loses the device. The first cause counts. After an error that stays nothing of the context runs any more, and
-    /// what jobs use is released.
+    /// what jobs use is released. After another one the streams go on to the end of what is on them.
     fn lose_quietly(&self, error: &CudaError) -> Failure {
         for queue in &self.queues {
             // What ended before, unless a thread is at it.
@@ -320,10 +329,21 @@ impl Queues {
             let failure = error.failure("the device is lost");
             Failure::with_origin(failure.code(), Origin::Device, failure.message().to_owned())
         });
-        if error.is_loss() {
+        if self.end_streams().is_err() && error.is_loss() {
             drop(self.take_all());
         }
         failure.clone()
+    }
+
+    /// Has each stream write the end behind what is on it: others may wait for jobs that it does not get any more, and
+    /// CUDA would wait for those for ever before it frees memory.
+    fn end_streams(&self) -> Result<(), CudaError> {
+        let current = self.context.enter()?;
+        self.queues.iter().try_for_each(|queue| {
+            // What a thread puts on the stream that has seen no loss is before.
+            let _state = queue.state.lock();
+            queue.stream.write(&current, &queue.completed, END)
+        })
     }
 
     /// Every job, in the states of the queues, which have none then.
@@ -338,10 +358,16 @@ impl Queues {
 
     /// Waits until no stream runs anything any more; false if a job does not end.
     fn drain(&self, current: &Current<'_>) -> bool {
+        let limit = Instant::now() + SOON;
+        // Behind the last job's word nothing takes long. After an error that stays nothing runs.
         self.queues.iter().all(|queue| {
-            // Behind the last job's word nothing takes long. After an error nothing runs.
-            !queue.is_busy() && queue.stream.synchronize(current).is_ok()
-                || !matches!(queue.stream.is_idle(current), Ok(false))
+            while matches!(queue.stream.is_idle(current), Ok(false)) {
+                if Instant::now() > limit {
+                    return false;
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            true
         })
     }
 }

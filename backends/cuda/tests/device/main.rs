@@ -13,6 +13,7 @@
 #[path = "../common/container.rs"]
 mod container;
 mod failures;
+mod graphs;
 mod jobs;
 mod memory;
 mod opening;
@@ -37,8 +38,11 @@ const CASES: &[Case] = &[
     ("overlaps", memory::overlaps),
     ("imports", memory::imports),
     ("host_places", memory::host_places),
+    ("copies_within_the_host", memory::copies_within_the_host),
+    ("long_overlap", memory::long_overlap),
     ("threads", memory::threads),
     ("cache", memory::cache),
+    ("allocation", memory::allocation),
     ("dispatches", jobs::dispatches),
     ("indirect", jobs::indirect),
     ("too_large", jobs::too_large),
@@ -46,14 +50,23 @@ const CASES: &[Case] = &[
     ("times", jobs::times),
     ("calls", jobs::calls),
     ("waits", order::waits),
+    ("records", order::records),
     ("paused_producer", order::paused_producer),
     ("blocked_reporter", order::blocked_reporter),
     ("graphs_of_work", order::graphs_of_work),
+    ("graphs", graphs::graphs),
+    ("graphs_released", graphs::graphs_released),
+    ("no_graphs", graphs::no_graphs),
+    ("graphs_refused", graphs::graphs_refused),
     ("out_of_memory", failures::out_of_memory),
     ("launch_refused", failures::launch_refused),
     ("fault", failures::fault),
     ("fault_with_backlog", failures::fault_with_backlog),
     ("stall", failures::stall),
+    ("each_call_fails", failures::each_call_fails),
+    ("beyond_four_gibibytes", memory::beyond_four_gibibytes),
+    ("many_threads", jobs::many_threads),
+    ("damaged", opening::damaged),
 ];
 
 /// Names the case that the process is for.

@@ -54,6 +54,44 @@ pub(crate) fn paused_producer(rig: &Rig) {
     }
 }
 
+/// The queue that waits records the event: one for each job that others wait for while it is its stream's last. A job
+/// with others behind it is waited for by its word.
+pub(crate) fn records(rig: &Rig) {
+    const ROUNDS: u64 = 20;
+    let is_by_events = std::env::var(crate::support::WAITS).unwrap() == "events";
+    let bench = rig.bench("&streams=4");
+    let memory = bench.memory(0, 256);
+    bench.run(0, fill(&[0], whole(&memory, 256))).unwrap();
+    let one =
+        |queue: u64, amount| bench.add(&span(&memory, queue * 64, 64), amount, Workgroups::Count([1; 3]));
+    rig.control("reset");
+    for _ in 0..ROUNDS {
+        let (done, last) = (bench.bench.timeline(), bench.bench.timeline());
+        let ends = [1, 2, 3].map(|_| bench.bench.timeline());
+        rig.control("fault=stall@1");
+        bench.bench.signal(0, one(0, 1), &done, 1);
+        let wait = [(done, 1)];
+        bench.bench.submit_after(1, &wait, one(1, 1), &ends[0], 1);
+        bench.bench.submit_after(2, &wait, one(2, 1), &ends[1], 1);
+        bench.bench.signal(0, one(0, 1), &last, 1);
+        bench.bench.submit_after(3, &wait, one(3, 1), &ends[2], 1);
+        rig.control("release");
+        ends.iter().chain([&last]).for_each(|end| until_known(end).unwrap());
+    }
+    // A thread that sleeps until a long job has ended records an event too. It may be between the two calls.
+    let recorded =
+        rig.count("cuEventRecord") - rig.count("cuEventSynchronize").min(rig.count("cuEventRecord"));
+    let (records, by_event, by_word) = if is_by_events { (1, 2, 1) } else { (0, 0, 3) };
+    assert!(recorded.abs_diff(records * ROUNDS) <= 1, "{recorded}");
+    assert_eq!(rig.count("cuStreamWaitEvent"), by_event * ROUNDS);
+    assert_eq!(rig.count("cuStreamWaitValue64"), by_word * ROUNDS);
+    assert!(rig.count("cuEventCreate") <= 4, "events are recorded again: {}", rig.count("cuEventCreate"));
+    for queue in 0..4 {
+        let rounds = u32::try_from(ROUNDS).unwrap() * if queue == 0 { 2 } else { 1 };
+        assert_eq!(bench.words(0, &span(&memory, queue * 64, 64)), [rounds; 16], "{queue}");
+    }
+}
+
 /// The thread that reports gives memory of the program back, and CUDA blocks it until the whole card is idle. A job
 /// that has paused, for which another queue waits, goes on nevertheless.
 pub(crate) fn blocked_reporter(rig: &Rig) {

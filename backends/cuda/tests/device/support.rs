@@ -3,7 +3,7 @@
 //! The library and its counts, devices on it, kernels, and commands.
 
 use crate::container::{self, Export};
-use emulator_testbench::Testbench;
+use emulator_testbench::{List, Testbench};
 use hal_backend::{
     Code, Command, Device, Dispatch, Driver, Failure, HostLoader, HostProgram, HostRange, LoadRequest,
     MemoryRequest, Pattern, Place, Span, Workgroups,
@@ -186,6 +186,10 @@ pub(crate) fn kernels() -> Vec<u8> {
 impl Bench {
     pub(crate) fn new(device: NvidiaDevice) -> Self {
         let kernels = load(&device, &kernels()).unwrap();
+        Self::with(device, kernels)
+    }
+
+    pub(crate) fn with(device: NvidiaDevice, kernels: Arc<Executable>) -> Self {
         Self { bench: Testbench::new(Arc::new(device)), kernels }
     }
 
@@ -239,7 +243,7 @@ impl Bench {
         self.read(queue, part).chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
     }
 
-    pub(crate) fn run(&self, queue: usize, command: Command<NvidiaDevice>) -> Result<(), Failure> {
+    pub(crate) fn run(&self, queue: usize, command: impl Into<List<NvidiaDevice>>) -> Result<(), Failure> {
         self.bench.run(queue, command)
     }
 }

@@ -186,6 +186,7 @@ impl Bench {
             waits: Default::default(),
             event: None,
             commands: Commands::Own(commands.iter().cloned().collect()),
+            recording: None,
             observer: None,
         };
         assert!(self.queues.submit(job).is_ok());

@@ -5,6 +5,7 @@
 use super::status::{Error, Outcome};
 use super::stream::Op;
 use crate::random::Random;
+use std::collections::HashMap;
 
 /// What a node does.
 #[derive(Clone)]
@@ -42,7 +43,7 @@ impl Graph {
     /// A node before it is not of this graph, or named twice.
     pub fn add(&mut self, handle: u64, work: Work, after: Vec<u64>) -> Outcome {
         for (at, before) in after.iter().enumerate() {
-            let is_known = self.nodes.iter().any(|node| node.handle == *before);
+            let is_known = self.nodes.iter().rev().any(|node| node.handle == *before);
             let is_twice = after.iter().take(at).any(|other| other == before);
             if !is_known || is_twice {
                 return Err(Error::INVALID_VALUE);
@@ -55,19 +56,30 @@ impl Graph {
     /// The nodes in an order that the edges allow; which one, a seed says.
     #[must_use]
     pub fn order(&self, seed: u64) -> Vec<&Node> {
+        // Nodes are added behind known ones.
+        if seed == 0 {
+            return self.nodes.iter().collect();
+        }
+        let mut behind: HashMap<u64, Vec<usize>> = HashMap::new();
+        let mut missing: Vec<usize> = self.nodes.iter().map(|node| node.after.len()).collect();
+        for (at, node) in self.nodes.iter().enumerate() {
+            node.after.iter().for_each(|before| behind.entry(*before).or_default().push(at));
+        }
         let mut random = Random::new(seed);
-        let mut left: Vec<&Node> = self.nodes.iter().collect();
+        let mut ready: Vec<usize> =
+            missing.iter().enumerate().filter(|(_, missing)| **missing == 0).map(|(at, _)| at).collect();
         let mut done = Vec::new();
-        while !left.is_empty() {
-            let is_ready = |node: &&Node| {
-                node.after.iter().all(|before| done.iter().any(|it: &&Node| it.handle == *before))
-            };
-            let ready: Vec<usize> =
-                left.iter().enumerate().filter(|(_, node)| is_ready(node)).map(|(at, _)| at).collect();
-            let pick = if seed == 0 { 0 } else { random.below(ready.len() as u64) };
-            // Nodes are added behind known ones, so that one is always ready.
-            let Some(at) = usize::try_from(pick).ok().and_then(|pick| ready.get(pick)) else { break };
-            done.push(left.remove(*at));
+        while !ready.is_empty() {
+            let pick = usize::try_from(random.below(ready.len() as u64)).unwrap_or(0);
+            let Some(node) = self.nodes.get(ready.swap_remove(pick)) else { break };
+            done.push(node);
+            for at in behind.remove(&node.handle).unwrap_or_default() {
+                let Some(missing) = missing.get_mut(at) else { continue };
+                *missing -= 1;
+                if *missing == 0 {
+                    ready.push(at);
+                }
+            }
         }
         done
     }

@@ -17,7 +17,7 @@ fn count(calls: &[Asked], wanted: Asked) -> usize {
 fn filling(queue: QueueId, epoch: u64, memory: &Arc<Memory>) -> Job<QaicDevice> {
     let fill = Command::Fill { target: span(memory, 0, 4), pattern: Pattern::new(&[1]).unwrap() };
     let commands = Commands::Own([fill].into_iter().collect());
-    Job { queue, epoch, waits: Default::default(), event: None, commands, observer: None }
+    Job { queue, epoch, waits: Default::default(), event: None, commands, recording: None, observer: None }
 }
 
 /// Looks at the queues from inside a report.

@@ -307,6 +307,7 @@ fn kernels_statistics_are_the_times_of_a_profile() {
         waits: Default::default(),
         event: None,
         commands: Commands::Own([run(), run()].into_iter().collect()),
+        recording: None,
         observer: Some(times.clone()),
     };
     assert!(machine.bench.queues.submit(job).is_ok());

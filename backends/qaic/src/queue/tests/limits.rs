@@ -71,6 +71,7 @@ fn times(statistics: Result<(u32, u32), Errno>) -> (u64, u64, u64) {
         waits: Default::default(),
         event: None,
         commands: Commands::Own([run].into_iter().collect()),
+        recording: None,
         observer: Some(observer.clone()),
     };
     let before = clock();
@@ -274,6 +275,7 @@ fn device_that_is_dropped_waits_for_its_threads_and_by_one_of_them_for_none() {
                 waits: Default::default(),
                 event: None,
                 commands: Commands::Own(Default::default()),
+                recording: None,
                 observer: Some(Arc::new(Last(Mutex::new(Some(device.clone()))))),
             };
             assert!(hal_backend::Device::submit(&*device, job).is_ok());

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! `cargo xtask bench --nvidia`: how often our driver and IREE's own CUDA driver call each function of CUDA's, for a
+//! call of a model in the steady state, counted by CUDA's driver library in software.
+//!
+//! A process runs few calls and another one more of them, so that the difference is what calls cost.
+
+use crate::iree::{Flavour, Tree};
+use crate::workspace;
+use anyhow::{Context, Result, bail};
+use fs_err as fs;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The models: where they are, what they are called, and their inputs.
+const MODELS: [(&str, &str, &[&str]); 3] = [
+    ("demo", "elementwise", &["4x8xf32=1", "4x8xf32=2", "4x8xf32=3"]),
+    ("xtask/bench", "mlp", &["32x256xf32=1", "256x256xf32=2", "256x256xf32=3", "256x256xf32=4"]),
+    (
+        "demo",
+        "transformer",
+        &[
+            "32x64xf32=1",
+            "64x64xf32=2",
+            "64x64xf32=3",
+            "64x64xf32=4",
+            "64x64xf32=5",
+            "64x256xf32=6",
+            "256x64xf32=7",
+        ],
+    ),
+];
+
+/// Flags of iree-compile for a card.
+const FOR_CARDS: [&str; 2] = ["--iree-hal-target-device=cuda", "--iree-cuda-target=sm_80"];
+
+/// Calls of the shorter process: recordings have their graphs by then.
+const FEW: u64 = 8;
+
+/// Calls of the longer one, and of the difference.
+const MANY: u64 = 24;
+
+/// How often each function was called.
+type Counts = BTreeMap<String, u64>;
+
+/// Who calls CUDA.
+struct Clients {
+    /// Our program that calls a model.
+    ours: PathBuf,
+    /// IREE's, with its own driver, and the folder with the library that it opens.
+    peer: PathBuf,
+    library: PathBuf,
+}
+
+pub(crate) fn run() -> Result<bool> {
+    let tree = Tree::configure(Flavour::Plain, None)?;
+    tree.build(&["hal_latency"])?;
+    let clients = Clients { ours: tree.tool("hal_latency"), peer: peer()?, library: library()? };
+    let folder = tree.folder().join("nvidia");
+    fs::create_dir_all(&folder)?;
+    for (place, name, inputs) in MODELS {
+        let source = workspace::root()?.join(place).join("models").join(name).with_extension("mlir");
+        let module = folder.join(name).with_extension("vmfb");
+        tree.compile(&source, &module, &FOR_CARDS)?;
+        let ours = difference(|calls| clients.count_ours(&module, inputs, calls))?;
+        let peer = difference(|calls| clients.count_peer(&module, inputs, calls))?;
+        print!("\n{}", table(name, &ours, &peer));
+    }
+    Ok(true)
+}
+
+impl Clients {
+    fn count_ours(&self, module: &Path, inputs: &[&str], calls: u64) -> Result<Counts> {
+        let mut command = Command::new(&self.ours);
+        // As many again are made at once: one, here.
+        command.args(["--device=nvidia://emulated", "--warm_up=0", "--in_flight=1"]);
+        command.arg(format!("--calls={}", calls / 2));
+        count(call(&mut command, module, inputs))
+    }
+
+    fn count_peer(&self, module: &Path, inputs: &[&str], calls: u64) -> Result<Counts> {
+        let mut command = Command::new(&self.peer);
+        command.arg("--device=cuda").arg(format!("--benchmark_min_time={calls}x"));
+        command.env("LD_LIBRARY_PATH", &self.library);
+        count(call(&mut command, module, inputs))
+    }
+}
+
+fn call<'c>(command: &'c mut Command, module: &Path, inputs: &[&str]) -> &'c mut Command {
+    command.arg(format!("--module={}", module.display())).arg("--function=main");
+    command.args(inputs.iter().map(|input| format!("--input={input}")))
+}
+
+/// IREE's program that measures calls, of its runtime for Python, which has its CUDA driver.
+fn peer() -> Result<PathBuf> {
+    let requirements = workspace::root()?.join("emulators/cuda/requirements.txt");
+    let folder = workspace::target()?.join("iree-runtime");
+    let wanted = fs::read_to_string(&requirements)?;
+    let stamp = folder.join("requirements.txt");
+    if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
+        println!("installing IREE's runtime with its own CUDA driver in {}", folder.display());
+        let mut make = Command::new("python3");
+        workspace::run(make.args(["-m", "venv", "--clear"]).arg(&folder), "python3 made no environment")?;
+        let mut install = Command::new(folder.join("bin/python"));
+        install.args(["-m", "pip", "install", "--quiet", "--no-deps", "--requirement"]).arg(&requirements);
+        workspace::run(&mut install, "pip could not install IREE's runtime")?;
+        workspace::write(&stamp, &wanted)?;
+    }
+    let versions = fs::read_dir(folder.join("lib"))?.collect::<std::io::Result<Vec<_>>>()?;
+    let tool = "site-packages/iree/_runtime_libs/iree-benchmark-module";
+    let mut tools = versions.iter().map(|version| version.path().join(tool));
+    tools.find(|tool| tool.is_file()).context("IREE's runtime has no iree-benchmark-module")
+}
+
+/// A folder with the library in software under the name that IREE's driver opens.
+fn library() -> Result<PathBuf> {
+    let mut build = workspace::cargo();
+    build.args(["build", "--quiet", "--package", "emulator-cuda"]).current_dir(workspace::root()?);
+    workspace::run(&mut build, "the library in software could not be built")?;
+    let target = workspace::target()?;
+    let folder = target.join("libcuda");
+    fs::create_dir_all(&folder)?;
+    let link = folder.join("libcuda.so");
+    if link.symlink_metadata().is_err() {
+        fs::os::unix::fs::symlink(target.join("debug/libemulator_cuda.so"), &link)?;
+    }
+    Ok(folder)
+}
+
+/// Runs a program on the library, which prints its counts at the end.
+fn count(command: &mut Command) -> Result<Counts> {
+    let output = command.env("EMULATOR_CUDA", "quiet,counts").output();
+    let output = output.with_context(|| format!("starting {}", command.get_program().display()))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        bail!("{command:?} failed:\n{said}");
+    }
+    Ok(counts(&said))
+}
+
+fn counts(text: &str) -> Counts {
+    let call = |line: &str| {
+        let (name, count) = line.strip_prefix("call ")?.split_once(' ')?;
+        Some((name.to_owned(), count.parse().ok()?))
+    };
+    text.lines().filter_map(call).collect()
+}
+
+/// What more calls add.
+fn difference(count: impl Fn(u64) -> Result<Counts>) -> Result<Counts> {
+    let (few, mut many) = (count(FEW)?, count(MANY)?);
+    for (name, count) in &mut many {
+        *count = count.saturating_sub(few.get(name).copied().unwrap_or_default());
+    }
+    Ok(many)
+}
+
+/// A row for each function that a call of the model calls: with us, and with IREE's driver.
+#[expect(clippy::cast_precision_loss, reason = "shown with two digits")]
+fn table(model: &str, ours: &Counts, peer: &Counts) -> String {
+    let each = |counts: &Counts, name: &str| {
+        counts.get(name).copied().unwrap_or_default() as f64 / (MANY - FEW) as f64
+    };
+    let mut text = format!("{:<32}{:>10}{:>14}\n", format!("a call of {model}"), "nvidia", "IREE's cuda");
+    let names: BTreeSet<&String> = ours.keys().chain(peer.keys()).collect();
+    for name in names {
+        let (ours, peer) = (each(ours, name), each(peer, name));
+        // A few calls are not of every call: threads that sleep until a long job has ended.
+        if ours + peer >= 0.005 {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{name:<32}{ours:>10.2}{peer:>14.2}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_of_each_call_beside_each_other() {
+        let few = counts("call cuLaunchKernel 24\nbroken leak 1\ncall cuInit 1\nEXEC main\n");
+        let many = counts("call cuLaunchKernel 72\ncall cuInit 1\ncall cuGraphLaunch 4\n");
+        let ours = difference(|calls| Ok(if calls == FEW { few.clone() } else { many.clone() })).unwrap();
+        let text = table("mlp", &ours, &counts("call cuLaunchKernel 16\n"));
+        let rows: Vec<Vec<&str>> = text.lines().skip(1).map(|row| row.split_whitespace().collect()).collect();
+        assert_eq!(rows, [["cuGraphLaunch", "0.25", "0.00"], ["cuLaunchKernel", "3.00", "1.00"]]);
+    }
+}
