@@ -135,6 +135,10 @@ impl Reentry {
 }
 
 /// A program that comes to each place, of which one calls the engine.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one program, and the hooks of its device, in the order of its steps"
+)]
 fn reenter(place: Place, does: Does) {
     let reentry = Arc::new(Reentry {
         does,
