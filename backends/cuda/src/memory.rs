@@ -73,6 +73,11 @@ impl Memory {
         }
     }
 
+    /// True if it is memory of the host.
+    pub(crate) fn is_host(&self) -> bool {
+        !matches!(self.0, Kind::Card(_))
+    }
+
     /// The length of the longest piece from the beginning of a part that CUDA copies in one call: it takes a copy
     /// across two registrations for one of pageable memory.
     pub(crate) fn copyable(&self, part: Part) -> usize {

@@ -35,15 +35,18 @@ impl Context {
                 unsafe { call!(library, cuDevicePrimaryCtxRetain(&raw mut handle, device)) }?;
             }
             ContextKind::Own => {
-                let mut popped = 0;
-                // SAFETY: the results are ours. A new context is current, which its thread did not ask for.
-                unsafe {
-                    call!(library, cuCtxCreate(&raw mut handle, 0, device))?;
-                    call!(library, cuCtxPopCurrent(&raw mut popped))?;
-                }
+                // SAFETY: the result is ours.
+                unsafe { call!(library, cuCtxCreate(&raw mut handle, 0, device)) }?;
             }
         }
-        Ok(Arc::new(Self { library, device, handle, kind }))
+        let context = Arc::new(Self { library, device, handle, kind });
+        if kind == ContextKind::Own {
+            // A new context is current, which its thread did not ask for. Where that fails the context goes.
+            let mut popped = 0;
+            // SAFETY: the result is ours.
+            unsafe { call!(context.library, cuCtxPopCurrent(&raw mut popped)) }?;
+        }
+        Ok(context)
     }
 
     /// Makes the context current on this thread, until the proof is dropped.

@@ -181,10 +181,9 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.settle();
-        if let Ok(current) = self.context.enter() {
-            // SAFETY: every block of the pool is gone, as each refers to it.
-            let _ = unsafe { call!(current.library(), cuMemPoolDestroy(self.handle)) };
-        }
+        // A pool is the card's and not the context's: it goes also where that cannot be entered.
+        // SAFETY: every block of the pool is gone, as each refers to it.
+        let _ = unsafe { call!(self.context.library, cuMemPoolDestroy(self.handle)) };
     }
 }
 

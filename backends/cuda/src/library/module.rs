@@ -20,10 +20,12 @@ impl Module {
         const ERROR_LOG_SIZE: i32 = 6;
         let mut log = vec![0_u8; 8192];
         let options = [ERROR_LOG, ERROR_LOG_SIZE];
-        // A size is passed in place of a pointer to it.
-        let values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(log.len())];
+        // A size is passed in place of a pointer to it, and CUDA writes over it how many bytes the log has.
+        let mut values: [*mut c_void; 2] =
+            [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(log.len())];
         let mut handle = 0;
-        // SAFETY: the text ends with a zero; there are as many options as values, and the log is as long as is said.
+        // SAFETY: the text ends with a zero; there are as many options as values, which may be written, and the log is
+        // as long as is said.
         let loaded = unsafe {
             call!(
                 current.library(),
@@ -32,7 +34,7 @@ impl Module {
                     text.as_ptr().cast(),
                     2,
                     options.as_ptr(),
-                    values.as_ptr()
+                    values.as_mut_ptr()
                 )
             )
         };

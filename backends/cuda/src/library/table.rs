@@ -83,7 +83,7 @@ functions! {
     4000 cuCtxPushCurrent c"cuCtxPushCurrent" (Handle);
     4000 cuCtxPopCurrent c"cuCtxPopCurrent" (*mut Handle);
     2010 cuModuleLoadDataEx c"cuModuleLoadDataEx"
-        (*mut Handle, *const c_void, u32, *const i32, *const *mut c_void);
+        (*mut Handle, *const c_void, u32, *const i32, *mut *mut c_void);
     2000 cuModuleUnload c"cuModuleUnload" (Handle);
     2000 cuModuleGetFunction c"cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
     2020 cuFuncGetAttribute c"cuFuncGetAttribute" (*mut i32, i32, Handle);

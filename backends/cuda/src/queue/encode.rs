@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | bytes that CUDA does not know ([`Pause::Host`]) | all before has ended | copies them to pinned memory |
 //! | the result of a command for such bytes ([`Pause::Back`]) | the command has ended | copies it back |
-//! | the number of workgroups in memory ([`Pause::Counts`]) | it is in pinned memory | reads it |
+//! | the number of workgroups in memory ([`Pause::Counts`]) | it is in memory of the host | reads it |
 //! | a job of many commands ([`Pause::Room`]) | there is room | goes on |
 //!
 //! For that the stream writes a *ticket* into the queue's progress word, and whoever polls goes on. Jobs behind one
@@ -43,11 +43,14 @@ const FEW_PENDING: u64 = MOST_PENDING / 2;
 /// A long job has a ticket behind so many operations.
 const BETWEEN_TICKETS: u64 = 64;
 
+/// The most bytes of the card's memory that a copy goes through.
+const MOST_BETWEEN: usize = 64 << 20;
+
 /// Why a job has stopped in the middle.
 pub(super) enum Pause {
     Room,
     Host { ticket: u64 },
-    Counts { ticket: u64, counts: Staged },
+    Counts { ticket: u64, counts: HostRange },
     Back { ticket: u64, copies: HostSpans },
 }
 
@@ -343,7 +346,7 @@ impl Encoder<'_> {
         match pause {
             Pause::Room => {}
             Pause::Host { .. } => open.is_settled = true,
-            Pause::Counts { counts, .. } => open.counts = Some(read_counts(&counts.host)?),
+            Pause::Counts { counts, .. } => open.counts = Some(read_counts(&counts)?),
             Pause::Back { copies, .. } => {
                 copies.iter().try_for_each(|(staged, host)| write_back(staged, host))?;
                 Self::done(open);
@@ -412,10 +415,16 @@ impl Encoder<'_> {
             }
             Place::Device(memory, offset) => (memory, *offset),
         };
-        let from = memory.whole().part(offset, COUNTS).ok_or_else(out_of_range)?;
-        let counts = self.stage(open, COUNTS)?;
-        self.queue.stream.copy(self.current, counts.card, from)?;
-        self.state.issued += 1;
+        let counts = match memory.host_view() {
+            Some(view) => view.slice(offset, COUNTS).ok_or_else(out_of_range)?,
+            None => {
+                let from = memory.whole().part(offset, COUNTS).ok_or_else(out_of_range)?;
+                let staged = self.stage(open, COUNTS)?;
+                self.queue.stream.copy(self.current, staged.card, from)?;
+                self.state.issued += 1;
+                staged.host
+            }
+        };
         Ok(Step::Pause(Pause::Counts { ticket: self.ticket()?, counts }))
     }
 
@@ -466,13 +475,13 @@ impl Encoder<'_> {
             Command::Copy { source, target } => {
                 let from = self.part(open, source, None)?;
                 let to = self.part(open, target, Some(back))?;
-                self.copy(on, (to, target), (from, source))
+                self.copy(on, (to, target), (from, Some(source)))
             }
             Command::Update { source, target } => {
                 let staged = self.stage(open, source.length())?;
                 done(staged.host.copy_from(source))?;
                 let to = self.part(open, target, Some(back))?;
-                self.copy_pieces(on, (to, target), (staged.card, None))
+                self.copy(on, (to, target), (staged.card, None))
             }
             Command::Dispatch(dispatch) => self.dispatch(on, open, dispatch, back),
             // Everything on a stream is in order.
@@ -488,38 +497,61 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// Copies. Where both overlap, the bytes go through other memory, on the stream: such a copy is in no graph.
+    /// Copies; a source without a span is pinned memory. Where both overlap the bytes go through other memory, and so
+    /// do those from the host to the host: CUDA blocks the caller of such a copy until the stream has done it. That is
+    /// on the stream, and in no graph.
     fn copy<I: Issue>(
         &mut self,
         on: &mut I,
         (to, target): (Part, &Span<NvidiaDevice>),
-        (from, source): (Part, &Span<NvidiaDevice>),
+        (from, source): (Part, Option<&Span<NvidiaDevice>>),
     ) -> Result<(), StepError> {
-        if to == from {
+        if to == from || to.length() == 0 {
             return Ok(());
         }
-        if !to.overlaps(from) || to.length() == 0 {
-            return self.copy_pieces(on, (to, target), (from, Some(source)));
+        let is_within_host = is_host(target) && source.is_none_or(is_host);
+        if !to.overlaps(from) && !is_within_host {
+            return self.copy_pieces(on, (to, Some(target)), (from, source));
         }
         let stream = &self.queue.stream;
-        let between = self.queues.pool.allocate_on(self.current, stream, to.length())?;
-        let copied = self.copy_pieces(on, (between, target), (from, Some(source)));
-        let copied = copied.and_then(|()| self.copy_pieces(on, (to, target), (between, Some(source))));
+        let between = self.queues.pool.allocate_on(self.current, stream, to.length().min(MOST_BETWEEN))?;
+        let copied = self.copy_through(on, between, (to, target), (from, source));
         self.state.issued += 2;
         self.queues.pool.free_on(self.current, stream, between)?;
         copied
+    }
+
+    /// Copies through memory of the card that may be shorter, from the end where the target overlaps with what is still
+    /// to be read behind it.
+    fn copy_through<I: Issue>(
+        &mut self,
+        on: &mut I,
+        between: Part,
+        (to, target): (Part, &Span<NvidiaDevice>),
+        (from, source): (Part, Option<&Span<NvidiaDevice>>),
+    ) -> Result<(), StepError> {
+        let (length, most) = (to.length() as u64, between.length() as u64);
+        let count = length.div_ceil(most);
+        for number in 0..count {
+            let number = if to.address() > from.address() { count - 1 - number } else { number };
+            let (offset, length) = (number * most, most.min(length - number * most));
+            let piece = |part: Part, offset| part.part(offset, length).ok_or_else(out_of_range);
+            let (to, between, from) = (piece(to, offset)?, piece(between, 0)?, piece(from, offset)?);
+            self.copy_pieces(on, (between, None), (from, source))?;
+            self.copy_pieces(on, (to, Some(target)), (between, None))?;
+        }
+        Ok(())
     }
 
     /// Copies in pieces as CUDA takes them.
     fn copy_pieces<I: Issue>(
         &mut self,
         on: &mut I,
-        (mut to, target): (Part, &Span<NvidiaDevice>),
+        (mut to, target): (Part, Option<&Span<NvidiaDevice>>),
         (mut from, source): (Part, Option<&Span<NvidiaDevice>>),
     ) -> Result<(), StepError> {
         while to.length() > 0 {
-            let fits =
-                copyable(target, to).min(source.map_or(from.length(), |source| copyable(source, from)));
+            let fits = copyable(target, to).min(copyable(source, from));
             let length = fits.min(to.length()).max(1) as u64;
             let (Some(to_piece), Some(from_piece)) = (to.part(0, length), from.part(0, length)) else {
                 return Err(out_of_range().into());
@@ -597,10 +629,19 @@ fn write_back(staged: &Staged, host: &HostRange) -> Result<(), Failure> {
     if is_same { Ok(()) } else { done(host.copy_from(&staged.host)) }
 }
 
-fn copyable(span: &Span<NvidiaDevice>, part: Part) -> usize {
+/// How many bytes of a part CUDA copies in one call.
+fn copyable(span: Option<&Span<NvidiaDevice>>, part: Part) -> usize {
+    match span.map(|span| &span.place) {
+        Some(Place::Device(memory, _)) => memory.copyable(part),
+        Some(Place::Host(_)) | None => part.length(),
+    }
+}
+
+/// True if the bytes of a span are in memory of the host as a stream accesses them.
+pub(super) fn is_host(span: &Span<NvidiaDevice>) -> bool {
     match &span.place {
-        Place::Device(memory, _) => memory.copyable(part),
-        Place::Host(_) => part.length(),
+        Place::Device(memory, _) => memory.is_host(),
+        Place::Host(_) => true,
     }
 }
 

@@ -10,6 +10,7 @@
 //!
 //! What CUDA refuses to make a graph of is executed command by command.
 
+use super::encode::is_host;
 use crate::device::NvidiaDevice;
 use crate::library::graph::Graph;
 use hal_backend::{Command, HostRange, Place, Recording, Span, Workgroups};
@@ -39,12 +40,15 @@ pub(super) fn key(commands: &[Command<NvidiaDevice>]) -> Option<Key> {
     let mut key = Key::new();
     for command in commands {
         match command {
+            // It goes through other memory.
+            Command::Update { target, .. } if is_host(target) => return None,
             Command::Fill { target, .. } | Command::Update { target, .. } => {
                 key.extend([address(target)?, target.length]);
             }
             Command::Copy { source, target } => {
                 let (from, to) = (address(source)?, address(target)?);
-                if from < to + target.length && to < from + source.length {
+                let overlaps = from < to + target.length && to < from + source.length;
+                if overlaps || is_host(source) && is_host(target) {
                     return None;
                 }
                 key.extend([from, to, target.length]);

@@ -41,13 +41,19 @@ pub(crate) use order::WaitKind;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use timing::Clock;
 pub(crate) use watcher::Watcher;
 use watcher::{Feed, Watch};
 
 /// How long a queue's word may stand still before a thread sleeps until it moves.
 const LONG: Duration = Duration::from_micros(100);
+
+/// How long the end of a device waits for a stream that may be idle soon.
+const SOON: Duration = Duration::from_millis(500);
+
+/// What a queue of a lost device writes in place of an epoch: at least as high as each, as CUDA compares.
+const END: u64 = u64::MAX >> 1;
 
 /// How many jobs wait behind one that has paused.
 const BACKLOG: usize = 64;
@@ -165,12 +171,12 @@ impl Queues {
 
     /// Takes a job: puts it on its stream, or behind one that has paused.
     pub(crate) fn submit(&self, job: Job<NvidiaDevice>) -> Result<(), Rejected<NvidiaDevice>> {
-        if let Some(failure) = self.lost.get() {
-            return Err(Rejected::Lost(failure.clone()));
-        }
         check(&job).map_err(Rejected::Failed)?;
         let queue = self.queue(job.queue.index());
         let mut state = queue.state.lock();
+        if let Some(failure) = self.lost.get() {
+            return Err(Rejected::Lost(failure.clone()));
+        }
         if state.is_paused() {
             if state.backlog.len() >= BACKLOG {
                 return Err(Rejected::Full(Box::new(job)));
@@ -203,7 +209,7 @@ impl Queues {
 
     /// Goes on with what has paused, as far as possible.
     fn go_on(&self, queue: &Queue, state: &mut QueueState) -> Result<(), CudaError> {
-        if !state.is_paused() {
+        if !state.is_paused() || self.lost.get().is_some() {
             return Ok(());
         }
         state.retire(queue);
@@ -310,7 +316,7 @@ impl Queues {
     }
 
     /// Loses the device. The first cause counts. After an error that stays nothing of the context runs any more, and
-    /// what jobs use is released.
+    /// what jobs use is released. After another one the streams go on to the end of what is on them.
     fn lose_quietly(&self, error: &CudaError) -> Failure {
         for queue in &self.queues {
             // What ended before, unless a thread is at it.
@@ -323,10 +329,21 @@ impl Queues {
             let failure = error.failure("the device is lost");
             Failure::with_origin(failure.code(), Origin::Device, failure.message().to_owned())
         });
-        if error.is_loss() {
+        if self.end_streams().is_err() && error.is_loss() {
             drop(self.take_all());
         }
         failure.clone()
+    }
+
+    /// Has each stream write the end behind what is on it: others may wait for jobs that it does not get any more, and
+    /// CUDA would wait for those for ever before it frees memory.
+    fn end_streams(&self) -> Result<(), CudaError> {
+        let current = self.context.enter()?;
+        self.queues.iter().try_for_each(|queue| {
+            // What a thread puts on the stream that has seen no loss is before.
+            let _state = queue.state.lock();
+            queue.stream.write(&current, &queue.completed, END)
+        })
     }
 
     /// Every job, in the states of the queues, which have none then.
@@ -341,10 +358,16 @@ impl Queues {
 
     /// Waits until no stream runs anything any more; false if a job does not end.
     fn drain(&self, current: &Current<'_>) -> bool {
+        let limit = Instant::now() + SOON;
+        // Behind the last job's word nothing takes long. After an error that stays nothing runs.
         self.queues.iter().all(|queue| {
-            // Behind the last job's word nothing takes long. After an error nothing runs.
-            !queue.is_busy() && queue.stream.synchronize(current).is_ok()
-                || !matches!(queue.stream.is_idle(current), Ok(false))
+            while matches!(queue.stream.is_idle(current), Ok(false)) {
+                if Instant::now() > limit {
+                    return false;
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            true
         })
     }
 }

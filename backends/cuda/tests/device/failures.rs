@@ -2,9 +2,11 @@
 
 //! Failures: of an allocation, of a job, of the device.
 
-use crate::support::{BUSY, Rig, fill, host, host_bytes, whole};
+use crate::support::{BUSY, Bench, Rig, fill, host, host_bytes, load, span, update, whole};
 use emulator_testbench::until_known;
-use hal_backend::{Code, Device, MemoryRequest, Origin, Workgroups};
+use hal_backend::{Code, Command, Device, Driver, Failure, HostRange, MemoryRequest, Origin, Workgroups};
+use hal_cuda::Nvidia;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) fn out_of_memory(rig: &Rig) {
@@ -29,10 +31,7 @@ pub(crate) fn out_of_memory(rig: &Rig) {
     // Memory between overlapping parts fails the job, and no other.
     let memory = bench.memory(0, 4096);
     rig.control("fault=out-of-memory@1");
-    let overlapping = hal_backend::Command::Copy {
-        source: crate::support::span(&memory, 0, 100),
-        target: crate::support::span(&memory, 50, 100),
-    };
+    let overlapping = Command::Copy { source: span(&memory, 0, 100), target: span(&memory, 50, 100) };
     assert_eq!(bench.run(0, overlapping).unwrap_err().code(), Code::ResourceExhausted);
     bench.run(0, fill(&[1], whole(&memory, 4096))).unwrap();
 }
@@ -127,4 +126,104 @@ pub(crate) fn stall(rig: &Rig) {
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
     assert_eq!(rig.count("cuCtxDestroy"), 0);
     rig.control("release");
+}
+
+/// A device from its opening to its end, with work of each kind on two queues. Returns how each piece of work ended.
+fn one_life(rig: &Rig) -> Result<Vec<Result<(), Failure>>, Failure> {
+    let device = Nvidia::<hal_cuda::NoEmulation>::open_uri(&rig.uri("0", ""))?;
+    let kernels = load(&device, &crate::support::kernels())?;
+    let bench = Bench::with(device, kernels);
+    let make = |heap| bench.device().allocate(&MemoryRequest::new(heap, 4096)).map(Arc::new);
+    let (card, pinned) = (make(0)?, make(1)?);
+    let imported = Arc::new(bench.device().import(HostRange::allocate(4096, 4096).unwrap())?);
+    let plain = host_bytes(&[3; 4096]);
+    let copy = |source, target| Command::Copy { source, target };
+    let work = [
+        fill(&[1], whole(&card, 4096)),
+        fill(&[1, 2, 3], whole(&card, 4096)),
+        update(&[1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0], whole(&card, 12)),
+        bench.add(&whole(&card, 4096), 1, Workgroups::Indirect(whole(&card, 12))),
+        copy(span(&card, 0, 100), span(&card, 50, 100)),
+        copy(whole(&card, 4096), whole(&imported, 4096)),
+        copy(whole(&imported, 4096), whole(&pinned, 4096)),
+        fill(&[9], host(&plain)),
+        bench.add(&host(&plain), 1, Workgroups::Count([4, 1, 1])),
+        copy(host(&plain), whole(&pinned, 4096)),
+    ];
+    let timeline = bench.bench.timeline();
+    let mut all = Vec::new();
+    for (value, command) in (1..).zip(work) {
+        // A chain over both queues, and something beside it.
+        let waits = if value == 1 { vec![] } else { vec![(timeline.clone(), value - 1)] };
+        let queue = usize::from(value % 3 == 2);
+        bench.bench.submit_after(queue, &waits, command, &timeline, value);
+        all.push(bench.bench.submit(1, fill(&[7], span(&card, 4000, 96))));
+    }
+    bench.device().trim();
+    let limit = Instant::now() + Duration::from_secs(30);
+    let mut ends = Vec::new();
+    for (timeline, value) in all.iter().map(|timeline| (timeline, 1)).chain([(&timeline, 10)]) {
+        while timeline.query().is_ok_and(|now| now < value) {
+            assert!(Instant::now() < limit, "work does not end");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        ends.push(timeline.query().map(drop));
+    }
+    // Behind a failure there may be work.
+    assert!(bench.bench.shut_down(Duration::from_secs(10), Duration::from_secs(20)));
+    Ok(ends)
+}
+
+/// Each call of the library fails once, from the opening to the end: what was asked for fails with the error, or is not
+/// touched; nothing hangs, nothing is left, and the next device works.
+pub(crate) fn each_call_fails(rig: &Rig) {
+    // What a failed call leaves goes with the context.
+    for rule in ["free-blocks", "leak", "destroyed-in-use", "use-after-free"] {
+        rig.allow(rule);
+    }
+    let clean = || {
+        let ends = one_life(rig).unwrap();
+        assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+    };
+    clean();
+    rig.control("quiet");
+    rig.control("reset");
+    clean();
+    let counts = rig.counts();
+    let calls = counts.lines().filter_map(|line| line.strip_prefix("call ")?.split_once(' '));
+    for (function, count) in calls {
+        let count: usize = count.parse().unwrap();
+        // Of a function that is called all the time, some.
+        for number in (1..=count).step_by(count.div_ceil(12)) {
+            for (result, name) in [(2, "OUT_OF_MEMORY"), (700, "ILLEGAL_ADDRESS")] {
+                let place = format!("call {number} of {function} answers {result}");
+                let (before, current) = (rig.count("live"), rig.current_context());
+                rig.control("reset");
+                rig.control(&format!("fault={function}:{result}@{number}"));
+                let outcome = one_life(rig);
+                rig.control("reset");
+                let failures: Vec<_> = match &outcome {
+                    Ok(ends) => ends.iter().filter_map(|end| end.as_ref().err()).collect(),
+                    Err(failure) => vec![failure],
+                };
+                for failure in failures {
+                    // An error that stays is also that of the calls behind it.
+                    let parts = if result == 700 { [name, name] } else { [function, name] };
+                    let says = parts.iter().all(|part| failure.message().contains(part));
+                    assert!(says, "{place}: {failure}");
+                }
+                // What could not be destroyed stays.
+                let stays = matches!(function, "cuCtxDestroy" | "cuMemPoolDestroy");
+                let limit = Instant::now() + Duration::from_secs(10);
+                while !stays && rig.count("live") != before {
+                    // The last reference may be another thread's.
+                    assert!(Instant::now() < limit, "{place}: {} left", rig.count("live") - before);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                let is_restored = rig.current_context() == current;
+                assert!(is_restored || function == "cuCtxPopCurrent", "{place}");
+            }
+        }
+        clean();
+    }
 }

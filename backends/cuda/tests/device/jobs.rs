@@ -160,3 +160,38 @@ pub(crate) fn calls(rig: &Rig) {
         assert_eq!(count("cuLaunchHostFunc"), 0);
     }
 }
+
+/// Many threads submit to the same queues, each its own chain that changes queues, beside pauses for the host.
+pub(crate) fn many_threads(rig: &Rig) {
+    let bench = rig.bench("&streams=4");
+    let memory = bench.memory(0, 64 * 256);
+    bench.run(0, fill(&[0], whole(&memory, 64 * 256))).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..64_u64 {
+            let (bench, memory) = (&bench, &memory);
+            scope.spawn(move || {
+                let (part, timeline) = (span(memory, thread * 256, 256), bench.bench.timeline());
+                let counts = host_bytes(&[1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]);
+                for value in 1..=20 {
+                    let waits = if value == 1 { vec![] } else { vec![(timeline.clone(), value - 1)] };
+                    let workgroups = match value % 5 {
+                        0 => Workgroups::Indirect(host(&counts)),
+                        _ => Workgroups::Count([1; 3]),
+                    };
+                    let command = bench.add(&part, value as u32, workgroups);
+                    bench.bench.submit_after(
+                        (thread + value) as usize % 4,
+                        &waits,
+                        command,
+                        &timeline,
+                        value,
+                    );
+                }
+                let end = bench.bench.timeline();
+                bench.bench.submit_after(0, &[(timeline, 20)], fill(&[0], span(memory, 0, 0)), &end, 1);
+                until_known(&end).unwrap();
+                assert_eq!(bench.words(thread as usize % 4, &part), [210; 64]);
+            });
+        }
+    });
+}

@@ -38,6 +38,8 @@ const CASES: &[Case] = &[
     ("overlaps", memory::overlaps),
     ("imports", memory::imports),
     ("host_places", memory::host_places),
+    ("copies_within_the_host", memory::copies_within_the_host),
+    ("long_overlap", memory::long_overlap),
     ("threads", memory::threads),
     ("cache", memory::cache),
     ("allocation", memory::allocation),
@@ -61,6 +63,10 @@ const CASES: &[Case] = &[
     ("fault", failures::fault),
     ("fault_with_backlog", failures::fault_with_backlog),
     ("stall", failures::stall),
+    ("each_call_fails", failures::each_call_fails),
+    ("beyond_four_gibibytes", memory::beyond_four_gibibytes),
+    ("many_threads", jobs::many_threads),
+    ("damaged", opening::damaged),
 ];
 
 /// Names the case that the process is for.

@@ -127,6 +127,77 @@ pub(crate) fn host_places(rig: &Rig) {
     assert_eq!(bytes(&words), [6, 0, 0, 0, 7, 0, 0, 0]);
 }
 
+/// CUDA blocks the caller of a copy from memory of the host to memory of the host, so the driver asks for none: a
+/// submission returns while the stream stands still.
+pub(crate) fn copies_within_the_host(rig: &Rig) {
+    rig.allow("free-blocks");
+    let bench = rig.bench("");
+    let (one, two, counts) = (bench.memory(1, 4096), bench.memory(1, 4096), bench.memory(1, 12));
+    let imported = Arc::new(bench.device().import(HostRange::allocate(4096, 4096).unwrap()).unwrap());
+    let plain = host_bytes(&[5; 4096]);
+    bench.run(0, update(&[1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0], whole(&counts, 12))).unwrap();
+    rig.control("fault=stall@1");
+    let busy = bench.dispatch(crate::support::BUSY, hal_backend::Workgroups::Count([1; 3]), &[1], vec![]);
+    bench.bench.submit(0, busy);
+    let copy = |from: &Part, to: &Part| Command::Copy { source: from.clone(), target: to.clone() };
+    let (one, two, imported) = (whole(&one, 4096), whole(&two, 4096), whole(&imported, 4096));
+    bench.bench.submit(0, update(&[7; 4096], one.clone()));
+    bench.bench.submit(0, copy(&one, &two));
+    bench.bench.submit(0, copy(&two, &imported));
+    bench.bench.submit(0, bench.add(&one, 1, hal_backend::Workgroups::Indirect(whole(&counts, 12))));
+    bench.bench.submit(0, copy(&host(&plain), &two));
+    let last = bench.bench.submit(0, copy(&imported, &host(&plain)));
+    rig.control("release");
+    until_known(&last).unwrap();
+    let mut expected = [7; 4096];
+    expected[..256].chunks_mut(4).for_each(|word| word[0] = 8);
+    assert_eq!(bench.read(0, &one), expected);
+    assert_eq!((bench.read(0, &two), bytes(&plain)), (vec![5; 4096], vec![7; 4096]));
+    assert_eq!(rig.count("host-copy"), 0);
+}
+
+/// Overlapping parts that are longer than the memory between them.
+pub(crate) fn long_overlap(rig: &Rig) {
+    const LENGTH: u64 = 150 << 20;
+    let bench = rig.bench("");
+    let memory = bench.memory(0, LENGTH);
+    let marks = [0, 1 << 20, (64 << 20) - 1, 64 << 20, (130 << 20) + 7, (140 << 20) - 1];
+    for (from, to) in [(0, 10 << 20), (10 << 20, 0)] {
+        bench.run(0, fill(&[0], whole(&memory, LENGTH))).unwrap();
+        for (number, mark) in (1..).zip(marks) {
+            bench.run(0, update(&[number], span(&memory, from + mark, 1))).unwrap();
+        }
+        let length = 140 << 20;
+        bench
+            .run(0, Command::Copy { source: span(&memory, from, length), target: span(&memory, to, length) })
+            .unwrap();
+        for (number, mark) in (1..).zip(marks) {
+            assert_eq!(bench.read(0, &span(&memory, to + mark, 1)), [number], "{from} to {to}: {mark}");
+        }
+    }
+}
+
+/// Offsets and lengths that do not fit in 32 bits.
+pub(crate) fn beyond_four_gibibytes(rig: &Rig) {
+    const LENGTH: u64 = 6 << 30;
+    const FAR: u64 = (5 << 30) + 4;
+    rig.control("memory=8192");
+    let bench = rig.bench("");
+    let memory = bench.memory(0, LENGTH);
+    bench.run(0, fill(&[0, 1, 0, 0], span(&memory, FAR, 256))).unwrap();
+    bench.run(0, fill(&[1, 2, 3], span(&memory, FAR + 256, 256))).unwrap();
+    let target = span(&memory, FAR, 256);
+    bench.run(0, bench.add(&target, 5, hal_backend::Workgroups::Count([1; 3]))).unwrap();
+    assert_eq!(bench.words(0, &target), [0x105; 64]);
+    let copy = Command::Copy { source: span(&memory, FAR, 512), target: span(&memory, FAR - (4 << 30), 512) };
+    bench.run(1, copy).unwrap();
+    assert_eq!(bench.read(0, &span(&memory, FAR - (4 << 30) + 256, 4)), [1, 2, 3, 1]);
+    let wrong = fill(&[1], span(&memory, LENGTH - 4, 8));
+    assert_eq!(bench.run(0, wrong).unwrap_err().code(), hal_backend::Code::OutOfRange);
+    let wrong = fill(&[1], span(&memory, u64::MAX - 3, 8));
+    assert_eq!(bench.run(0, wrong).unwrap_err().code(), hal_backend::Code::OutOfRange);
+}
+
 /// Threads that use nothing of CUDA's themselves, and one that has a context of its own.
 pub(crate) fn threads(rig: &Rig) {
     let bench = rig.bench("");

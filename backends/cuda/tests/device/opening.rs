@@ -95,3 +95,27 @@ pub(crate) fn executables(rig: &Rig) {
     export.shared = 1 << 20;
     says(&one(TEXT, export), Code::Incompatible, &["1048576 bytes of shared memory"]);
 }
+
+/// An executable that was cut anywhere, or of which bytes were changed, is loaded or refused, and the device works.
+pub(crate) fn damaged(rig: &Rig) {
+    rig.allow("bad-module");
+    rig.control("quiet");
+    let bench = rig.bench("");
+    let whole_one = crate::support::kernels();
+    for length in 0..whole_one.len() {
+        let failure = load(bench.device(), &whole_one[..length]).unwrap_err();
+        assert!(matches!(failure.code(), Code::Incompatible | Code::InvalidArgument), "{length}: {failure}");
+    }
+    let mut random = crate::support::Random::new(3);
+    for _ in 0..1500 {
+        let mut changed = whole_one.clone();
+        for _ in 0..=random.below(3) {
+            let at = random.below(changed.len() as u64) as usize;
+            changed[at] = random.below(256) as u8;
+        }
+        if let Err(failure) = load(bench.device(), &changed) {
+            assert_eq!(failure.origin(), hal_backend::Origin::Operation, "{failure}");
+        }
+    }
+    bench.run(0, emulator_testbench::fill(bench.device())).unwrap();
+}

@@ -186,6 +186,10 @@ pub(crate) fn kernels() -> Vec<u8> {
 impl Bench {
     pub(crate) fn new(device: NvidiaDevice) -> Self {
         let kernels = load(&device, &kernels()).unwrap();
+        Self::with(device, kernels)
+    }
+
+    pub(crate) fn with(device: NvidiaDevice, kernels: Arc<Executable>) -> Self {
         Self { bench: Testbench::new(Arc::new(device)), kernels }
     }
 

@@ -143,7 +143,8 @@ impl Driver {
     pub(crate) fn load(&self, context: u64, device: i32, text: &str) -> Result<Module, (Error, String)> {
         let parsed = ptx::Module::parse(text).map_err(|refusal| {
             self.report.broken(Rule::BadModule, || refusal.to_string());
-            (Error::INVALID_PTX, refusal.to_string())
+            let error = if refusal.is_newer { Error::UNSUPPORTED_PTX_VERSION } else { Error::INVALID_PTX };
+            (error, refusal.to_string())
         })?;
         let mut globals = Vec::new();
         for global in &parsed.globals {

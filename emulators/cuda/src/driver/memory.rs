@@ -163,6 +163,11 @@ impl Target {
         }
     }
 
+    /// Whether it is memory of a device alone.
+    pub fn is_device(&self) -> bool {
+        matches!(self, Self::Known(allocation, _) if !allocation.is_host())
+    }
+
     /// Whether it is pageable memory.
     pub fn is_pageable(&self) -> bool {
         matches!(self, Self::Pageable(_))
@@ -212,8 +217,8 @@ impl Space {
     /// Allocates.
     pub(super) fn allocate(&self, wanted: &Wanted) -> Outcome<Arc<Allocation>> {
         let page = 4096;
-        let size = usize::try_from(wanted.size).map_err(|_| Error::OUT_OF_MEMORY)?;
-        let backing = Arc::new(Backing::new(size.next_multiple_of(page))?);
+        let size = usize::try_from(wanted.size).ok().and_then(|size| size.checked_next_multiple_of(page));
+        let backing = Arc::new(Backing::new(size.ok_or(Error::OUT_OF_MEMORY)?)?);
         let host = backing.host.expose_provenance() as u64;
         let address = match wanted.kind {
             Kind::Host | Kind::Managed | Kind::Registered => host,
@@ -249,7 +254,12 @@ impl Space {
         writable: bool,
     ) -> Outcome {
         let page = 4095;
-        let (begin, end) = (address & !page, (address + size + page) & !page);
+        let end =
+            address.checked_add(size).and_then(|end| end.checked_add(page)).ok_or(Error::INVALID_VALUE)?;
+        let (begin, end) = (address & !page, end & !page);
+        if !is_mapped(begin, end, writable) {
+            return Err(Error::INVALID_VALUE);
+        }
         let mut known = self.known.write();
         let before = known.range(..end).next_back();
         if let Some((_, other)) = before
@@ -298,6 +308,11 @@ impl Space {
         (address - found.address < found.size.max(1)).then(|| found.clone())
     }
 
+    /// How many allocations and registrations there are.
+    pub(super) fn count(&self) -> usize {
+        self.known.read().len()
+    }
+
     /// All memory of a context.
     pub(super) fn of_context(&self, context: u64) -> Vec<Arc<Allocation>> {
         self.known.read().values().filter(|it| it.context == context).cloned().collect()
@@ -311,11 +326,14 @@ impl Space {
 
     /// What a copy's side of some bytes is; they lie in one allocation or in none.
     pub(crate) fn target(&self, report: &Report, address: u64, size: u64) -> Outcome<Target> {
+        let end = address.checked_add(size).ok_or(Error::INVALID_VALUE)?;
         let Some(found) = self.at(address) else {
             if self.is_device(address) && self.was_freed(address) {
                 report.broken(Rule::UseAfterFree, || format!("{size} bytes at {address:#x}"));
             }
-            let is_wild = self.is_device(address) || address == 0 && size > 0;
+            // Memory is pageable as a whole, or not at all: the note on memory regions at `cuMemcpy`.
+            let is_known_in_part = self.known.read().range(address..end).next().is_some();
+            let is_wild = self.is_device(address) || address == 0 && size > 0 || is_known_in_part;
             return if is_wild { Err(Error::INVALID_VALUE) } else { Ok(Target::Pageable(address)) };
         };
         if found.is_leaving.load(Relaxed) {
@@ -324,12 +342,34 @@ impl Space {
             });
             return Err(Error::INVALID_VALUE);
         }
-        if address - found.address + size > found.size {
-            // Memory that is registered in parts is pageable in between.
-            return if found.is_host() { Ok(Target::Pageable(address)) } else { Err(Error::INVALID_VALUE) };
+        if end - found.address > found.size {
+            return Err(Error::INVALID_VALUE);
         }
         Ok(Target::Known(found, address))
     }
+}
+
+/// True if the system lets this process read all pages of a range, and write them if that is asked for.
+/// `cuMemHostRegister` takes memory that is read-only for the processor with `CU_MEMHOSTREGISTER_READ_ONLY` alone.
+fn is_mapped(begin: u64, end: u64, writable: bool) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut at = begin;
+    for line in maps.lines() {
+        let (range, rest) = line.split_once(' ').unwrap_or_default();
+        let mut bounds = range.split('-').map(|bound| u64::from_str_radix(bound, 16).unwrap_or(0));
+        let (Some(first), Some(last)) = (bounds.next(), bounds.next()) else { continue };
+        if last <= at {
+            continue;
+        }
+        if first > at || !rest.starts_with(if writable { "rw" } else { "r" }) {
+            return false;
+        }
+        at = last;
+        if at >= end {
+            return true;
+        }
+    }
+    false
 }
 
 /// Memory as kernels of a launch see it.

@@ -19,7 +19,7 @@ use report::{Report, Rule};
 use status::{Error, Outcome};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 use stream::{Done, IN_HOST_FUNCTION, Op, Plan, Sticky, Stream};
 
@@ -116,7 +116,8 @@ pub struct Driver {
     /// All memory.
     pub memory: Space,
     objects: Mutex<Objects>,
-    initialised: AtomicBool,
+    /// The process that initialised the driver; 0 before that.
+    process: AtomicU32,
     /// How many kernels have stalled, and how many may go on.
     stalled: Mutex<(u64, u64)>,
     released: Condvar,
@@ -135,7 +136,7 @@ pub static DRIVER: LazyLock<Driver> = LazyLock::new(|| {
         report,
         memory: Space::new(),
         objects: Mutex::default(),
-        initialised: AtomicBool::new(false),
+        process: AtomicU32::new(0),
         stalled: Mutex::new((0, 0)),
         released: Condvar::new(),
     }
@@ -149,7 +150,7 @@ impl Driver {
 
     /// `cuInit`.
     pub fn initialise(&self) {
-        self.initialised.store(true, Relaxed);
+        self.process.store(std::process::id(), Relaxed);
     }
 
     /// Checks that functions may be called on this thread now.
@@ -157,12 +158,20 @@ impl Driver {
     /// # Errors
     /// They may not.
     pub fn admit(&self, function: &'static str, is_initialised: bool) -> Outcome {
-        self.report.called(function);
+        let process = self.process.load(Relaxed);
+        // A process that was forked has none of the driver's threads, and its locks may be held: nothing else is read.
+        if process != 0 && process != std::process::id() {
+            return Err(Error::NOT_INITIALIZED);
+        }
+        if let Err(error) = self.report.called(function) {
+            self.objects().contexts.values().filter(|_| error.stays()).for_each(|it| it.sticky.set(error));
+            return Err(error);
+        }
         if IN_HOST_FUNCTION.get() {
             self.report.broken(Rule::HostFunctionCalls, || function.to_owned());
             return Err(Error::NOT_PERMITTED);
         }
-        if is_initialised && !self.initialised.load(Relaxed) {
+        if is_initialised && process == 0 {
             return Err(Error::NOT_INITIALIZED);
         }
         Ok(())
@@ -277,7 +286,10 @@ impl Driver {
         for allocation in memory {
             self.forget(&allocation);
         }
-        STACK.with_borrow_mut(|stack| stack.retain(|it| *it != handle));
+        // One that is current is popped, as `cuCtxDestroy` says; `cuDevicePrimaryCtxRelease` says that it pops none.
+        if !context.is_primary {
+            with_stack(|stack| stack.pop_if(|top| *top == handle));
+        }
         Ok(())
     }
 
@@ -360,7 +372,7 @@ impl Driver {
         if size == 0 {
             return Err(Error::INVALID_VALUE);
         }
-        if self.report.is_due(Injection::OutOfMemory) {
+        if self.report.is_due(&Injection::OutOfMemory) {
             return Err(Error::OUT_OF_MEMORY);
         }
         let most = self.report.options().memory << 20;
@@ -396,6 +408,23 @@ impl Driver {
         {
             pool.used.0 = pool.used.0.saturating_sub(allocation.size);
         }
+    }
+
+    /// How many objects and allocations there are, without what the driver has of its own.
+    pub fn live(&self) -> u64 {
+        let objects = self.objects();
+        let own = objects.device_pools.len();
+        let counts = [
+            objects.contexts.len(),
+            objects.streams.len(),
+            objects.events.len(),
+            objects.modules.len(),
+            objects.graphs.len(),
+            objects.executables.len(),
+            objects.pools.len() - own,
+        ];
+        drop(objects);
+        (counts.iter().sum::<usize>() + self.memory.count()) as u64
     }
 
     /// Frees memory at once.

@@ -27,12 +27,13 @@ pub struct Options {
     pub counts: bool,
     /// `times`: each launch is printed with its time.
     pub times: bool,
-    /// `fault=NAME@N`: the Nth event of this kind from now fails.
+    /// `fault=NAME@N`: the Nth event of this kind from now fails. `fault=FUNCTION:RESULT@N`: the Nth call of a function,
+    /// or of `any`, does nothing and returns a result; one that stays is every context's from then on.
     pub faults: Vec<(Injection, u64)>,
 }
 
 /// A failure that is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Injection {
     /// `illegal-address`: a kernel that runs makes the context's error 700, which stays.
     IllegalAddress,
@@ -44,6 +45,8 @@ pub enum Injection {
     OutOfMemory,
     /// `stall`: a kernel does not end until `release`.
     Stall,
+    /// `FUNCTION:RESULT`: a call of a function.
+    Call(String, i32),
 }
 
 impl Default for Options {
@@ -100,7 +103,10 @@ fn fault(value: &str) -> Result<(Injection, u64), String> {
         "launch-error" => Injection::LaunchError,
         "out-of-memory" => Injection::OutOfMemory,
         "stall" => Injection::Stall,
-        _ => return Err(format!("`{name}` is not a fault")),
+        _ => match name.split_once(':').map(|(function, result)| (function, result.parse())) {
+            Some((function, Ok(result))) if result != 0 => Injection::Call(function.to_owned(), result),
+            _ => return Err(format!("`{name}` is not a fault")),
+        },
     };
     let number =
         number.parse().ok().filter(|&it| it > 0).ok_or_else(|| format!("`{number}` is not a number"))?;

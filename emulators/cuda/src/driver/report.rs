@@ -3,6 +3,7 @@
 //! Broken rules and counts of calls.
 
 use super::options::{Injection, Options};
+use super::status::{Error, Outcome};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
@@ -36,6 +37,10 @@ rules! {
     EventRecordedAgain = "event-recorded-again",
     /// An asynchronous copy from or to pageable memory, which blocks the caller.
     PageableCopy = "pageable-copy",
+    /// An asynchronous copy from memory of the host to memory of the host, which blocks the caller.
+    HostCopy = "host-copy",
+    /// A copy between memory that overlaps: undefined.
+    CopyOverlaps = "copy-overlaps",
     /// A launch into a stream that has as many as it takes, which blocks the caller.
     QueueFull = "queue-full",
     /// Memory that was freed, or whose free was submitted, is used. Refused, or a fault.
@@ -80,6 +85,17 @@ struct State {
     faults: Vec<(Injection, u64)>,
 }
 
+impl State {
+    /// Counts an event of some faults, and returns one that is due.
+    fn due(&mut self, is_it: impl Fn(&Injection) -> bool) -> Option<Injection> {
+        for (_, left) in self.faults.iter_mut().filter(|(it, _)| is_it(it)) {
+            *left -= 1;
+        }
+        let at = self.faults.iter().position(|(_, left)| *left == 0)?;
+        Some(self.faults.swap_remove(at).0)
+    }
+}
+
 impl Report {
     /// Changes the options.
     ///
@@ -101,17 +117,8 @@ impl Report {
     }
 
     /// Whether a fault of this kind is due; counts the event.
-    pub fn is_due(&self, kind: Injection) -> bool {
-        let mut state = self.state.lock();
-        let mut due = false;
-        for (it, left) in &mut state.faults {
-            if *it == kind {
-                *left -= 1;
-                due |= *left == 0;
-            }
-        }
-        state.faults.retain(|(_, left)| *left > 0);
-        due
+    pub fn is_due(&self, kind: &Injection) -> bool {
+        self.state.lock().due(|it| it == kind).is_some()
     }
 
     /// Counts a broken rule.
@@ -136,13 +143,25 @@ impl Report {
     }
 
     /// Counts a call.
-    pub fn called(&self, function: &'static str) {
-        *self.state.lock().calls.entry(function).or_default() += 1;
+    ///
+    /// # Errors
+    /// The call is to fail.
+    pub fn called(&self, function: &'static str) -> Outcome {
+        let mut state = self.state.lock();
+        *state.calls.entry(function).or_default() += 1;
+        let is_it =
+            |it: &Injection| matches!(it, Injection::Call(name, _) if name == function || name == "any");
+        match state.due(is_it) {
+            Some(Injection::Call(_, result)) => Err(Error(result)),
+            _ => Ok(()),
+        }
     }
 
     /// How often a function was called.
     pub fn calls(&self, function: &str) -> u64 {
-        self.state.lock().calls.get(function).copied().unwrap_or(0)
+        let state = self.state.lock();
+        let is_it = |name: &str| name == function || function == "any";
+        state.calls.iter().filter(|(name, _)| is_it(name)).map(|(_, count)| count).sum()
     }
 
     /// All counts, one in a line.

@@ -6,6 +6,14 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error(pub i32);
 
+impl Error {
+    /// True if any further work of the process answers with this error, as CUDA's header says of it.
+    #[must_use]
+    pub fn stays(self) -> bool {
+        matches!(self.0, 700 | 702 | 714..=719)
+    }
+}
+
 /// What functions return.
 pub type Outcome<T = ()> = Result<T, Error>;
 

@@ -340,13 +340,13 @@ impl Stream {
 
     fn launch(&self, driver: &Driver, kernel: &Kernel, random: &mut Random) -> Outcome {
         let report = &driver.report;
-        if report.is_due(Injection::IllegalAddress) {
+        if report.is_due(&Injection::IllegalAddress) {
             return Err(Error::ILLEGAL_ADDRESS);
         }
-        if report.is_due(Injection::LaunchFailed) {
+        if report.is_due(&Injection::LaunchFailed) {
             return Err(Error::LAUNCH_FAILED);
         }
-        if report.is_due(Injection::Stall) {
+        if report.is_due(&Injection::Stall) {
             driver.stall(&self.stop);
         }
         let options = report.options();

@@ -57,7 +57,8 @@ pub(super) unsafe fn primary_state(call: Call, device: i32, flags: *mut u32, act
 
 pub(super) unsafe fn create(call: Call, context: *mut u64, flags: u32, device: i32) -> Outcome {
     call.driver.device(device)?;
-    if context.is_null() || flags & !0xff != 0 {
+    // The scheduling flags exclude each other.
+    if context.is_null() || flags & !0xff != 0 || !matches!(flags & 7, 0 | 1 | 2 | 4) {
         return Err(Error::INVALID_VALUE);
     }
     let handle = call.driver.create_context(device, flags, false)?;

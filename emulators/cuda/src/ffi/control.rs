@@ -24,7 +24,8 @@ unsafe extern "C" fn emulator_cuda_control(text: *const c_char) -> i32 {
     0
 }
 
-/// How often a rule was broken, or a function called, by its name.
+/// How often a rule was broken, or a function called, by its name; by `live`, how many objects there are, by `any`, how
+/// often functions were called.
 ///
 /// # Safety
 /// The text has a zero at its end.
@@ -34,6 +35,7 @@ unsafe extern "C" fn emulator_cuda_count(name: *const c_char) -> u64 {
     let Ok(name) = unsafe { CStr::from_ptr(name) }.to_str() else { return 0 };
     match Rule::ALL.iter().find(|rule| rule.name() == name) {
         Some(rule) => DRIVER.report.count(*rule).0,
+        None if name == "live" => DRIVER.live(),
         None => DRIVER.report.calls(name),
     }
 }

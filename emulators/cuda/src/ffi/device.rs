@@ -2,7 +2,7 @@
 
 //! The library itself and the devices.
 
-use super::{Call, entries, put};
+use super::{Call, Entry, entries, put};
 use crate::driver::launch::{MOST_BLOCK, MOST_GRID, MOST_SHARED, MOST_THREADS, SHARED};
 use crate::driver::status::{Error, Outcome, name as error_text};
 use std::ffi::{CStr, c_char, c_void};
@@ -53,14 +53,17 @@ pub(super) unsafe fn address_with_status(
     flags: u64,
     status: *mut i32,
 ) -> Outcome {
-    if name.is_null() || flags > 2 {
+    if name.is_null() || to.is_null() || flags > 2 {
         return Err(Error::INVALID_VALUE);
     }
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| Error::INVALID_VALUE)?;
     let table = entries();
-    let named = table.iter().filter(|entry| entry.name == name && !entry.symbol.ends_with("_ptsz"));
-    let fitting = named.clone().filter(|entry| entry.since <= version).max_by_key(|entry| entry.since);
+    let named = table.iter().filter(|entry| entry.name == name);
+    // The form for each thread's own default stream is asked for with `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+    let of_threads = |entry: &Entry| entry.symbol.ends_with("_ptsz");
+    let fitting = named.clone().filter(|entry| entry.since <= version && (flags == 2 || !of_threads(entry)));
+    let fitting = fitting.max_by_key(|entry| (entry.since, of_threads(entry)));
     let exact = table.iter().find(|entry| entry.symbol == name && entry.since <= version);
     let found = fitting.or(exact);
     // SAFETY: the caller's promise.

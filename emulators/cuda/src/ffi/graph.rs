@@ -2,7 +2,7 @@
 
 //! Graphs.
 
-use super::copy::sides;
+use super::copy::{side, sides};
 use super::module::prepare;
 use super::{Call, get, put};
 use crate::driver::graph::{Graph, Work};
@@ -187,23 +187,14 @@ pub(super) unsafe fn add_copy(
     if !call.driver.objects().contexts.contains_key(&context) || copy.depth != 1 {
         return Err(Error::INVALID_VALUE);
     }
-    let address = |side: &Side3D| {
-        let [x, y, z, _] = side.skip;
-        let base = match side.kind {
-            1 => side.host,
-            2 | 4 => side.device,
-            _ => return Err(Error::NOT_SUPPORTED),
-        };
-        Ok(base + ((z * side.height + y) * side.pitch + x) as u64)
+    let of = |it: &Side3D| {
+        let [x, y, z, _] = it.skip;
+        let y = z.checked_mul(it.height).and_then(|rows| rows.checked_add(y)).ok_or(Error::INVALID_VALUE)?;
+        side((it.kind, it.host, it.device), (x, y), it.pitch, copy.width)
     };
-    let pitch = |pitch: usize| if pitch == 0 { copy.width } else { pitch };
-    let rows = Rows {
-        width: copy.width,
-        height: copy.height,
-        to_pitch: pitch(copy.to.pitch),
-        from_pitch: pitch(copy.from.pitch),
-    };
-    let (to, from) = sides(call, address(&copy.to)?, address(&copy.from)?, rows)?;
+    let ((to, to_pitch), (from, from_pitch)) = (of(&copy.to)?, of(&copy.from)?);
+    let rows = Rows { width: copy.width, height: copy.height, to_pitch, from_pitch };
+    let (to, from) = sides(call, to, from, rows)?;
     // SAFETY: the caller's promise.
     unsafe { add(call, node, graph, (after, count), Work::Op(Op::Copy(to, from, rows))) }
 }
@@ -305,7 +296,7 @@ pub(super) unsafe fn instantiate(call: Call, executable: *mut u64, graph: u64, f
         drop(objects);
         return Err(call.driver.bad_handle("graph", graph));
     };
-    if call.driver.report.is_due(Injection::OutOfMemory) {
+    if call.driver.report.is_due(&Injection::OutOfMemory) {
         return Err(Error::OUT_OF_MEMORY);
     }
     let handle = objects.handle();
@@ -355,7 +346,7 @@ pub(super) unsafe fn launch(call: Call, executable: u64, stream: u64) -> Outcome
     if graph.context != context.handle {
         return Err(call.driver.bad_handle("graph of the current context", executable));
     }
-    if call.driver.report.is_due(Injection::LaunchError) {
+    if call.driver.report.is_due(&Injection::LaunchError) {
         return Err(Error::LAUNCH_OUT_OF_RESOURCES);
     }
     let seed = call.driver.report.options().seed;

@@ -13,31 +13,38 @@ use std::sync::Arc;
 
 pub(super) unsafe fn load(call: Call, module: *mut u64, image: *const c_void) -> Outcome {
     // SAFETY: the caller's promise.
-    unsafe { load_with_options(call, module, image, 0, std::ptr::null(), std::ptr::null()) }
+    unsafe { load_with_options(call, module, image, 0, std::ptr::null(), std::ptr::null_mut()) }
 }
 
-/// The error log of the options: its buffer and size, and where the size of what is written goes.
+/// The error log of the options.
+struct Log {
+    buffer: *mut u8,
+    size: usize,
+    /// Where the number of bytes goes that were written, in place of the size.
+    written: *mut *mut c_void,
+}
+
+/// The error log of the options, if they have one.
 ///
 /// # Safety
 /// There are as many options and values.
-unsafe fn log_of(
-    count: u32,
-    options: *const i32,
-    values: *const *mut c_void,
-) -> Outcome<Option<(*mut u8, usize)>> {
-    let (mut buffer, mut size) = (std::ptr::null_mut(), 0);
+unsafe fn log_of(count: u32, options: *const i32, values: *mut *mut c_void) -> Outcome<Option<Log>> {
+    let mut log = Log { buffer: std::ptr::null_mut(), size: 0, written: std::ptr::null_mut() };
     for at in 0..count as usize {
         // SAFETY: the caller's promise; a size is passed in place of a pointer.
         unsafe {
             match get(options.wrapping_add(at))? {
-                5 => buffer = get(values.wrapping_add(at))?.cast::<u8>(),
-                6 => size = get(values.wrapping_add(at))?.addr(),
+                5 => log.buffer = get(values.wrapping_add(at))?.cast::<u8>(),
+                6 => {
+                    log.written = values.wrapping_add(at);
+                    log.size = get(log.written)?.addr();
+                }
                 0..=33 => {}
                 _ => return Err(Error::INVALID_VALUE),
             }
         }
     }
-    Ok((!buffer.is_null() && size > 0).then_some((buffer, size)))
+    Ok((!log.buffer.is_null() && log.size > 0).then_some(log))
 }
 
 pub(super) unsafe fn load_with_options(
@@ -46,7 +53,7 @@ pub(super) unsafe fn load_with_options(
     image: *const c_void,
     count: u32,
     options: *const i32,
-    values: *const *mut c_void,
+    values: *mut *mut c_void,
 ) -> Outcome {
     let context = call.context()?;
     if image.is_null() || module.is_null() {
@@ -59,11 +66,15 @@ pub(super) unsafe fn load_with_options(
         return Err(Error::INVALID_IMAGE);
     };
     let loaded = call.driver.load(context.handle, context.device, text).map_err(|(error, message)| {
-        if let Some((buffer, size)) = log {
-            for (at, byte) in message.bytes().take(size - 1).chain([0]).enumerate() {
+        if let Some(log) = log {
+            let bytes = message.bytes().take(log.size - 1).chain([0]);
+            let count = bytes.clone().count();
+            for (at, byte) in bytes.enumerate() {
                 // SAFETY: the caller's promise: the buffer has this size.
-                unsafe { buffer.add(at).write(byte) };
+                unsafe { log.buffer.add(at).write(byte) };
             }
+            // SAFETY: the caller's promise: the option's value can be written.
+            unsafe { log.written.write(std::ptr::without_provenance_mut(count)) };
         }
         error
     })?;
@@ -197,7 +208,7 @@ pub(super) unsafe fn set_attribute(call: Call, function: u64, attribute: i32, va
         8 => {
             let most = MOST_SHARED - found.kernel().shared_bytes.min(MOST_SHARED);
             let wanted = u32::try_from(value).ok().filter(|&it| it <= most).ok_or(Error::INVALID_VALUE)?;
-            *found.most_dynamic.lock() = wanted.max(found.default_dynamic());
+            *found.most_dynamic.lock() = wanted;
             Ok(())
         }
         9 if (-1..=100).contains(&value) => Ok(()),
@@ -310,7 +321,7 @@ pub(super) unsafe fn launch(
     let shape = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared);
     // SAFETY: the caller's promise.
     let kernel = unsafe { prepare(call, context.handle, function, shape, pointers, extra) }?;
-    if call.driver.report.is_due(Injection::LaunchError) {
+    if call.driver.report.is_due(&Injection::LaunchError) {
         return Err(Error::LAUNCH_OUT_OF_RESOURCES);
     }
     call.driver.submit(&context, &stream, Op::Launch(Arc::new(kernel)));

@@ -3,6 +3,7 @@
 //! Streams.
 
 use super::{Call, put};
+use crate::driver::memory::{Kind, Target};
 use crate::driver::report::Rule;
 use crate::driver::status::{Error, Outcome};
 use crate::driver::stream::{HostFunction, Op};
@@ -71,7 +72,8 @@ pub(super) unsafe fn context(call: Call, stream: u64, context: *mut u64) -> Outc
 
 pub(super) unsafe fn wait_event(call: Call, stream: u64, event: u64, flags: u32) -> Outcome {
     let (context, stream) = call.stream(stream)?;
-    if flags > 1 {
+    // `CU_EVENT_WAIT_EXTERNAL` is for stream capture.
+    if flags != 0 {
         return Err(Error::INVALID_VALUE);
     }
     let found = call.driver.objects().events.get(&event).cloned();
@@ -97,19 +99,15 @@ pub(super) unsafe fn host(
     Ok(())
 }
 
-fn word(
-    call: Call,
-    stream: u64,
-    address: u64,
-    bytes: u8,
-    op: impl FnOnce(crate::driver::memory::Target) -> Op,
-) -> Outcome {
+fn word(call: Call, stream: u64, address: u64, bytes: u8, op: impl FnOnce(Target) -> Op) -> Outcome {
     let (context, stream) = call.stream(stream)?;
     if !address.is_multiple_of(u64::from(bytes)) {
         return Err(Error::INVALID_VALUE);
     }
     let target = call.driver.memory.target(&call.driver.report, address, u64::from(bytes))?;
-    if target.is_pageable() {
+    // `cuStreamWaitValue32` and its kin cannot be used with managed memory.
+    let is_managed = matches!(&target, Target::Known(it, _) if it.kind == Kind::Managed);
+    if target.is_pageable() || is_managed {
         return Err(Error::INVALID_VALUE);
     }
     call.driver.submit(&context, &stream, op(target));

@@ -112,7 +112,7 @@ export! {
 
     "cuModuleLoadData" 2000 cuModuleLoadData(module: Out, image: *const c_void) => module::load;
     "cuModuleLoadDataEx" 2010 cuModuleLoadDataEx(
-        module: Out, image: *const c_void, count: u32, options: *const i32, values: *const *mut c_void
+        module: Out, image: *const c_void, count: u32, options: *const i32, values: *mut *mut c_void
     ) => module::load_with_options;
     "cuModuleUnload" 2000 cuModuleUnload(module: Handle) => module::unload;
     "cuModuleGetFunction" 2000 cuModuleGetFunction(function: Out, module: Handle, name: *const c_char)
@@ -226,20 +226,20 @@ export! {
         => pool::access;
 
     "cuMemcpy" 4000 cuMemcpy(to: u64, from: u64, size: usize) => copy::any;
-    "cuMemcpyHtoD" 3020 cuMemcpyHtoD_v2(to: u64, from: u64, size: usize) => copy::any;
-    "cuMemcpyDtoH" 3020 cuMemcpyDtoH_v2(to: u64, from: u64, size: usize) => copy::any;
-    "cuMemcpyDtoD" 3020 cuMemcpyDtoD_v2(to: u64, from: u64, size: usize) => copy::any;
+    "cuMemcpyHtoD" 3020 cuMemcpyHtoD_v2(to: u64, from: u64, size: usize) => copy::to_device;
+    "cuMemcpyDtoH" 3020 cuMemcpyDtoH_v2(to: u64, from: u64, size: usize) => copy::from_device;
+    "cuMemcpyDtoD" 3020 cuMemcpyDtoD_v2(to: u64, from: u64, size: usize) => copy::within_device;
     "cuMemcpyAsync" 4000 cuMemcpyAsync(to: u64, from: u64, size: usize, stream: Handle) [cuMemcpyAsync_ptsz]
         => copy::any_async;
     "cuMemcpyHtoDAsync" 3020 cuMemcpyHtoDAsync_v2(
         to: u64, from: u64, size: usize, stream: Handle
-    ) [cuMemcpyHtoDAsync_v2_ptsz] => copy::any_async;
+    ) [cuMemcpyHtoDAsync_v2_ptsz] => copy::to_device_async;
     "cuMemcpyDtoHAsync" 3020 cuMemcpyDtoHAsync_v2(
         to: u64, from: u64, size: usize, stream: Handle
-    ) [cuMemcpyDtoHAsync_v2_ptsz] => copy::any_async;
+    ) [cuMemcpyDtoHAsync_v2_ptsz] => copy::from_device_async;
     "cuMemcpyDtoDAsync" 3020 cuMemcpyDtoDAsync_v2(
         to: u64, from: u64, size: usize, stream: Handle
-    ) [cuMemcpyDtoDAsync_v2_ptsz] => copy::any_async;
+    ) [cuMemcpyDtoDAsync_v2_ptsz] => copy::within_device_async;
     "cuMemcpy2D" 3020 cuMemcpy2D_v2(copy: *const copy::Copy2D) => copy::plane;
     "cuMemcpy2DAsync" 3020 cuMemcpy2DAsync_v2(
         copy: *const copy::Copy2D, stream: Handle

@@ -6,7 +6,7 @@ use super::forms::lookup;
 use super::instruction::{Class, Constant, Inst, Op, Slot, Special, U32};
 use super::text::{Statement, Written};
 use super::{Kernel, Refusal};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What a name stands for, other than a register or a label.
 #[derive(Clone, Copy, Debug)]
@@ -36,12 +36,19 @@ const MOST_REGISTERS: u32 = 1 << 16;
 /// How many bytes of local memory a thread may have.
 const MOST_LOCAL: u32 = 512 << 10;
 
+/// Registers, those of them that a block has declared itself, and variables.
+type Names = (HashMap<String, (Slot, Option<u32>)>, HashSet<String>, Variables);
+
 /// Decodes the body of a kernel.
 pub(super) struct Decoder {
     pub(super) kernel: Kernel,
     pub(super) variables: Variables,
     /// Each family of names (`%r` of `%r<12>`) or single name, with its first register and how many it has.
     families: HashMap<String, (Slot, Option<u32>)>,
+    /// The families that this block has declared itself.
+    own: HashSet<String>,
+    /// What the blocks around this one know.
+    outer: Vec<Names>,
     labels: HashMap<String, u32>,
     jumps: Vec<(usize, String, u32)>,
     constants: HashMap<(Class, Constant), Slot>,
@@ -61,6 +68,8 @@ impl Decoder {
             kernel,
             variables,
             families: HashMap::new(),
+            own: HashSet::new(),
+            outer: Vec::new(),
             labels: HashMap::new(),
             jumps: Vec::new(),
             constants: HashMap::new(),
@@ -82,8 +91,24 @@ impl Decoder {
     ) -> Result<(), Refusal> {
         let first = self.fresh_many(class, count.unwrap_or(1)).map_err(|it| Refusal::new(line, it))?;
         // A register that a nested block declares hides one of the same name.
+        if !self.own.insert(name.clone()) {
+            return Err(Refusal::new(line, format!("a second `{name}`")));
+        }
         self.families.insert(name, (first, count));
         Ok(())
+    }
+
+    /// Begins a block within the body.
+    pub(super) fn open_block(&mut self) {
+        let own = std::mem::take(&mut self.own);
+        self.outer.push((self.families.clone(), own, self.variables.clone()));
+    }
+
+    /// Ends a block: what it declared is not known any more. False at the end of the body.
+    pub(super) fn close_block(&mut self) -> bool {
+        let Some(outer) = self.outer.pop() else { return false };
+        (self.families, self.own, self.variables) = outer;
+        true
     }
 
     fn fresh_many(&mut self, class: Class, count: u32) -> Decoded<Slot> {
@@ -321,7 +346,8 @@ impl Decoder {
         }
         let offset = self.kernel.shared_bytes.next_multiple_of(alignment.max(16));
         self.kernel.shared_bytes = offset.saturating_add(size);
-        if self.kernel.shared_bytes > 227 << 10 {
+        // More is for what a launch adds: "Shared Memory" in the programming guide's table of technical specifications.
+        if self.kernel.shared_bytes > 48 << 10 {
             return Err("more shared memory than a block can have".to_owned());
         }
         self.shared.insert(name.to_owned(), offset);

@@ -142,7 +142,13 @@ impl Decoder {
             [cmp, "xor", kind] => (cmp, Combine::Xor, kind),
             _ => return Err(UNKNOWN.to_owned()),
         };
-        let kind = type_of(kind).filter(|kind| kind.bytes() > 1).ok_or(UNKNOWN)?;
+        // Bits without a sign are equal or not, and `lo` and its kin are for numbers without one.
+        let fits = match kind.as_bytes() {
+            [b'b', b'1'..=b'9', ..] => matches!(*cmp, "eq" | "ne"),
+            [b's', ..] => !matches!(*cmp, "lo" | "ls" | "hi" | "hs"),
+            _ => true,
+        };
+        let kind = type_of(kind).filter(|kind| kind.bytes() > 1 && fits).ok_or(UNKNOWN)?;
         let cmp = cmp_of(cmp, kind).ok_or(UNKNOWN)?;
         if !flush.is_empty() && kind != Type::F32 {
             return Err(UNKNOWN.to_owned());
@@ -267,7 +273,6 @@ impl Decoder {
             match word {
                 "v2" => parts = 2,
                 "v4" => parts = 4,
-                "v8" => parts = 8,
                 // Order: one thread runs at a time, and what it writes is there.
                 "volatile" | "weak" | "relaxed" | "acquire" | "release" | "cta" | "gpu" | "sys" | "mmio" => {}
                 "nc" | "L1::no_allocate" | "L1::evict_first" | "L1::evict_last" | "L1::evict_normal" => {}
@@ -285,7 +290,11 @@ impl Decoder {
             Written::Vector(several) => several.as_slice(),
             one => std::slice::from_ref(one),
         };
-        if several.len() != usize::from(parts) || kind.bytes() * parts > 32 {
+        // Longer vectors are for targets from `sm_100` on, and 16-bit floats are moved as bits.
+        if matches!(kind, Type::F16 | Type::Bf16) {
+            return Err(UNKNOWN.to_owned());
+        }
+        if several.len() != usize::from(parts) || kind.bytes() * parts > 16 {
             return Err("a vector of another length".to_owned());
         }
         // Registers may be wider than what is moved.

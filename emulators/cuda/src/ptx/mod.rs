@@ -23,11 +23,13 @@ pub struct Refusal {
     pub reason: String,
     /// The line's text.
     pub source_line: String,
+    /// Whether the text is of a version of PTX that is newer than the driver.
+    pub is_newer: bool,
 }
 
 impl Refusal {
     fn new(line: u32, reason: impl Into<String>) -> Self {
-        Self { line, reason: reason.into(), source_line: String::new() }
+        Self { line, reason: reason.into(), source_line: String::new(), is_newer: false }
     }
 }
 

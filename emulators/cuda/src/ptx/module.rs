@@ -8,7 +8,22 @@ use super::text::{Cursor, Written, statement, tokens, unsigned};
 use super::{Global, Kernel, Module, Parameter, Refusal};
 
 /// The oldest and newest versions of PTX whose texts are read.
-const VERSIONS: std::ops::RangeInclusive<u32> = 60..=88;
+const VERSIONS: std::ops::RangeInclusive<(u64, u64)> = (6, 0)..=(8, 8);
+
+/// The targets that a device of capability 8.0 runs, with the first version of PTX that has them: the table of target
+/// architectures at `.target`.
+const TARGETS: &[(&str, (u64, u64))] = &[
+    ("sm_50", (4, 0)),
+    ("sm_52", (4, 1)),
+    ("sm_53", (4, 2)),
+    ("sm_60", (5, 0)),
+    ("sm_61", (5, 0)),
+    ("sm_62", (5, 0)),
+    ("sm_70", (6, 0)),
+    ("sm_72", (6, 1)),
+    ("sm_75", (6, 3)),
+    ("sm_80", (7, 0)),
+];
 
 pub(super) fn parse(text: &str) -> Result<Module, Refusal> {
     let tokens = tokens(text)?;
@@ -17,15 +32,18 @@ pub(super) fn parse(text: &str) -> Result<Module, Refusal> {
     let mut variables = Variables::default();
     cursor.expect(".version")?;
     let version = cursor.take()?.to_owned();
-    let number = version.replacen('.', "", 1).parse::<u32>().ok().filter(|it| VERSIONS.contains(it));
-    if number.is_none() {
-        return Err(Refusal::new(cursor.line(), format!("version {version} of PTX")));
+    let number =
+        version.split_once('.').and_then(|(major, minor)| Some((unsigned(major)?, unsigned(minor)?)));
+    if !number.is_some_and(|it| VERSIONS.contains(&it)) {
+        let mut refusal = Refusal::new(cursor.line(), format!("version {version} of PTX"));
+        refusal.is_newer = number.is_some_and(|it| it > *VERSIONS.end());
+        return Err(refusal);
     }
     cursor.expect(".target")?;
     let target = cursor.take()?;
-    let generation = target.strip_prefix("sm_").and_then(unsigned);
-    if !generation.is_some_and(|it| (50..=90).contains(&it)) {
-        return Err(Refusal::new(cursor.line(), format!("target {target}")));
+    let least = TARGETS.iter().find(|(name, _)| *name == target).map(|(_, least)| *least);
+    if least.is_none_or(|least| number < Some(least)) {
+        return Err(Refusal::new(cursor.line(), format!("target {target} in version {version} of PTX")));
     }
     cursor.expect(".address_size")?;
     cursor.expect("64")?;
@@ -143,6 +161,10 @@ fn declare(
     let number = u32::try_from(module.globals.len()).unwrap_or(u32::MAX);
     variables.add(it.name.clone(), Variable::Global(number), line)?;
     let constant = space == ".const";
+    let constants = module.globals.iter().filter(|global| global.constant).map(|global| global.bytes.len());
+    if constant && constants.sum::<usize>() + bytes.len() > 64 << 10 {
+        return Err(Refusal::new(line, "more than 64 KiB of constants"));
+    }
     module.globals.push(Global { name: it.name, bytes, alignment: it.alignment, constant });
     Ok(())
 }
@@ -224,16 +246,17 @@ fn body(
 ) -> Result<Kernel, Refusal> {
     let lines: Vec<&str> = text.lines().collect();
     let mut decoder = Decoder::new(kernel, variables);
-    let mut depth = 1;
-    while depth > 0 {
+    loop {
         match cursor.peek() {
             Some("{") => {
                 cursor.take()?;
-                depth += 1;
+                decoder.open_block();
             }
             Some("}") => {
                 cursor.take()?;
-                depth -= 1;
+                if !decoder.close_block() {
+                    break;
+                }
             }
             Some(".reg") => registers(cursor, &mut decoder)?,
             Some(".local" | ".shared") => {

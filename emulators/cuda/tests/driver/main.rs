@@ -7,6 +7,7 @@
 
 mod cases;
 mod library;
+mod manual;
 mod refusals;
 mod streams;
 
@@ -43,6 +44,16 @@ const CASES: &[Case] = &[
     ("modules_in_use", refusals::modules_in_use),
     ("lost_contexts", refusals::lost_contexts),
     ("counts", refusals::counts),
+    ("waiting", manual::waiting),
+    ("free_of_a_pool", manual::free_of_a_pool),
+    ("current_contexts", manual::current_contexts),
+    ("memory_of_copies", manual::memory_of_copies),
+    ("registered_memory", manual::registered_memory),
+    ("stream_arguments", manual::stream_arguments),
+    ("loading", manual::loading),
+    ("thread_streams", manual::thread_streams),
+    ("forks", manual::forks),
+    ("failing_calls", manual::failing_calls),
 ];
 
 /// Names the case that the process is for.

@@ -55,6 +55,7 @@ pub(crate) fn order(library: &Library) {
     let add = library.function("add");
     let words = library.allocate(256);
     assert_eq!(call!(library, cuMemsetD32_v2(words, 0, 64)), 0);
+    assert_eq!(call!(library, cuCtxSynchronize()), 0);
     let mut before = None;
     for link in 0..40 {
         let stream = streams[link % 4];
@@ -175,6 +176,7 @@ pub(crate) fn full_queue(library: &Library) {
     let add = library.function("add");
     let (memory, flag) = (library.allocate(4), library.pinned(8));
     assert_eq!(call!(library, cuMemsetD32_v2(memory, 0, 1)), 0);
+    assert_eq!(call!(library, cuCtxSynchronize()), 0);
     word(flag).store(0, SeqCst);
     assert_eq!(call!(library, cuStreamWaitValue64_v2(stream, flag, 1, 0)), 0);
     for _ in 0..3 {

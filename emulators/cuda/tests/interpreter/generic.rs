@@ -30,7 +30,9 @@ fn comparisons_order_numbers_with_and_without_a_sign() {
     ] {
         let holds = [("eq", order == 0), ("ne", order != 0), ("lt", order < 0), ("le", order <= 0)];
         let rest = [("gt", order > 0), ("ge", order >= 0)];
-        for (cmp, wanted) in holds.into_iter().chain(rest) {
+        // Bits have no order.
+        let count = if matches!(kind, "b32" | "b64") { 2 } else { 6 };
+        for (cmp, wanted) in holds.into_iter().chain(rest).take(count) {
             let found = instruction(&format!("setp.{cmp}.{kind}"), 'p', &[(file(kind), a), (file(kind), b)]);
             assert_eq!(found, u64::from(wanted), "setp.{cmp}.{kind} {a:x} {b:x}");
         }

@@ -159,3 +159,10 @@ fn variables_of_the_module_have_their_values_and_addresses() {
     launch(&text, 1, 1, &mut words).expect("it runs");
     assert_eq!(words[1..], [5, BASE]);
 }
+
+#[test]
+fn registers_of_a_block_hide_those_around_it_up_to_its_end() {
+    let body =
+        "mov.u32 %r1, 5;\n{\n.reg .b64 %r<2>;\nmov.u64 %r1, 7;\nst.u64 [%at+8], %r1;\n}\nst.u32 [%at], %r1;";
+    assert_eq!(run_body(body, 1, &[0, 0]), [5, 7]);
+}

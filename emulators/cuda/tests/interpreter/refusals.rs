@@ -8,6 +8,7 @@ use emulator_cuda::ptx::forms::FORMS;
 use proptest::prelude::*;
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn what_is_not_known_is_refused_with_its_text() {
     for body in [
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r1}, {%r2}, {%r3}, {%r4};",
@@ -26,6 +27,15 @@ fn what_is_not_known_is_refused_with_its_text() {
         "ld.param.u64 %d1, [at+4];",
         "setp.lt.b8 %p1, %r1, %r2;",
         "setp.equ.s32 %p1, %r1, %r2;",
+        "setp.lt.b32 %p1, %r1, %r2;",
+        "setp.lo.s32 %p1, %r1, %r2;",
+        "ld.global.f16 %h1, [%at];",
+        "ld.global.v4.u64 {%d1, %d2, %d3, %d4}, [%at];",
+        "ld.global.v8.u8 {%h1, %h2, %h3, %h4, %h5, %h6, %h7, %h8}, [%at];",
+        ".reg .b32 %r<4>;",
+        "{\n.reg .b32 %q<4>;\nmov.b32 %q1, 1;\n}\nmov.b32 %r1, %q1;",
+        "{\n.shared .b32 x;\n}\nst.shared.u32 [x], 1;",
+        ".shared .align 16 .b8 large[49153];\nst.shared.u8 [large], 0;",
         "setp.lt.u32 %p1, %r1, %r2, %p2;",
         "cvt.f32.s32 %r1, %r2;",
         "cvt.rn.s32.f32 %r1, %r2;",
@@ -77,6 +87,9 @@ fn modules_that_are_not_right_are_refused() {
     for (from, to) in [
         (".version 7.6", ".version 9.9"),
         (".version 7.6", ""),
+        (".version 7.6", ".version 6.5"),
+        ("sm_80", "sm_90"),
+        (".visible", ".const .b8 x[60000];\n.const .b8 y[6000];\n.visible"),
         ("sm_80", "sm_20"),
         ("sm_80", "nonsense"),
         ("64", "32"),
