@@ -5,9 +5,9 @@
 //   raw_cuda [LIBRARY] [CARD] [ROUNDS]
 //
 // A line for each case with the median of its rounds, in microseconds: what a program waits for that does by hand
-// what the driver does. An empty kernel is launched so often, or as a graph of so many nodes, and waited for; a stream writes
-// a word, which the host polls; a stream records an event, and another one waits for it. Graphs pay from the number on
-// at which their line is the smaller one; to make one is a case, too.
+// what the driver does. An empty kernel is launched so often, or as a graph of so many nodes, and waited for; a
+// stream writes a word, which the host polls; a stream records an event, and another one waits for it. Graphs pay
+// from the number on at which their line is the smaller one; to make one is a case, too.
 
 #include <dlfcn.h>
 #include <stdint.h>
