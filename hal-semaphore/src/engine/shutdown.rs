@@ -62,7 +62,6 @@ impl<B: Backend> Shared<B> {
             }
             drop(guard);
             call.deferred().visit_queue(index);
-            call.flush();
         }
     }
 

@@ -24,6 +24,7 @@ type CallsBack<W> = dyn Fn(&W) -> bool + Send + Sync;
 type OnReclaim<B, W> = dyn Fn(&B, Ended<W>) + Send + Sync;
 type OnDefer<B> = dyn Fn(&B, DeferredCallbacks) + Send + Sync;
 type OnPoll<B> = dyn Fn(&B) + Send + Sync;
+type OnAbort<B> = dyn Fn(&B) + Send + Sync;
 
 /// See the [module documentation](self).
 pub(crate) struct Fake<T: Timeline, W: Send + 'static> {
@@ -44,6 +45,7 @@ pub(crate) struct Fake<T: Timeline, W: Send + 'static> {
     on_reclaim: Hook<OnReclaim<Self, W>>,
     on_defer: Hook<OnDefer<Self>>,
     on_poll: Hook<OnPoll<Self>>,
+    on_abort: Hook<OnAbort<Self>>,
     timelines: PhantomData<fn() -> T>,
 }
 
@@ -63,6 +65,7 @@ impl<T: Timeline, W: Send + 'static> Fake<T, W> {
             on_reclaim: None,
             on_defer: None,
             on_poll: None,
+            on_abort: None,
             timelines: PhantomData,
         }
     }
@@ -122,6 +125,12 @@ impl<T: Timeline, W: Send + 'static> Fake<T, W> {
     /// Answers polls. By default they [report everything](Fake::complete_all).
     pub(crate) fn on_poll(mut self, hook: impl Fn(&Self) + Send + Sync + 'static) -> Self {
         self.on_poll = Some(Box::new(hook));
+        self
+    }
+
+    /// Stops. By default nothing happens.
+    pub(crate) fn on_abort(mut self, hook: impl Fn(&Self) + Send + Sync + 'static) -> Self {
+        self.on_abort = Some(Box::new(hook));
         self
     }
 
@@ -226,6 +235,12 @@ impl<T: Timeline, W: Send + 'static> Backend for Fake<T, W> {
         match &self.on_poll {
             Some(hook) => hook(self),
             None => self.complete_all(),
+        }
+    }
+
+    fn abort(&self, _why: &Failure) {
+        if let Some(hook) = &self.on_abort {
+            hook(self);
         }
     }
 }

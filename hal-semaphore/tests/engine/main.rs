@@ -46,6 +46,7 @@ mod owned_work;
 mod panics;
 mod promises;
 mod reclaimed;
+mod reentry;
 #[path = "../common/rig.rs"]
 mod rig;
 mod same_values;

@@ -198,8 +198,13 @@ impl Queues {
         state: &mut QueueState,
         act: impl FnOnce(&mut Encoder<'_>) -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
-        let current = self.context.enter()?;
-        let outcome = act(&mut Encoder { queues: self, queue, current: &current, state });
+        let entered = self.context.enter();
+        let outcome =
+            entered.and_then(|current| act(&mut Encoder { queues: self, queue, current: &current, state }));
+        if let Err(error) = &outcome {
+            // Under the lock: nothing gets behind a job that is not wholly on the stream, and waits for it in vain.
+            self.mark_lost(error);
+        }
         queue.is_paused.store(state.is_paused(), Ordering::Release);
         if state.is_paused() {
             self.feed.request();
@@ -325,14 +330,19 @@ impl Queues {
                 self.report(ended);
             }
         }
-        let failure = self.lost.get_or_init(|| {
-            let failure = error.failure("the device is lost");
-            Failure::with_origin(failure.code(), Origin::Device, failure.message().to_owned())
-        });
+        let failure = self.mark_lost(error);
         if self.end_streams().is_err() && error.is_loss() {
             drop(self.take_all());
         }
         failure.clone()
+    }
+
+    /// The cause of the loss.
+    fn mark_lost(&self, error: &CudaError) -> &Failure {
+        self.lost.get_or_init(|| {
+            let failure = error.failure("the device is lost");
+            Failure::with_origin(failure.code(), Origin::Device, failure.message().to_owned())
+        })
     }
 
     /// Has each stream write the end behind what is on it: others may wait for jobs that it does not get any more, and

@@ -195,7 +195,7 @@ pub(crate) fn each_call_fails(rig: &Rig) {
         let count: usize = count.parse().unwrap();
         // Of a function that is called all the time, some.
         for number in (1..=count).step_by(count.div_ceil(12)) {
-            for (result, name) in [(2, "OUT_OF_MEMORY"), (700, "ILLEGAL_ADDRESS")] {
+            for (result, name) in [(2, "OUT_OF_MEMORY"), (700, "ILLEGAL_ADDRESS"), (999, "UNKNOWN")] {
                 let place = format!("call {number} of {function} answers {result}");
                 let (before, current) = (rig.count("live"), rig.current_context());
                 rig.control("reset");

@@ -474,8 +474,10 @@ fn give_up(group: &mut Group, end: End, operation: Operation) {
     match end {
         End::GivesUp => drop(channel.enter(operation).map(|entry| entry.give_up(&why))),
         End::AsksForOther => {
-            let other = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: 77 };
-            let outcome = Part::begin(&*channel, (other, vec![0; 77], vec![0; 77])).and_then(Part::end);
+            let ranks = channel.place().unwrap().1 as usize;
+            let other = Operation { count: operation.count + ranks as u64, ..operation };
+            let room = vec![0; usize::try_from(other.count).unwrap() * ranks];
+            let outcome = Part::begin(&*channel, (other, room.clone(), room)).and_then(Part::end);
             assert_eq!(outcome.unwrap_err().code(), Code::InvalidArgument);
         }
         End::EndsGroup => channel.end(&why),

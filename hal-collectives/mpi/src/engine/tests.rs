@@ -16,6 +16,7 @@ use hal_collectives::{Buffers, Check, Communicator, Done, Element, Kind, Operati
 use std::sync::mpsc::{Receiver, channel};
 
 mod creations;
+mod exchanges;
 mod failures;
 mod order;
 mod parts;
