@@ -24,6 +24,10 @@ pub(crate) struct Options {
     /// A network of the vendor's compiler to load and activate (qaic)
     #[arg(long, value_name = "FILE")]
     network: Option<PathBuf>,
+    /// Only fill a folder with all that the steps run, for a machine without network and compiler: there it runs
+    /// `sh run.sh correctness` and `sh run.sh timing` (nvidia)
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["device", "network", "quick"])]
+    pack: Option<PathBuf>,
     /// Measure nothing
     #[arg(long)]
     quick: bool,
@@ -49,7 +53,13 @@ const BACKENDS: [Backend; 4] = [
         targets: &["hal_cts", "overlap"],
         steps: gaudi,
     },
-    Backend { name: "nvidia", nodes: "/dev/nvidia", driver: "nvidia", targets: &["hal_cts"], steps: nvidia },
+    Backend {
+        name: "nvidia",
+        nodes: "/dev/nvidia",
+        driver: "nvidia",
+        targets: &["hal_cts", "hal_latency"],
+        steps: nvidia,
+    },
     Backend { name: "qaic", nodes: "/dev/accel/accel", driver: "qaic", targets: &["hal_cts"], steps: qaic },
     Backend {
         name: "tenstorrent",
@@ -66,6 +76,15 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         bail!("there is no backend {:?} that hardware exists for; there are {known}", options.backend);
     };
     let name = backend.name;
+    if let Some(folder) = &options.pack {
+        if name != "nvidia" {
+            bail!("--pack is for nvidia; the steps of {name} need this repository");
+        }
+        let tree = Tree::configure(Flavour::Plain, None)?;
+        tree.build(backend.targets)?;
+        crate::nvidia::pack(&tree, folder)?;
+        return Ok(true);
+    }
     let device = options.device.clone().unwrap_or_else(|| format!("{name}://0"));
     let Some(path) = device.strip_prefix(&format!("{name}://")) else {
         bail!("{device} is no device of {name}; name one as {name}://0");
@@ -257,19 +276,34 @@ fn qaic(bench: &Bench) -> Result<Vec<Step>> {
     ])
 }
 
-/// The suite, once for each way in which streams wait for each other, and with as many streams as a card may have.
+/// The script of the folder that a machine without this repository gets, in such a folder.
 fn nvidia(bench: &Bench) -> Result<Vec<Step>> {
-    let suite = |parameters: &str| -> Result<Command> {
-        let mut suite = bench.whole_suite()?;
-        let mark = if bench.device.contains('?') { '&' } else { '?' };
-        suite.env("HAL_CTS_DEVICE", format!("{}{mark}{parameters}", bench.device));
-        suite.env("HAL_CTS_FORMATS", cts::CUDA);
-        Ok(suite)
+    let folder = workspace::target()?.join("hw-nvidia");
+    crate::nvidia::pack(&bench.tree, &folder)?;
+    let library = match bench.path().starts_with("emulated") {
+        true => Some(crate::nvidia::emulated_library()?),
+        false => None,
+    };
+    let script = |run: &str| {
+        let mut script = Command::new("sh");
+        script.arg(folder.join("run.sh")).args([run, &bench.device]).args(&library);
+        // What was measured in software says nothing.
+        if library.is_some() {
+            script.env("CALLS", "10");
+        }
+        script
     };
     Ok(vec![
-        Step::new("events", "IREE's conformance suite, streams wait for events", suite("waits=events")?),
-        Step::new("epochs", "the same, streams wait for words of memory", suite("waits=epochs")?),
-        Step::new("streams", "the same with eight streams", suite("waits=epochs&streams=8")?),
+        Step::new(
+            "correctness",
+            "IREE's conformance suite: streams wait for events, for words of memory, and eight streams",
+            script("correctness"),
+        ),
+        Step::new(
+            MEASURES,
+            "what CUDA's own functions cost, and calls of models beside IREE's own driver",
+            script("timing"),
+        ),
     ])
 }
 

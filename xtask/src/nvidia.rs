@@ -4,9 +4,11 @@
 //! call of a model in the steady state, counted by CUDA's driver library in software.
 //!
 //! A process runs few calls and another one more of them, so that the difference is what calls cost.
+//!
+//! And the folder with everything that `cargo xtask hw nvidia` runs on a card, which works without this repository.
 
 use crate::iree::{Flavour, Tree};
-use crate::workspace;
+use crate::{cts, workspace};
 use anyhow::{Context, Result, bail};
 use fs_err as fs;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,17 +60,88 @@ pub(crate) fn run() -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, None)?;
     tree.build(&["hal_latency"])?;
     let clients = Clients { ours: tree.tool("hal_latency"), peer: peer()?, library: library()? };
-    let folder = tree.folder().join("nvidia");
-    fs::create_dir_all(&folder)?;
     for (place, name, inputs) in MODELS {
-        let source = workspace::root()?.join(place).join("models").join(name).with_extension("mlir");
-        let module = folder.join(name).with_extension("vmfb");
-        tree.compile(&source, &module, &FOR_CARDS)?;
+        let module = compile(&tree, place, name)?;
         let ours = difference(|calls| clients.count_ours(&module, inputs, calls))?;
         let peer = difference(|calls| clients.count_peer(&module, inputs, calls))?;
         print!("\n{}", table(name, &ours, &peer));
     }
     Ok(true)
+}
+
+/// A model's module for cards.
+fn compile(tree: &Tree, place: &str, name: &str) -> Result<PathBuf> {
+    let folder = tree.folder().join("nvidia");
+    fs::create_dir_all(&folder)?;
+    let source = workspace::root()?.join(place).join("models").join(name).with_extension("mlir");
+    let module = folder.join(name).with_extension("vmfb");
+    tree.compile(&source, &module, &FOR_CARDS)?;
+    Ok(module)
+}
+
+/// The script of the folder.
+const SCRIPT: &str = include_str!("../hw/nvidia.sh");
+
+/// The most bytes of the folder.
+const MOST_PACKED: u64 = 64 << 20;
+
+/// Fills a folder with what the script runs. The tree has `hal_cts` and `hal_latency`.
+pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
+    let _ = fs::remove_dir_all(folder);
+    fs::create_dir_all(folder.join("models"))?;
+    for program in [tree.tool("hal_cts"), tree.tool("hal_latency"), peer()?] {
+        let mut strip = Command::new("strip");
+        strip.arg("-o").arg(folder.join(program.file_name().unwrap_or_default())).arg(&program);
+        workspace::run(&mut strip, format!("strip (of binutils) could not read {}", program.display()))?;
+    }
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O2", "-o"]).arg(folder.join("raw_cuda"));
+    compiler.arg(workspace::root()?.join("xtask/bench/raw_cuda.c")).arg("-ldl");
+    workspace::run(&mut compiler, "cc could not compile xtask/bench/raw_cuda.c")?;
+    for (place, name, inputs) in MODELS {
+        let packed = folder.join("models").join(name);
+        fs::copy(compile(tree, place, name)?, packed.with_extension("vmfb"))?;
+        fs::write(packed.with_extension("inputs"), inputs.join("\n") + "\n")?;
+    }
+    let data = cts::testdata(tree)?;
+    for format in cts::CUDA.split(';').filter_map(|format| format.split('=').next()) {
+        let to = folder.join("testdata").join(format);
+        fs::create_dir_all(&to)?;
+        for entry in fs::read_dir(data.join(format))? {
+            let entry = entry?;
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    fs::write(folder.join("formats"), cts::CUDA)?;
+    fs::write(folder.join("commit"), commit()?)?;
+    fs::write(folder.join("run.sh"), SCRIPT)?;
+    let bytes = size(folder)?;
+    println!("{}: {} MiB", folder.display(), bytes.div_ceil(1 << 20));
+    if bytes > MOST_PACKED {
+        bail!("{} has more than {} MiB", folder.display(), MOST_PACKED >> 20);
+    }
+    Ok(())
+}
+
+fn commit() -> Result<String> {
+    let mut git = Command::new("git");
+    let output = git.args(["describe", "--always", "--dirty"]).current_dir(workspace::root()?).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn size(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        bytes += if metadata.is_dir() { size(&entry.path())? } else { metadata.len() };
+    }
+    Ok(bytes)
+}
+
+/// The library in software, as the script takes it.
+pub(crate) fn emulated_library() -> Result<PathBuf> {
+    Ok(library()?.join("libcuda.so"))
 }
 
 impl Clients {

@@ -26,7 +26,8 @@
 //! | `library/` | CUDA's functions behind safe ones; all unsafe code |
 //! | `memory.rs` | the card's memory, pinned memory, imports |
 //! | `executable/` | IREE's executables for CUDA |
-//! | `queue/` | jobs on streams (`encode.rs`) and in graphs (`graphs.rs`), waits (`order.rs`), completions (`mod.rs`), long and paused jobs, faults (`watcher.rs`) |
+//! | `queue/` | jobs on streams (`encode.rs`), graphs (`graphs.rs`), waits (`order.rs`), completions (`mod.rs`), |
+//! | | long and paused jobs, faults (`watcher.rs`) |
 //! | `fill.rs`, `kernels.ptx` | fills that CUDA has no function for |
 //! | `device.rs`, `options.rs` | what the driver sees; the parameters of a URI |
 

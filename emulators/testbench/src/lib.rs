@@ -2,8 +2,8 @@
 
 //! One device below an engine, so that a backend's tests see it as the driver does, without IREE.
 //!
-//! An operation of this engine is one command, or a [`List`] of them. A [`Testbench`] submits it and returns a timeline,
-//! which reaches a value, or fails with the device's error.
+//! An operation of this engine is one command, or a [`List`] of them. A [`Testbench`] submits it and returns a
+//! timeline, which reaches a value, or fails with the device's error.
 
 use hal_backend::{
     Code, Command, Commands, Completer, Completion, Device, DeviceSpec, Failure, Job, MemoryRequest,

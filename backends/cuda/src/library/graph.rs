@@ -2,8 +2,8 @@
 
 //! Graphs, and what streams and graphs have in common: operations are put on both.
 //!
-//! A graph is made node by node, and not by capturing a stream: a captured stream is a chain, while a job's commands are
-//! ordered by its barriers only, so that the card may run what is between two barriers at once.
+//! A graph is made node by node, and not by capturing a stream: a captured stream is a chain, while a job's commands
+//! are ordered by its barriers only, so that the card may run what is between two barriers at once.
 
 use super::memory::Part;
 use super::module::Function;
