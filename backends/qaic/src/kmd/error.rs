@@ -68,7 +68,10 @@ pub enum Error {
         ours: Version,
     },
     /// The network's metadata is not what the device's firmware reads.
-    #[error("the network's metadata is of version {network}, and the device reads {device}; {}", remedy(*network, *device))]
+    #[error(
+        "the network's metadata is of version {network}, and the device reads {device}; {}",
+        remedy(*network, *device)
+    )]
     Metadata {
         /// The network's version.
         network: Version,

@@ -27,8 +27,8 @@ pub struct Options {
     pub counts: bool,
     /// `times`: each launch is printed with its time.
     pub times: bool,
-    /// `fault=NAME@N`: the Nth event of this kind from now fails. `fault=FUNCTION:RESULT@N`: the Nth call of a function,
-    /// or of `any`, does nothing and returns a result; one that stays is every context's from then on.
+    /// `fault=NAME@N`: the Nth event of this kind from now fails. `fault=FUNCTION:RESULT@N`: the Nth call of a
+    /// function, or of `any`, does nothing and returns a result; one that stays is every context's from then on.
     pub faults: Vec<(Injection, u64)>,
 }
 

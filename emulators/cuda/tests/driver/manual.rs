@@ -135,8 +135,8 @@ pub(crate) fn memory_of_copies(library: &Library) {
     assert_eq!(call!(library, cuStreamSynchronize(stream)), 0);
 }
 
-/// `cuMemHostRegister` takes memory that is mapped, and that may be written unless the flag for that is set; copies take
-/// memory that is registered as a whole or not at all.
+/// `cuMemHostRegister` takes memory that is mapped, and that may be written unless the flag for that is set; copies
+/// take memory that is registered as a whole or not at all.
 pub(crate) fn registered_memory(library: &Library) {
     library.begin();
     let stream = library.stream();

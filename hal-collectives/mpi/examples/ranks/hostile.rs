@@ -2,8 +2,8 @@
 
 //! Random jobs that lose a rank: at a step of a random program, in a random way. The environment says which (`SEED`).
 //! Each of the other ranks checks what it is promised: each operation ends in its time; those of a group that has lost
-//! a rank fail with one cause, and those of the other groups have the right bytes; memory around that of operations, and
-//! what is allocated after them, stays as it is.
+//! a rank fail with one cause, and those of the other groups have the right bytes; memory around that of operations,
+//! and what is allocated after them, stays as it is.
 
 use crate::random::{Random, said};
 use crate::{SUM, program};
