@@ -59,8 +59,10 @@
 mod command;
 mod device;
 mod driver;
+#[cfg_attr(test, allow(dead_code, reason = "tests of this crate export no driver"))]
 mod drivers;
 #[cfg(all(feature = "nvidia", feature = "emulated"))]
+#[cfg_attr(test, allow(dead_code, reason = "as of the others"))]
 mod emulated_cuda;
 mod ffi;
 #[cfg(feature = "gaudi")]

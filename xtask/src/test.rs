@@ -172,13 +172,14 @@ const THROUGH_IREE: [Entry; 14] = [
         "the suite on cards that a supervisor shows as nodes: each system call, by other processes",
         "cts --nodes",
     ),
-    xtask("outside-driver", "a driver outside the workspace builds, links and runs", "step outside-driver"),
     xtask("demo", "real models on every device, checked against numpy and local-sync", "demo"),
     xtask(
         "python",
         "the Python package, beside IREE's own on the same modules; the demo's scripts",
         "wheel --test",
     ),
+    xtask("outside-driver", "a driver outside the workspace builds, links and runs", "step outside-driver")
+        .long(),
     xtask("embedders", "programs in C, C++ and Rust outside the repository build and run", "step embedders")
         .long(),
     xtask("replay", "models recorded on one device and replayed on the others", "demo --replay").long(),
@@ -244,7 +245,8 @@ const BY_CARGO: [Entry; 19] = [
         "the documentation, of private items too, builds without a warning",
         "doc --workspace --no-deps --all-features --document-private-items",
     )
-    .given(&[("RUSTDOCFLAGS", "-Dwarnings")]),
+    .given(&[("RUSTDOCFLAGS", "-Dwarnings")])
+    .long(),
     // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
     cargo(
         "loom",
