@@ -163,8 +163,8 @@ const FIRST: [Entry; 2] = [
     xtask("setup", "Python's environments and IREE's runtime", "setup"),
 ];
 
-/// IREE's suite, models and other people's programs.
-const THROUGH_IREE: [Entry; 14] = [
+/// IREE's suite, models and other people's programs; and the model checkers, whose builds keep apart.
+const THROUGH_IREE: [Entry; 16] = [
     xtask("build", "IREE's tools and its conformance suite, with our drivers linked in", "build"),
     xtask("cts", "IREE's conformance suite on every backend", "cts"),
     xtask(
@@ -178,6 +178,19 @@ const THROUGH_IREE: [Entry; 14] = [
         "the Python package, beside IREE's own on the same modules; the demo's scripts",
         "wheel --test",
     ),
+    // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
+    cargo(
+        "loom",
+        "every interleaving of each race, and the mutants that must fail",
+        "test -p hal-semaphore --test loom --release",
+    )
+    .given(&[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "{target}/loom")]),
+    cargo(
+        "shuttle",
+        "random schedules of many threads, and the mutants that must fail",
+        "test -p hal-semaphore --test shuttle --release",
+    )
+    .given(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "{target}/shuttle")]),
     xtask("outside-driver", "a driver outside the workspace builds, links and runs", "step outside-driver")
         .long(),
     xtask("embedders", "programs in C, C++ and Rust outside the repository build and run", "step embedders")
@@ -217,7 +230,7 @@ const THROUGH_IREE: [Entry; 14] = [
 ];
 
 /// The sources, the tests of each crate, and what is published.
-const BY_CARGO: [Entry; 19] = [
+const BY_CARGO: [Entry; 17] = [
     cargo("clippy", "no warning anywhere", "clippy --workspace --all-targets --all-features -- -Dwarnings")
         .needs(|| component("clippy", "clippy")),
     cargo(
@@ -247,19 +260,6 @@ const BY_CARGO: [Entry; 19] = [
     )
     .given(&[("RUSTDOCFLAGS", "-Dwarnings")])
     .long(),
-    // A checker's build is another configuration of the same crates: a folder of its own keeps both incremental.
-    cargo(
-        "loom",
-        "every interleaving of each race, and the mutants that must fail",
-        "test -p hal-semaphore --test loom --release",
-    )
-    .given(&[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "{target}/loom")]),
-    cargo(
-        "shuttle",
-        "random schedules of many threads, and the mutants that must fail",
-        "test -p hal-semaphore --test shuttle --release",
-    )
-    .given(&[("RUSTFLAGS", "--cfg shuttle"), ("CARGO_TARGET_DIR", "{target}/shuttle")]),
     cargo(
         "deny",
         "licences, sources and versions of the dependencies",

@@ -265,7 +265,7 @@ impl Queues {
             if let Some(timing) = timing
                 && let Ok(current) = self.context.enter()
             {
-                timing.report(&current, failure.as_ref().map_or(Ok(()), Err));
+                timing.report(&current, &self.clock, failure.as_ref().map_or(Ok(()), Err));
             }
             match failure {
                 // A later report covers this one.

@@ -3,7 +3,8 @@
 //! The device's clock, and the times of jobs that are observed.
 //!
 //! CUDA tells the time between two events, in floats of milliseconds. So a time is measured from a base event that is
-//! at most [`FRESH`] old, and whose time by the host's clock is known: it was waited for.
+//! at most [`FRESH`] old, and whose time by the host's clock is known as well as a thread that waits for it is woken. A
+//! time that would be before its job was submitted, or after the job was seen to have ended, is that moment.
 
 use crate::library::stream::{Event, EventKind, Stream};
 use crate::library::{CudaError, Current};
@@ -14,6 +15,10 @@ use std::time::{Duration, Instant};
 
 /// How long a base serves: a float of so many milliseconds still has steps of less than 100 ns.
 const FRESH: Duration = Duration::from_secs(1);
+
+/// How well a base's time by the host's clock should be known, and how often it is tried.
+const NARROW: u64 = 50_000;
+const TRIES: usize = 4;
 
 /// The clock of a device.
 pub(crate) struct Clock {
@@ -46,12 +51,29 @@ impl Clock {
         if let Some(base) = base.as_ref().filter(|base| now - base.at.min(now) < fresh) {
             return Ok(base.clone());
         }
-        let event = Event::new(current, EventKind::Time)?;
-        self.stream.record(current, &event)?;
-        self.stream.synchronize(current)?;
-        let new = Arc::new(Base { event, at: self.now() });
+        let mut new = self.measure(current)?;
+        for _ in 1..TRIES {
+            if new.0 <= NARROW {
+                break;
+            }
+            // A busy machine woke this thread late.
+            let again = self.measure(current)?;
+            if again.0 < new.0 {
+                new = again;
+            }
+        }
+        let new = Arc::new(new.1);
         *base = Some(new.clone());
         Ok(new)
+    }
+
+    /// Another base, and the most by which its time is wrong.
+    fn measure(&self, current: &Current<'_>) -> Result<(u64, Base), CudaError> {
+        let (event, before) = (Event::new(current, EventKind::Time)?, self.now());
+        self.stream.record(current, &event)?;
+        self.stream.synchronize(current)?;
+        let at = self.now();
+        Ok((at.saturating_sub(before), Base { event, at }))
     }
 }
 
@@ -59,6 +81,7 @@ impl Clock {
 pub(crate) struct Timing {
     observer: Arc<dyn Observer>,
     base: Arc<Base>,
+    submitted: u64,
     /// One at the begin, one behind each command that has begun, with the command's number, and one at the end.
     begin: Event,
     commands: Vec<(usize, Event)>,
@@ -74,8 +97,9 @@ impl Timing {
         observer: &Arc<dyn Observer>,
     ) -> Result<Self, CudaError> {
         let (base, begin) = (clock.base(current)?, Event::new(current, EventKind::Time)?);
+        let submitted = clock.now();
         stream.record(current, &begin)?;
-        Ok(Self { observer: observer.clone(), base, begin, commands: Vec::new(), end: None })
+        Ok(Self { observer: observer.clone(), base, submitted, begin, commands: Vec::new(), end: None })
     }
 
     /// A command is on the stream.
@@ -100,10 +124,11 @@ impl Timing {
     }
 
     /// Tells the observer, once the job has ended. What cannot be read is not told.
-    pub(crate) fn report(self, current: &Current<'_>, outcome: Result<(), &Failure>) {
+    pub(crate) fn report(self, current: &Current<'_>, clock: &Clock, outcome: Result<(), &Failure>) {
+        let now = clock.now().max(self.submitted);
         let at = |event: &Event| {
             let since = event.since(current, &self.base.event).ok()?;
-            Some(self.base.at.saturating_add_signed(since))
+            Some(self.base.at.saturating_add_signed(since).clamp(self.submitted, now))
         };
         let Some(begin) = at(&self.begin) else { return };
         let mut before = begin;
