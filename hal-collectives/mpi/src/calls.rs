@@ -6,54 +6,39 @@
 //! |---|---|
 //! | all-gather, all-to-all, broadcast | the function of that name |
 //! | all-reduce, reduce, reduce-scatter | the same, with one of [MPI's operations or ours](crate::library::Fold) |
-//! | a large all-reduce of two ranks | a transfer in each direction, and a [reduction](reduce) of ours |
 //! | an average of integers, `f16`, `bf16` | a sum of [partial results](Folding), and a division |
 //! | send, recv | a transfer |
 //!
 //! Memory is passed as it is, with three exceptions. MPI's operands must not overlap its results, and its way to work
-//! in place is for all ranks together: a rank that reduces in place alone sends a copy, and all ranks gather in place,
-//! where one that does not puts what it sends to its part first. A reduction takes adjacent parts only, so a piece of
-//! several parts is put together. Partial results may be wider than elements.
+//! in place is for all ranks together; so a rank that works in place alone sends a copy. A reduction takes adjacent
+//! parts only, so a piece of several parts is put together. Partial results may be wider than elements.
 
 use crate::library::{Call, Fold, Number, What};
 use hal_backend::HostRange;
-use hal_collectives::{Element, Folding, Kind, Operation, Parts, Portions, Reduction, Result, reduce};
+use hal_collectives::{Element, Folding, Kind, Operation, Parts, Portions, Reduction, Result};
 use hal_semaphore::{Code, Failure};
 use smallvec::{SmallVec, smallvec};
 
-/// The tags of transfers in a group's communicator, and of what two ranks exchange to reduce it.
+/// The tag of transfers in a group's communicator.
 const TRANSFER: i32 = 1;
-const EXCHANGE: i32 = 2;
-
-/// From so many bytes on two ranks exchange what they reduce: it takes half to four fifths of the time of MPI's
-/// function, which does the same, as far as it is one step.
-const EXCHANGED: u64 = 4096;
 
 /// The calls of a rank for a piece: one, or one for each line of a transfer; and what is done when they have ended.
 pub(crate) struct Prepared {
     pub(crate) calls: SmallVec<[Call; 2]>,
-    pub(crate) finish: Option<Box<Finish>>,
+    pub(crate) finish: Option<Finish>,
 }
 
-/// What is left to do when the calls have ended.
-pub(crate) enum Finish {
-    /// Divides the sums of an average.
-    Divide { folding: Folding, partials: HostRange, elements: HostRange, ranks: u32 },
-    /// Reduces what the ranks have, in their order.
-    Reduce { element: Element, reduction: Reduction, sources: [HostRange; 2], result: HostRange },
+/// Divides the sums of an average.
+pub(crate) struct Finish {
+    folding: Folding,
+    partials: HostRange,
+    elements: HostRange,
+    ranks: u32,
 }
 
 impl Finish {
     pub(crate) fn run(self) {
-        match self {
-            Self::Divide { folding, partials, elements, ranks } => folding.close(&partials, ranks, &elements),
-            Self::Reduce { element, reduction, sources, result } => {
-                reduce(element, reduction, &sources, (0, result.length()), &mut |at, bytes| {
-                    let fits = result.write(at, bytes);
-                    debug_assert!(fits, "a result is as long as each source");
-                });
-            }
-        }
+        self.folding.close(&self.partials, self.ranks, &self.elements);
     }
 }
 
@@ -105,21 +90,16 @@ fn gathered(parts: &Parts, ranks: u32, folding: Option<Folding>) -> Result<HostR
     Ok(copy)
 }
 
-/// The numbers of one part, as MPI counts them.
-fn count(operation: Operation, ranks: u32) -> Result<i32> {
-    let parts = if operation.kind == Kind::AllToAll { u64::from(ranks.max(1)) } else { 1 };
-    i32::try_from(operation.count / parts).map_err(|_| {
-        let message =
-            format!("a piece of {operation} is longer than MPI counts; give a smaller collective_piece");
-        Failure::new(Code::OutOfRange, message)
-    })
-}
-
 /// The calls of a rank for an operation with its memory.
 pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions) -> Result<Prepared> {
     let (rank, ranks) = place;
     let (send, recv) = (memory.send.as_ref(), memory.recv.as_ref());
-    let count = count(operation, ranks)?;
+    let parts = if operation.kind == Kind::AllToAll { u64::from(ranks.max(1)) } else { 1 };
+    let count = i32::try_from(operation.count / parts).map_err(|_| {
+        let message =
+            format!("a piece of {operation} is longer than MPI counts; give a smaller collective_piece");
+        Failure::new(Code::OutOfRange, message)
+    })?;
     let call = |what, send: Option<HostRange>, recv: Option<HostRange>| Call {
         what,
         send,
@@ -132,7 +112,7 @@ pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions
     let all = |parts: Option<&Parts>| parts.map(|parts| parts.all(ranks));
     let one = |call: Call| Ok(Prepared { calls: smallvec![call], finish: None });
     let reduction = |what: &dyn Fn(Fold) -> What, how| {
-        reduce_by_mpi(
+        reduce(
             call(what(Fold { element: operation.element, reduction: how }), None, None),
             memory,
             place,
@@ -140,22 +120,17 @@ pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions
         )
     };
     match operation.kind {
-        Kind::AllReduce(how) => match (whole(send), whole(recv)) {
-            (Some(own), Some(result)) if ranks == 2 && result.length() >= EXCHANGED => exchange(
-                &|what, send, recv| call(what, send, recv),
-                (operation.element, how),
-                rank,
-                [own, result],
-            ),
-            _ => reduction(&|fold| What::ReduceAll { fold }, how),
-        },
+        Kind::AllReduce(how) => reduction(&|fold| What::ReduceAll { fold }, how),
         Kind::Reduce { reduction: how, root } => reduction(&|fold| What::Reduce { fold, root }, how),
         Kind::ReduceScatter(how) => reduction(&|fold| What::ReduceParts { fold }, how),
         Kind::AllGather => {
             let own = recv.map(|recv| recv.of(rank).address());
-            let send = whole(send).filter(|send| Some(send.address()) != own);
+            let send = match send {
+                Some(send) if Some(send.whole().address()) == own => Some(gathered(send, 1, None)?),
+                send => whole(send),
+            };
             let strides = [None, recv.and_then(Parts::stride)];
-            one(Call { strides, ..call(What::Gather { rank }, send, all(recv)) })
+            one(Call { strides, ..call(What::Gather, send, all(recv)) })
         }
         Kind::AllToAll => {
             let strides = [send, recv].map(|parts| parts.and_then(Parts::stride));
@@ -167,41 +142,20 @@ pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions
             one(call(What::Receive { from: Some(from), tag: TRANSFER }, None, whole(recv)))
         }
         Kind::SendRecv { to, from } => {
+            let sends = to.map(|to| call(What::Send { to, tag: TRANSFER }, whole(send), None));
+            let receives =
+                from.map(|from| call(What::Receive { from: Some(from), tag: TRANSFER }, None, whole(recv)));
             if let (None, Some(recv)) = (from, recv) {
                 let filled = recv.whole().fill(&[0]);
                 debug_assert!(filled, "a byte fills any memory");
             }
-            let sends = to.map(|to| call(What::Send { to, tag: TRANSFER }, whole(send), None));
-            let from = from.map(|from| What::Receive { from: Some(from), tag: TRANSFER });
-            let receives = from.map(|what| call(what, None, whole(recv)));
             Ok(Prepared { calls: sends.into_iter().chain(receives).collect(), finish: None })
         }
     }
 }
 
-/// Makes a call of some memory that is sent and received.
-type MakeCall<'a> = &'a dyn Fn(What, Option<HostRange>, Option<HostRange>) -> Call;
-
-/// The calls of a reduction in which two ranks exchange what they have.
-fn exchange(
-    call: MakeCall<'_>,
-    (element, reduction): (Element, Reduction),
-    rank: u32,
-    [own, result]: [HostRange; 2],
-) -> Result<Prepared> {
-    let (with, other) = (1 - rank, HostRange::allocate(result.length(), 64)?);
-    let mut sources = [own.clone(), other.clone()];
-    if rank == 1 {
-        sources.reverse();
-    }
-    let receives = call(What::Receive { from: Some(with), tag: EXCHANGE }, None, Some(other));
-    let sends = call(What::Send { to: with, tag: EXCHANGE }, Some(own), None);
-    let finish = Some(Box::new(Finish::Reduce { element, reduction, sources, result }));
-    Ok(Prepared { calls: smallvec![receives, sends], finish })
-}
-
 /// The call of a reduction.
-fn reduce_by_mpi(
+fn reduce(
     call: Call,
     Portions { send, recv }: &Portions,
     (rank, ranks): (u32, u32),
@@ -238,7 +192,7 @@ fn reduce_by_mpi(
             elements.clone()
         };
         target = Some(partials.clone());
-        finish = Some(Box::new(Finish::Divide { folding, partials, elements, ranks }));
+        finish = Some(Finish { folding, partials, elements, ranks });
     }
     let number = if is_average { partial(fold.element) } else { call.number };
     let call = Call { send: operand, recv: target, number, ..call };

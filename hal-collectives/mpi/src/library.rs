@@ -117,8 +117,6 @@ struct Constants {
     world: Handle,
     errors_return: Handle,
     any_source: c_int,
-    /// The address that is passed for memory to work in place.
-    in_place: usize,
     /// The handles of the numbers, in their order.
     numbers: [Handle; 12],
     /// Sum, product, minimum, maximum.
@@ -202,10 +200,7 @@ pub(crate) enum What {
     Broadcast {
         root: u32,
     },
-    /// In place, where what this rank sends has its part, too.
-    Gather {
-        rank: u32,
-    },
+    Gather,
     Exchange,
     Reduce {
         fold: Fold,
@@ -254,13 +249,6 @@ fn open(names: &[&str], only_loaded: bool) -> Option<*mut c_void> {
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL | flags) };
         (!library.is_null()).then_some(library)
     })
-}
-
-/// Puts what a rank sends to its part of what it receives.
-fn put(send: &HostRange, recv: &HostRange, at: u64) {
-    let own = recv.slice(at, send.length());
-    let fits = own.is_some_and(|own| own.copy_from(send));
-    debug_assert!(fits, "a part is as long as what its rank sends");
 }
 
 fn missing(what: &str) -> Failure {
@@ -411,9 +399,6 @@ impl Library {
     /// Begins a call on a communicator.
     pub(crate) fn begin(&self, communicator: Handle, call: Call) -> Result<Request> {
         let Call { what, send, recv, count, number, strides } = call;
-        if let (What::Gather { rank }, Some(send), Some(recv)) = (what, &send, &recv) {
-            put(send, recv, u64::from(rank) * strides[1].unwrap_or(send.length()));
-        }
         let Functions { broadcast, gather, exchange, reduce, reduce_all, reduce_parts, .. } = self.functions;
         let memory =
             |range: &Option<HostRange>| range.as_ref().map_or(std::ptr::null_mut(), HostRange::address);
@@ -451,10 +436,7 @@ impl Library {
                     let place = if from.is_null() { into } else { from };
                     broadcast(place, count, element, root.cast_signed(), communicator, handle)
                 }
-                What::Gather { .. } => {
-                    let from = std::ptr::without_provenance(self.constants.in_place);
-                    gather(from, sends, sent, into, receives, received, communicator, handle)
-                }
+                What::Gather => gather(from, sends, sent, into, receives, received, communicator, handle),
                 What::Exchange => exchange(from, sends, sent, into, receives, received, communicator, handle),
                 What::Reduce { fold, root } => {
                     let fold = self.fold(fold);
@@ -590,7 +572,6 @@ unsafe fn constants(library: *mut c_void) -> Result<Constants> {
             world: 0x4400_0000,
             errors_return: 0x5400_0001,
             any_source: -2,
-            in_place: usize::MAX,
             numbers: [
                 0x4c00_010d,
                 0x4c00_0137,
@@ -616,7 +597,6 @@ unsafe fn constants(library: *mut c_void) -> Result<Constants> {
         world: of(c"ompi_mpi_comm_world")?,
         errors_return: of(c"ompi_mpi_errors_return")?,
         any_source: -1,
-        in_place: 1,
         numbers: [
             of(c"ompi_mpi_byte")?,
             of(c"ompi_mpi_int8_t")?,

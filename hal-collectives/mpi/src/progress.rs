@@ -289,18 +289,14 @@ impl Progress {
             }
             let Some(id) = next.begins else { return };
             let Some(started) = self.active.get_mut(&id) else { continue };
-            // The calls of all ranks' line are one or two, those of a transfer one for each line.
-            for (slot, half) in started.slots.iter().cycle().zip(&mut started.halves) {
-                if (slot.place.line, slot.side) != line {
-                    continue;
-                }
-                let Half::Waits(call) = std::mem::replace(half, Half::Gone) else { continue };
-                match self.library.begin(communicator, call) {
-                    Ok(request) => *half = Half::Begun(request),
-                    Err(failure) => {
-                        self.is_any_missing = true;
-                        return self.fail(group, &failure);
-                    }
+            let at = started.slots.iter().position(|slot| (slot.place.line, slot.side) == line);
+            let Some(half) = at.and_then(|at| started.halves.get_mut(at)) else { continue };
+            let Half::Waits(call) = std::mem::replace(half, Half::Gone) else { continue };
+            match self.library.begin(communicator, call) {
+                Ok(request) => *half = Half::Begun(request),
+                Err(failure) => {
+                    self.is_any_missing = true;
+                    return self.fail(group, &failure);
                 }
             }
         }
@@ -517,7 +513,7 @@ impl Progress {
     fn overdue(&mut self, id: u64, now: Instant) {
         let Some(started) = self.active.get_mut(&id) else { return };
         let group = started.group.clone();
-        let mut halves = started.slots.iter().cycle().zip(&started.halves);
+        let mut halves = started.slots.iter().zip(&started.halves);
         let open = halves.find(|(_, half)| !matches!(half, Half::Begun(request) if request.is_over()));
         let Some((&Slot { place, side }, half)) = open else { return };
         let waits = matches!(half, Half::Waits(_));

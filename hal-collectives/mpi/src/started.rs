@@ -17,7 +17,7 @@ pub(crate) struct DueCallback {
     outcome: Result,
     group: Arc<Group>,
     memory: Option<Portions>,
-    finish: Option<Box<Finish>>,
+    finish: Option<Finish>,
     halves: SmallVec<[Half; 2]>,
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum Half {
 }
 
 /// The calls of a piece with its memory, or why there are none.
-pub(crate) type Ready = Result<(SmallVec<[Call; 2]>, Option<Box<Finish>>, Portions)>;
+pub(crate) type Ready = Result<(SmallVec<[Call; 2]>, Option<Finish>, Portions)>;
 
 /// A piece of an operation that a rank has started.
 pub(crate) struct Started {
@@ -92,7 +92,7 @@ pub(crate) struct Started {
     pub(crate) piece: (u32, bool),
     /// Its calls, in the order of the slots.
     pub(crate) halves: SmallVec<[Half; 2]>,
-    pub(crate) finish: Option<Box<Finish>>,
+    pub(crate) finish: Option<Finish>,
     pub(crate) memory: Option<Portions>,
     pub(crate) failure: Option<Failure>,
     pub(crate) done: Done,

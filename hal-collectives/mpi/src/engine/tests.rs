@@ -16,7 +16,6 @@ use hal_collectives::{Buffers, Check, Communicator, Done, Element, Kind, Operati
 use std::sync::mpsc::{Receiver, channel};
 
 mod creations;
-mod exchanges;
 mod failures;
 mod order;
 mod parts;

@@ -205,10 +205,8 @@ impl State {
             let ((bytes, from_next), (_, to_next)) = (part(one.of[0], one.count), part(one.of[1], one.count));
             match one.kind {
                 Collective::Gather => {
-                    // All work in place.
-                    for (at, other) in all.iter().enumerate().filter(|&(at, _)| at != rank) {
-                        let next = part(other.of[1], other.count).1;
-                        copy(other.recv + at * next, one.recv + at * to_next, bytes);
+                    for (at, other) in all.iter().enumerate() {
+                        copy(other.send, one.recv + at * to_next, bytes);
                     }
                 }
                 Collective::Exchange => {
@@ -658,7 +656,6 @@ pub(crate) fn network(ranks: u32) -> impl Iterator<Item = Library> {
             world: world * RANKS + rank as usize,
             errors_return: 0,
             any_source: ANY_SOURCE,
-            in_place: 1,
             numbers: std::array::from_fn(|number| NUMBERS + number),
             folds: std::array::from_fn(|fold| FOLDS + fold),
         };
