@@ -100,6 +100,17 @@ impl GraphBuilder {
         Ok(())
     }
 
+    /// Adds a node behind the last barrier: `call` makes it, of the nodes that it is behind.
+    fn add(
+        &mut self,
+        call: impl FnOnce(*mut Handle, *const Handle, usize) -> Result<(), CudaError>,
+    ) -> Result<(), CudaError> {
+        let mut node = 0;
+        call(&raw mut node, self.before.as_ptr(), self.before.len())?;
+        self.beside.push(node);
+        Ok(())
+    }
+
     /// The graph, ready to be launched.
     pub(crate) fn finish(mut self, current: &Current<'_>) -> Result<Graph, CudaError> {
         let mut handle = 0;
@@ -142,22 +153,12 @@ impl Issue for GraphBuilder {
             parameters: std::ptr::null(),
             extra: extra.as_ptr(),
         };
-        let (mut made, before) = (0, &self.before);
+        let graph = self.handle;
         // SAFETY: the graph and its nodes exist, and so does the function as long as the graph, which keeps it. The
         // parameters are copied before the call returns. What the function does with them is the program's.
-        unsafe {
-            call!(
-                current.library(),
-                cuGraphAddKernelNode(
-                    &raw mut made,
-                    self.handle,
-                    before.as_ptr(),
-                    before.len(),
-                    &raw const node
-                )
-            )
-        }?;
-        self.beside.push(made);
+        self.add(|made, before, count| unsafe {
+            call!(current.library(), cuGraphAddKernelNode(made, graph, before, count, &raw const node))
+        })?;
         self.functions.push(function.clone());
         Ok(())
     }
@@ -167,23 +168,14 @@ impl Issue for GraphBuilder {
         let side = |part: Part| CopySide { kind: UNIFIED, address: part.address(), ..CopySide::default() };
         let width = to.length().min(from.length());
         let node = CopyNode { from: side(from), to: side(to), width, height: 1, depth: 1 };
-        let (mut made, before) = (0, &self.before);
+        let (graph, context) = (self.handle, current.context().handle());
         // SAFETY: the graph and its nodes exist; both parts have so many bytes. Whoever launches the graph keeps them.
-        unsafe {
+        self.add(|made, before, count| unsafe {
             call!(
                 current.library(),
-                cuGraphAddMemcpyNode(
-                    &raw mut made,
-                    self.handle,
-                    before.as_ptr(),
-                    before.len(),
-                    &raw const node,
-                    current.context().handle()
-                )
+                cuGraphAddMemcpyNode(made, graph, before, count, &raw const node, context)
             )
-        }?;
-        self.beside.push(made);
-        Ok(())
+        })
     }
 
     fn set(&mut self, current: &Current<'_>, to: Part, element: Element) -> Result<(), CudaError> {
@@ -194,24 +186,15 @@ impl Issue for GraphBuilder {
         };
         let width = to.length() / size as usize;
         let node = SetNode { to: to.address(), pitch: 0, value, size, width, height: 1 };
-        let (mut made, before) = (0, &self.before);
+        let (graph, context) = (self.handle, current.context().handle());
         // SAFETY: the graph and its nodes exist; so many values are inside the part, which whoever launches the graph
         // keeps.
-        unsafe {
+        self.add(|made, before, count| unsafe {
             call!(
                 current.library(),
-                cuGraphAddMemsetNode(
-                    &raw mut made,
-                    self.handle,
-                    before.as_ptr(),
-                    before.len(),
-                    &raw const node,
-                    current.context().handle()
-                )
+                cuGraphAddMemsetNode(made, graph, before, count, &raw const node, context)
             )
-        }?;
-        self.beside.push(made);
-        Ok(())
+        })
     }
 }
 
