@@ -186,8 +186,9 @@ fn calls_of_a_function(dispatches: usize) -> BTreeMap<String, u64> {
         device.dealloca(&done.at(at + 3), &done.at(at + 4), &transient).unwrap();
         done.wait(at + 4).unwrap();
         device.dealloca(&done.at(at + 4), &done.at(at + 5), &result).unwrap();
+        // The next call gets the same memory: a graph is for the addresses of its buffers.
+        done.wait(at + 5).unwrap();
     }
-    done.wait(5 * (WARM_UP + CALLS)).unwrap();
     let table = report.table();
     let call = |line: &str| {
         let (name, count) = line.strip_prefix("call ")?.split_once(' ')?;
@@ -207,11 +208,17 @@ fn call_in_the_steady_state_is_launches_or_a_graph_and_a_word() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         return;
     }
-    for (dispatches, launches, graphs) in [(3, 3, 0), (10, 0, 1)] {
+    for dispatches in [3, 10] {
         let counts = calls_of_a_function(dispatches);
         let calls = |function: &str| counts.get(function).copied().unwrap_or(0);
-        let found = ["cuLaunchKernel", "cuGraphLaunch", "cuStreamWriteValue64"].map(calls);
-        assert_eq!(found, [launches * CALLS, graphs * CALLS, CALLS]);
+        let [launches, graphs, words] =
+            ["cuLaunchKernel", "cuGraphLaunch", "cuStreamWriteValue64"].map(calls);
+        assert_eq!(launches + graphs * dispatches as u64, CALLS * dispatches as u64, "{counts:?}");
+        assert_eq!(words, CALLS);
+        // A graph is for the addresses of its buffers. Now and then a call gets other memory, because what the call
+        // before it had is not back yet; it is launched until its addresses were seen three times.
+        let expected = if dispatches == 3 { 0..=0 } else { CALLS * 4 / 5..=CALLS };
+        assert!(expected.contains(&graphs) && calls("cuGraphInstantiate") <= CALLS - graphs, "{counts:?}");
         // A thread that sleeps until a long job has ended records an event, of which there is one.
         assert!(calls("cuEventRecord") <= CALLS && calls("cuEventCreate") <= 1, "{counts:?}");
         for never in [
@@ -223,7 +230,6 @@ fn call_in_the_steady_state_is_launches_or_a_graph_and_a_word() {
             "cuStreamSynchronize",
             "cuStreamWaitEvent",
             "cuStreamWaitValue64",
-            "cuGraphInstantiate",
         ] {
             assert_eq!(calls(never), 0, "{never} of {dispatches} dispatches");
         }
