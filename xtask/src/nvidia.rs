@@ -167,7 +167,7 @@ fn random_programs() -> Result<PathBuf> {
     let said = String::from_utf8_lossy(&output.stdout);
     let executables =
         said.lines().filter_map(|line| line.split_once(r#""executable":""#)?.1.split('"').next());
-    executables.last().map(PathBuf::from).context("cargo named no program")
+    executables.next_back().map(PathBuf::from).context("cargo named no program")
 }
 
 fn commit() -> Result<String> {
