@@ -165,7 +165,7 @@ fn random_programs() -> Result<PathBuf> {
         bail!("the random programs could not be built");
     }
     let said = String::from_utf8_lossy(&output.stdout);
-    let executables =
+    let mut executables =
         said.lines().filter_map(|line| line.split_once(r#""executable":""#)?.1.split('"').next());
     executables.next_back().map(PathBuf::from).context("cargo named no program")
 }
