@@ -13,7 +13,7 @@
 //! in place is for all ranks together; so a rank that works in place alone sends a copy. A reduction takes adjacent
 //! parts only, so a piece of several parts is put together. Partial results may be wider than elements.
 
-use crate::library::{Call, Fold, Number, What};
+use crate::library::{Call, Fold, Number, Request, What};
 use hal_backend::HostRange;
 use hal_collectives::{Element, Folding, Kind, Operation, Parts, Portions, Reduction, Result};
 use hal_semaphore::{Code, Failure};
@@ -23,9 +23,18 @@ use smallvec::{SmallVec, smallvec};
 const TRANSFER: i32 = 1;
 
 /// The calls of a rank for a piece: one, or one for each line of a transfer; and what is done when they have ended.
-pub(crate) struct Prepared {
-    pub(crate) calls: SmallVec<[Call; 2]>,
+#[derive(Default)]
+pub(crate) struct Calls {
+    pub(crate) halves: SmallVec<[Half; 1]>,
     pub(crate) finish: Option<Finish>,
+}
+
+/// A call of a piece.
+pub(crate) enum Half {
+    Waits(Call),
+    Begun(Request),
+    /// Between the two, or with a request that has outlived it.
+    Gone,
 }
 
 /// Divides the sums of an average.
@@ -91,7 +100,7 @@ fn gathered(parts: &Parts, ranks: u32, folding: Option<Folding>) -> Result<HostR
 }
 
 /// The calls of a rank for an operation with its memory.
-pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions) -> Result<Prepared> {
+pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions) -> Result<Calls> {
     let (rank, ranks) = place;
     let (send, recv) = (memory.send.as_ref(), memory.recv.as_ref());
     let parts = if operation.kind == Kind::AllToAll { u64::from(ranks.max(1)) } else { 1 };
@@ -110,7 +119,7 @@ pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions
     };
     let whole = |parts: Option<&Parts>| parts.map(Parts::whole);
     let all = |parts: Option<&Parts>| parts.map(|parts| parts.all(ranks));
-    let one = |call: Call| Ok(Prepared { calls: smallvec![call], finish: None });
+    let one = |call: Call| Ok(Calls { halves: smallvec![Half::Waits(call)], finish: None });
     let reduction = |what: &dyn Fn(Fold) -> What, how| {
         reduce(
             call(what(Fold { element: operation.element, reduction: how }), None, None),
@@ -149,7 +158,7 @@ pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions
                 let filled = recv.whole().fill(&[0]);
                 debug_assert!(filled, "a byte fills any memory");
             }
-            Ok(Prepared { calls: sends.into_iter().chain(receives).collect(), finish: None })
+            Ok(Calls { halves: sends.into_iter().chain(receives).map(Half::Waits).collect(), finish: None })
         }
     }
 }
@@ -160,10 +169,10 @@ fn reduce(
     Portions { send, recv }: &Portions,
     (rank, ranks): (u32, u32),
     reduction: Reduction,
-) -> Result<Prepared> {
+) -> Result<Calls> {
     let (What::ReduceAll { fold } | What::Reduce { fold, .. } | What::ReduceParts { fold }) = call.what
     else {
-        return Ok(Prepared { calls: smallvec![call], finish: None });
+        return Ok(Calls { halves: smallvec![Half::Waits(call)], finish: None });
     };
     let parts = if matches!(call.what, What::ReduceParts { .. }) { ranks } else { 1 };
     let result = recv.as_ref().map(Parts::whole);
@@ -196,5 +205,5 @@ fn reduce(
     }
     let number = if is_average { partial(fold.element) } else { call.number };
     let call = Call { send: operand, recv: target, number, ..call };
-    Ok(Prepared { calls: smallvec![call], finish })
+    Ok(Calls { halves: smallvec![Half::Waits(call)], finish })
 }
