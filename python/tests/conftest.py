@@ -26,6 +26,7 @@ LOCAL = ["--iree-hal-target-device=local"]
 LLVM_CPU = ["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host"]
 # For the cores of a Tenstorrent card, which cannot run host code (docs/tenstorrent.md).
 RISCV32 = (ROOT / "demo/riscv32.flags").read_text().split()
+CUDA = ["--iree-hal-target-device=cuda", "--iree-cuda-target=sm_80"]
 VMVX = ["--iree-hal-local-target-device-backends=vmvx"]
 
 # This project's devices, and IREE's own through this package.

@@ -188,7 +188,7 @@ def test_failure_of_the_device_is_an_exception(two, uri):
 
 
 def test_devices_are_listed_with_what_opens_them():
-    assert {"mock", "gaudi", "qaic", "tenstorrent", "local-task", "local-sync"} <= set(iree_hal.drivers())
+    assert {"mock", "gaudi", "nvidia", "qaic", "tenstorrent", "local-task", "local-sync"} <= set(iree_hal.drivers())
     listed = iree_hal.devices()
     assert {info.driver for info in listed} >= {"mock", "local-task"}
     for info in iree_hal.devices("mock"):

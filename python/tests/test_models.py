@@ -8,7 +8,7 @@ import iree.runtime as rt
 import iree_hal
 import numpy as np
 import pytest
-from conftest import LLVM_CPU, LOCAL, MODELS, RISCV32, TARGET, VMVX, random, same
+from conftest import CUDA, LLVM_CPU, LOCAL, MODELS, RISCV32, TARGET, VMVX, random, same
 
 BLOCK = ((32, 64), (64, 64), (64, 64), (64, 64), (64, 64), (64, 256), (256, 64))
 PICTURE = ((1, 16, 16, 3), (3, 3, 3, 8), (8,), (3, 3, 8, 16), (16,), (1024, 10))
@@ -31,18 +31,27 @@ def test_demo_model_gives_the_judges_bits(compile, judge, device, name, shapes, 
     same(iree_hal.Module(module, device).main(*inputs), expected)
 
 
-def test_model_on_a_tenstorrent_card_is_the_judges_within_a_tolerance(compile, judge):
-    source = MODELS / "convolution.mlir"
-    inputs = random(*PICTURE, scale=0.3)
+@pytest.mark.parametrize(
+    "device, name, shapes, flags",
+    [
+        ("tenstorrent://emulated", "convolution", PICTURE, LOCAL + RISCV32),
+        ("nvidia://emulated", "elementwise", ((33, 77),) * 3, CUDA),
+        ("nvidia://emulated", "transformer", BLOCK, CUDA),
+    ],
+)
+def test_model_for_a_cards_own_cores_is_the_judges_within_a_tolerance(compile, judge, device, name, shapes, flags):
+    source = MODELS / f"{name}.mlir"
+    inputs = random(*shapes, scale=0.3)
     (expected,) = judge(compile(source, *LOCAL, *LLVM_CPU), "main", inputs)
-    taken = iree_hal.Module(compile(source, *LOCAL, *RISCV32), "tenstorrent://emulated").main(*inputs)
+    taken = iree_hal.Module(compile(source, *flags), device).main(*inputs)
     np.testing.assert_allclose(taken.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_module_for_the_host_is_refused_by_a_tenstorrent_card(compile):
+@pytest.mark.parametrize("device", ["tenstorrent://emulated", "nvidia://emulated"])
+def test_module_for_the_host_is_refused_by_a_card_with_cores_of_its_own(compile, device):
     module = compile(MODELS / "elementwise.mlir", *LOCAL, *LLVM_CPU)
     with pytest.raises(iree_hal.Error, match="unavailable.*embedded-elf-x86_64"):
-        iree_hal.Module(module, "tenstorrent://emulated").main(*random((4, 8), (4, 8), (4, 8)))
+        iree_hal.Module(module, device).main(*random((4, 8), (4, 8), (4, 8)))
 
 
 def safetensors(path, tensors):

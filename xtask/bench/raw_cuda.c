@@ -2,7 +2,7 @@
 
 // What CUDA's own functions cost on a card: `cargo xtask hw nvidia` runs it.
 //
-//   raw_cuda [LIBRARY] [CARD] [ROUNDS]
+//   raw_cuda [LIBRARY] [CARD] [ROUNDS] [LAUNCHES...]
 //
 // A line for each case with the median of its rounds, in microseconds: what a program waits for that does by hand
 // what the driver does. An empty kernel is launched so often, or as a graph of so many nodes, and waited for; a
@@ -40,6 +40,10 @@ enum { MOST_ROUNDS = 1000, GEQ = 0, NON_BLOCKING = 1, DISABLE_TIMING = 2, PORTAB
   F(cuLaunchKernel, (handle_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle_t, \
                      void**, void**))                                                                   \
   F(cuMemHostAlloc, (void**, size_t, unsigned))                                                         \
+  F(cuMemFreeHost, (void*))                                                                             \
+  F(cuMemcpyHtoDAsync_v2, (uint64_t, const void*, size_t, handle_t))                                    \
+  F(cuMemcpyDtoHAsync_v2, (void*, uint64_t, size_t, handle_t))                                          \
+  F(cuMemcpyDtoDAsync_v2, (uint64_t, uint64_t, size_t, handle_t))                                       \
   F(cuMemAllocAsync, (uint64_t*, size_t, handle_t))                                                     \
   F(cuMemFreeAsync, (uint64_t, handle_t))                                                               \
   F(cuGraphCreate, (handle_t*, unsigned))                                                               \
@@ -159,8 +163,36 @@ static void measure(const char* name, void (*act)(int), int count, int rounds) {
     times[i] = now() - begin;
   }
   qsort(times, rounds, sizeof(times[0]), compare);
-  printf("%-28s%6d%12.2f us%12.2f to %.2f\n", name, count, times[rounds / 2], times[rounds / 10],
+  printf("%-28s%10d%12.2f us%12.2f to %.2f\n", name, count, times[rounds / 2], times[rounds / 10],
          times[rounds * 9 / 10]);
+}
+
+static uint64_t card_memory[2];
+static void* host_memory;
+
+static void to_card(int length) {
+  CHECK(cuMemcpyHtoDAsync_v2(card_memory[0], host_memory, length, streams[0]));
+  finish(0);
+}
+static void from_card(int length) {
+  CHECK(cuMemcpyDtoHAsync_v2(host_memory, card_memory[0], length, streams[0]));
+  finish(0);
+}
+static void on_card(int length) {
+  CHECK(cuMemcpyDtoDAsync_v2(card_memory[1], card_memory[0], length, streams[0]));
+  finish(0);
+}
+
+static void copies(int length, int rounds) {
+  CHECK(cuMemHostAlloc(&host_memory, length, PORTABLE_MAPPED));
+  for (int i = 0; i < 2; ++i) CHECK(cuMemAllocAsync(&card_memory[i], length, streams[0]));
+  finish(0);
+  measure("to the card, bytes", to_card, length, rounds);
+  measure("from the card, bytes", from_card, length, rounds);
+  measure("on the card, bytes", on_card, length, rounds);
+  for (int i = 0; i < 2; ++i) CHECK(cuMemFreeAsync(card_memory[i], streams[0]));
+  finish(0);
+  CHECK(cuMemFreeHost(host_memory));
 }
 
 int main(int argc, char** argv) {
@@ -189,6 +221,9 @@ int main(int argc, char** argv) {
   measure("a word", empty, 0, rounds);
   measure("allocate, free, a word", allocate, 1, rounds);
   measure("launches, an edge, a word", edge, 1, rounds);
+  for (int i = 4; i < argc; ++i) measure("launches, a word", launches, atoi(argv[i]), rounds);
+  static const int sizes[] = {64 << 10, 1 << 20, 16 << 20, 256 << 20};
+  for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); ++i) copies(sizes[i], rounds < 20 ? rounds : 20);
   static const int counts[] = {1, 2, 4, 8, 16, 32, 100};
   for (unsigned i = 0; i < sizeof(counts) / sizeof(counts[0]); ++i) {
     measure("launches, a word", launches, counts[i], rounds);

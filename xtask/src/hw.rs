@@ -25,7 +25,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     network: Option<PathBuf>,
     /// Only fill a folder with all that the steps run, for a machine without network and compiler: there it runs
-    /// `sh run.sh correctness` and `sh run.sh timing` (nvidia)
+    /// `sh run.sh correctness`, `soak` and `timing` (nvidia)
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["device", "network", "quick"])]
     pack: Option<PathBuf>,
     /// Measure nothing
@@ -57,7 +57,7 @@ const BACKENDS: [Backend; 4] = [
         name: "nvidia",
         nodes: "/dev/nvidia",
         driver: "nvidia",
-        targets: &["hal_cts", "hal_latency"],
+        targets: &["hal_cts", "hal_latency", "iree-run-module"],
         steps: nvidia,
     },
     Backend { name: "qaic", nodes: "/dev/accel/accel", driver: "qaic", targets: &["hal_cts"], steps: qaic },
@@ -289,15 +289,20 @@ fn nvidia(bench: &Bench) -> Result<Vec<Step>> {
         script.arg(folder.join("run.sh")).args([run, &bench.device]).args(&library);
         // What was measured in software says nothing.
         if library.is_some() {
-            script.env("CALLS", "10");
+            script.envs([("CALLS", "10"), ("SOAK", "3")]);
         }
         script
     };
     Ok(vec![
         Step::new(
             "correctness",
-            "IREE's conformance suite: streams wait for events, for words of memory, and eight streams",
+            "IREE's conformance suite: streams wait for events, for words of memory, and eight streams; models",
             script("correctness"),
+        ),
+        Step::new(
+            "soak",
+            "random programs over IREE's interface, judged by plain bytes, on eight streams",
+            script("soak"),
         ),
         Step::new(
             MEASURES,

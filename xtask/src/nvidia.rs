@@ -7,7 +7,7 @@
 //!
 //! And the folder with everything that `cargo xtask hw nvidia` runs on a card, which works without this repository.
 
-use crate::iree::{Flavour, Tree};
+use crate::iree::{FOR_THIS_PROCESSOR, Flavour, Tree};
 use crate::{cts, workspace};
 use anyhow::{Context, Result, bail};
 use fs_err as fs;
@@ -16,22 +16,15 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The models: where they are, what they are called, and their inputs.
-const MODELS: [(&str, &str, &[&str]); 3] = [
-    ("demo", "elementwise", &["4x8xf32=1", "4x8xf32=2", "4x8xf32=3"]),
-    ("xtask/bench", "mlp", &["32x256xf32=1", "256x256xf32=2", "256x256xf32=3", "256x256xf32=4"]),
+/// The models: where they are, what they are called, their dispatches, and the types of their inputs.
+const MODELS: [(&str, &str, u32, &[&str]); 3] = [
+    ("demo", "elementwise", 1, &["4x8xf32"; 3]),
+    ("xtask/bench", "mlp", 3, &["32x256xf32", "256x256xf32", "256x256xf32", "256x256xf32"]),
     (
         "demo",
         "transformer",
-        &[
-            "32x64xf32=1",
-            "64x64xf32=2",
-            "64x64xf32=3",
-            "64x64xf32=4",
-            "64x64xf32=5",
-            "64x256xf32=6",
-            "256x64xf32=7",
-        ],
+        11,
+        &["32x64xf32", "64x64xf32", "64x64xf32", "64x64xf32", "64x64xf32", "64x256xf32", "256x64xf32"],
     ),
 ];
 
@@ -60,8 +53,8 @@ pub(crate) fn run() -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, None)?;
     tree.build(&["hal_latency"])?;
     let clients = Clients { ours: tree.tool("hal_latency"), peer: peer()?, library: library()? };
-    for (place, name, inputs) in MODELS {
-        let module = compile(&tree, place, name)?;
+    for (place, name, _, inputs) in MODELS {
+        let module = compile(&tree, place, name, &FOR_CARDS)?;
         let ours = difference(|calls| clients.count_ours(&module, inputs, calls))?;
         let peer = difference(|calls| clients.count_peer(&module, inputs, calls))?;
         print!("\n{}", table(name, &ours, &peer));
@@ -69,15 +62,42 @@ pub(crate) fn run() -> Result<bool> {
     Ok(true)
 }
 
-/// A model's module for cards.
-fn compile(tree: &Tree, place: &str, name: &str) -> Result<PathBuf> {
-    let folder = tree.folder().join("nvidia");
+/// A model's module for cards, or for this processor.
+fn compile(tree: &Tree, place: &str, name: &str, flags: &[&str]) -> Result<PathBuf> {
+    let folder = tree.folder().join(if flags == FOR_CARDS { "nvidia" } else { "local" });
     fs::create_dir_all(&folder)?;
     let source = workspace::root()?.join(place).join("models").join(name).with_extension("mlir");
     let module = folder.join(name).with_extension("vmfb");
-    tree.compile(&source, &module, &FOR_CARDS)?;
+    tree.compile(&source, &module, flags)?;
     Ok(module)
 }
+
+/// Writes random inputs of a model into a folder, and what IREE's `local-sync` makes of them. Returns the inputs as
+/// IREE's tools take them there.
+fn expect(tree: &Tree, (place, name, inputs): (&str, &str, &[&str]), folder: &Path) -> Result<Vec<String>> {
+    let files: Vec<String> = (0..inputs.len()).map(|number| format!("{name}.{number}.npy")).collect();
+    let mut numbers = Command::new(tree.python().program("python3"));
+    numbers
+        .arg("-c")
+        .arg(RANDOM)
+        .args(files.iter().zip(inputs).flat_map(|(file, kind)| [file.as_str(), kind]));
+    workspace::run(numbers.current_dir(folder), "numpy could not write a model's inputs")?;
+    let mut local = Command::new(tree.tool("iree-run-module"));
+    local.arg("--device=local-sync").arg("--function=main").current_dir(folder);
+    local.arg(format!("--module={}", compile(tree, place, name, &FOR_THIS_PROCESSOR)?.display()));
+    local.args(files.iter().map(|file| format!("--input=@{file}"))).arg(format!("--output=@{name}.npy"));
+    workspace::run(&mut local, format!("local-sync could not run {name}"))?;
+    Ok(files.into_iter().map(|file| format!("@{file}")).collect())
+}
+
+/// Writes random numbers of these types into these files.
+const RANDOM: &str = "
+import sys, numpy
+numbers = numpy.random.default_rng(1)
+for file, kind in zip(sys.argv[1::2], sys.argv[2::2]):
+    *shape, _ = kind.split('x')
+    numpy.save(file, numbers.normal(0, 0.3, [int(length) for length in shape]).astype(numpy.float32))
+";
 
 /// The script of the folder.
 const SCRIPT: &str = include_str!("../hw/nvidia.sh");
@@ -85,23 +105,35 @@ const SCRIPT: &str = include_str!("../hw/nvidia.sh");
 /// The most bytes of the folder.
 const MOST_PACKED: u64 = 64 << 20;
 
-/// Fills a folder with what the script runs. The tree has `hal_cts` and `hal_latency`.
+/// Fills a folder with what the script runs. The tree has the programs of `hw`.
 pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(folder);
     fs::create_dir_all(folder.join("models"))?;
-    for program in [tree.tool("hal_cts"), tree.tool("hal_latency"), peer()?] {
+    let (peer, runs) = (peer()?, "iree-run-module");
+    let programs = [
+        ("hal_cts", tree.tool("hal_cts")),
+        ("hal_latency", tree.tool("hal_latency")),
+        (runs, tree.tool(runs)),
+        ("programs", random_programs()?),
+        ("peer-iree-run-module", peer.with_file_name(runs)),
+        ("peer-iree-benchmark-module", peer),
+    ];
+    for (name, program) in programs {
         let mut strip = Command::new("strip");
-        strip.arg("-o").arg(folder.join(program.file_name().unwrap_or_default())).arg(&program);
+        strip.arg("-o").arg(folder.join(name)).arg(&program);
         workspace::run(&mut strip, format!("strip (of binutils) could not read {}", program.display()))?;
     }
     let mut compiler = Command::new("cc");
     compiler.args(["-O2", "-o"]).arg(folder.join("raw_cuda"));
     compiler.arg(workspace::root()?.join("xtask/bench/raw_cuda.c")).arg("-ldl");
     workspace::run(&mut compiler, "cc could not compile xtask/bench/raw_cuda.c")?;
-    for (place, name, inputs) in MODELS {
-        let packed = folder.join("models").join(name);
-        fs::copy(compile(tree, place, name)?, packed.with_extension("vmfb"))?;
+    for (place, name, dispatches, inputs) in MODELS {
+        let models = folder.join("models");
+        let packed = models.join(name);
+        fs::copy(compile(tree, place, name, &FOR_CARDS)?, packed.with_extension("vmfb"))?;
+        let inputs = expect(tree, (place, name, inputs), &models)?;
         fs::write(packed.with_extension("inputs"), inputs.join("\n") + "\n")?;
+        fs::write(packed.with_extension("dispatches"), format!("{dispatches}\n"))?;
     }
     let data = cts::testdata(tree)?;
     for format in cts::CUDA.split(';').filter_map(|format| format.split('=').next()) {
@@ -121,6 +153,21 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
         bail!("{} has more than {} MiB", folder.display(), MOST_PACKED >> 20);
     }
     Ok(())
+}
+
+/// The test program that runs random programs.
+fn random_programs() -> Result<PathBuf> {
+    let mut build = workspace::cargo();
+    build.args(["test", "--package", "hal-driver", "--all-features", "--release", "--test", "programs"]);
+    build.args(["--no-run", "--message-format", "json-render-diagnostics"]).current_dir(workspace::root()?);
+    let output = build.stderr(std::process::Stdio::inherit()).output().context("starting cargo")?;
+    if !output.status.success() {
+        bail!("the random programs could not be built");
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let mut executables =
+        said.lines().filter_map(|line| line.split_once(r#""executable":""#)?.1.split('"').next());
+    executables.next_back().map(PathBuf::from).context("cargo named no program")
 }
 
 fn commit() -> Result<String> {
@@ -163,7 +210,7 @@ impl Clients {
 
 fn call<'c>(command: &'c mut Command, module: &Path, inputs: &[&str]) -> &'c mut Command {
     command.arg(format!("--module={}", module.display())).arg("--function=main");
-    command.args(inputs.iter().map(|input| format!("--input={input}")))
+    command.args(inputs.iter().map(|kind| format!("--input={kind}=1")))
 }
 
 /// IREE's program that measures calls, of its runtime for Python, which has its CUDA driver.

@@ -69,7 +69,9 @@ pub(crate) struct Engine {
     /// Whether MPI was begun here. Otherwise the program ends it, and may do so when it has released all groups.
     owned: bool,
     pub(crate) groups: Arc<Groups>,
+    /// What is left to do for the thread that polls next, and whether there is anything.
     commands: Mutex<Vec<Command>>,
+    has_commands: AtomicBool,
     news: Condvar,
     progress: Mutex<Progress>,
     /// As of the last poll: an operation is under way.
@@ -203,6 +205,7 @@ impl Engine {
             progress: Mutex::new(Progress::new(library, groups.clone())),
             groups,
             commands: Mutex::default(),
+            has_commands: AtomicBool::new(false),
             news: Condvar::new(),
             under_way: AtomicBool::new(false),
             sends: AtomicBool::new(false),
@@ -252,11 +255,18 @@ impl Engine {
         });
         // Also without a command: the engine's thread has this lock from its last look at what is under way until it
         // sleeps, and is woken after that.
-        self.commands.lock().extend(command);
+        self.leave(command);
         let sleeps_through = self.is_idle.load(Ordering::SeqCst) && self.pollers.load(Ordering::SeqCst) == 0;
         if sleeps_through || !self.is_polled() {
             self.news.notify_one();
         }
+    }
+
+    /// Leaves a command to the thread that polls next.
+    fn leave(&self, command: Option<Command>) {
+        let mut commands = self.commands.lock();
+        self.has_commands.fetch_or(command.is_some(), Ordering::SeqCst);
+        commands.extend(command);
     }
 
     /// Leaves MPI alone if that can be done now, as this process is in no group any more and nothing is under way.
@@ -267,7 +277,7 @@ impl Engine {
         }
         if POLLING.get() {
             // Soon: this thread is at it.
-            self.commands.lock().push(Command::Rest);
+            self.leave(Some(Command::Rest));
             return true;
         }
         let rested = self.with(PATIENCE, |progress| {
@@ -293,7 +303,7 @@ impl Engine {
         let begin = Instant::now();
         let waits = |progress: &mut Progress| {
             self.take_commands(progress);
-            progress.step();
+            progress.step(|| false);
             progress.holds_up_end(begin.elapsed() < PATIENCE)
         };
         while self.with(PATIENCE, waits) == Some(true) {
@@ -309,6 +319,10 @@ impl Engine {
     fn take_commands(&self, progress: &mut Progress) -> bool {
         // Read before the commands: a split leaves its command behind, and is over then.
         progress.note_splits();
+        if !self.has_commands.load(Ordering::SeqCst) {
+            return false;
+        }
+        self.has_commands.store(false, Ordering::SeqCst);
         // Not under their lock, which the end of a group takes that goes with its command, and others who
         // begin something.
         let left = std::mem::take(&mut *self.commands.lock());
@@ -414,7 +428,7 @@ impl Engine {
             let mut poll = Poll::default();
             self.polls.fetch_add(1, Ordering::Relaxed);
             poll.moved = self.take_commands(progress);
-            poll.moved |= progress.step();
+            poll.moved |= progress.step(|| self.has_commands.load(Ordering::Relaxed));
             progress.take_ended(ended);
             poll.waits = progress.waits();
             poll.sends = progress.sends();

@@ -26,21 +26,21 @@ mod mailbox;
 mod roll_call;
 mod stall;
 
+use crate::calls::Half;
 use crate::creations::{Creation, Creations, Notices};
 use crate::engine::Command;
 use crate::group::{Group, Slot};
 use crate::library::{Handle, Library};
 use crate::notice::{Generation, Notice, Place};
-use crate::started::{Ended, Half, Started};
+use crate::started::{DueCallback, Ended, Started};
 use crate::table::Groups;
 use endings::Endings;
 use hal_collectives::{Participants, Result};
 use hal_semaphore::{Code, Failure};
 use mailbox::Mailbox;
 use roll_call::{RollCalls, held_up, not_all_joined, not_joined, not_made, too_late};
-use smallvec::SmallVec;
 use stall::Stall;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,8 +53,8 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 /// The most notices that one poll reads.
 const NOTICES: usize = 256;
 
-/// While operations are under way, every so many polls test for notices.
-const POLLS: u32 = 4;
+/// How often operations under way are tested for each time that notices are.
+const TESTS: u32 = 4;
 
 /// See the [module documentation](self).
 pub(crate) struct Progress {
@@ -63,12 +63,13 @@ pub(crate) struct Progress {
     mailbox: Mailbox,
     creations: Creations,
     next: u64,
-    active: BTreeMap<u64, Box<Started>>,
-    deadlines: BTreeSet<(Instant, u64)>,
+    /// The operations under way, each with its number, in their order.
+    active: Vec<(u64, Box<Started>)>,
+    /// The first of their deadlines, or an earlier moment.
+    deadline: Option<Instant>,
     endings: Endings,
     roll_calls: RollCalls,
     stall: Stall,
-    polls: u32,
     /// An operation has started that has not begun: it may wait for a notice.
     is_waiting: bool,
     ended: Ended,
@@ -90,12 +91,11 @@ impl Progress {
             mailbox: Mailbox::new(rank),
             creations: Creations::new(rank),
             next: 0,
-            active: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
+            active: Vec::new(),
+            deadline: None,
             endings: Endings::default(),
             roll_calls: RollCalls::default(),
             stall: Stall::new(),
-            polls: 0,
             is_waiting: false,
             ended: Ended::default(),
             listens: false,
@@ -221,7 +221,8 @@ impl Progress {
                 if group.failure().is_none() {
                     let lines: BTreeSet<_> = self
                         .active
-                        .values()
+                        .iter()
+                        .map(|(_, started)| started)
                         .filter(|started| Arc::ptr_eq(&started.group, &group))
                         .flat_map(|started| started.slots.iter().map(|slot| (slot.place.line, slot.side)))
                         .collect();
@@ -252,12 +253,12 @@ impl Progress {
         }
         self.want(&started.group);
         if started.slots.is_empty() {
-            return self.ended.due.push(started.into_due(Ok(())));
+            return self.ended.due.push(DueCallback(started, Ok(())));
         }
         let (id, now) = (self.next, Instant::now());
         self.next += 1;
         started.deadline = now.checked_add(started.group.terms.timeout);
-        self.deadlines.extend(started.deadline.map(|deadline| (deadline, id)));
+        self.deadline = self.deadline.into_iter().chain(started.deadline).min();
         let (group, slots) = (started.group.clone(), started.slots.clone());
         {
             let mut order = group.order.lock();
@@ -265,12 +266,17 @@ impl Progress {
                 order.add(slot, id, started.piece, started.operation);
             }
         }
-        self.active.insert(id, started);
+        self.active.push((id, started));
         for slot in slots {
             self.advance(&group, (slot.place.line, slot.side));
         }
-        let started = self.active.get(&id);
-        self.is_waiting |= started.is_some_and(|started| !started.has_begun());
+        self.is_waiting |= self.find(id).is_some_and(|started| !started.has_begun());
+    }
+
+    /// The operation under way with this number.
+    fn find(&mut self, id: u64) -> Option<&mut Started> {
+        let at = self.active.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        self.active.get_mut(at).map(|(_, started)| &mut **started)
     }
 
     /// Begins what can begin on a line.
@@ -288,11 +294,12 @@ impl Progress {
                 }
             }
             let Some(id) = next.begins else { return };
-            let Some(started) = self.active.get_mut(&id) else { continue };
+            let library = self.library.clone();
+            let Some(started) = self.find(id) else { continue };
             let at = started.slots.iter().position(|slot| (slot.place.line, slot.side) == line);
-            let Some(half) = at.and_then(|at| started.halves.get_mut(at)) else { continue };
+            let Some(half) = at.and_then(|at| started.calls.halves.get_mut(at)) else { continue };
             let Half::Waits(call) = std::mem::replace(half, Half::Gone) else { continue };
-            match self.library.begin(communicator, call) {
+            match library.begin(communicator, call) {
                 Ok(request) => *half = Half::Begun(request),
                 Err(failure) => {
                     self.is_any_missing = true;
@@ -319,17 +326,14 @@ impl Progress {
         for rank in neighbours {
             self.send(rank, group.id, Notice::Failed(failure.clone()));
         }
-        let of_group = |started: &Started| Arc::ptr_eq(&started.group, group);
-        let ids: Vec<u64> =
-            self.active.iter().filter(|(_, started)| of_group(started)).map(|(&id, _)| id).collect();
-        self.deadlines.retain(|(_, id)| !ids.contains(id));
-        for started in ids.iter().filter_map(|id| self.active.remove(id)) {
+        for (_, started) in self.active.extract_if(.., |(_, started)| Arc::ptr_eq(&started.group, group)) {
             self.endings.add(started, &failure);
         }
     }
 
-    /// Polls everything that may have moved, once. Returns true if anything has.
-    pub(crate) fn step(&mut self) -> bool {
+    /// Polls everything that may have moved: notices once, operations a few times, unless something `calls`. Returns
+    /// true if anything has moved.
+    pub(crate) fn step(&mut self, calls: impl Fn() -> bool) -> bool {
         if self.has_quit {
             return false;
         }
@@ -338,7 +342,7 @@ impl Progress {
         if !self.is_blocked() && self.listens {
             moved |= self.poll_notices(now);
             if !self.stall.is_open() {
-                moved |= self.poll_operations();
+                moved |= self.poll_operations(calls);
             }
             self.mailbox.flush(&self.library);
             self.endings.release(&self.library, &mut self.ended);
@@ -353,18 +357,13 @@ impl Progress {
         moved || !self.ended.is_empty()
     }
 
-    /// Receives notices, if it is time to.
+    /// Receives notices.
     fn poll_notices(&mut self, now: Instant) -> bool {
         if self.mailbox.base().is_none() {
             return false;
         }
-        self.polls = self.polls.wrapping_add(1);
         if !self.active.is_empty() && self.stall.stood_still(now) {
             self.catch_up(now);
-        }
-        let is_busy = !self.active.is_empty() && !self.is_waiting && !self.stall.is_open();
-        if is_busy && !self.polls.is_multiple_of(POLLS) {
-            return false;
         }
         self.stall.polls(now);
         let mut came = false;
@@ -380,7 +379,7 @@ impl Progress {
     /// This process stood still: asks the ranks whose memory it may have received from.
     fn catch_up(&mut self, now: Instant) {
         let mut missing = BTreeSet::new();
-        for started in self.active.values() {
+        for (_, started) in &self.active {
             let (group, slots) = (&started.group, &started.slots);
             for line in slots.iter().map(|slot| slot.place.line) {
                 match line {
@@ -453,52 +452,58 @@ impl Progress {
         }
     }
 
-    /// Tests the operations under way.
-    fn poll_operations(&mut self) -> bool {
-        let mut over = SmallVec::<[u64; 4]>::new();
+    /// Tests the operations under way until one of them has moved.
+    fn poll_operations(&mut self, calls: impl Fn() -> bool) -> bool {
+        for _ in 0..TESTS {
+            if self.test_operations() {
+                return true;
+            }
+            if self.active.is_empty() || self.is_waiting || calls() {
+                break;
+            }
+        }
+        false
+    }
+
+    fn test_operations(&mut self) -> bool {
+        let Self { library, active, ended, is_waiting, .. } = self;
         let mut failed = None;
-        self.is_waiting = false;
-        for (&id, started) in &mut self.active {
+        *is_waiting = false;
+        let is_over = |(_, started): &mut (u64, Box<Started>)| {
             let mut all = true;
-            for half in &mut started.halves {
+            for half in &mut started.calls.halves {
                 all &= match half {
-                    Half::Begun(request) => self.library.has_ended(request).unwrap_or_else(|failure| {
+                    Half::Begun(request) => library.has_ended(request).unwrap_or_else(|failure| {
                         failed = Some((started.group.clone(), failure));
                         false
                     }),
                     Half::Waits(_) => {
-                        self.is_waiting = true;
+                        *is_waiting = true;
                         false
                     }
                     Half::Gone => false,
                 };
             }
-            if all {
-                over.push(id);
-            }
-        }
+            all
+        };
+        let before = ended.due.len();
+        ended.due.extend(active.extract_if(.., is_over).map(|(_, started)| DueCallback(started, Ok(()))));
+        let moved = ended.due.len() > before;
         if let Some((group, failure)) = failed {
             self.is_any_missing = true;
             self.fail(&group, &failure);
-        }
-        let moved = !over.is_empty();
-        for id in over {
-            let Some(started) = self.active.remove(&id) else { continue };
-            if let Some(deadline) = started.deadline {
-                self.deadlines.remove(&(deadline, id));
-            }
-            self.ended.due.push(started.into_due(Ok(())));
         }
         moved
     }
 
     /// Ends operations whose time is over.
     fn check_deadlines(&mut self, now: Instant) {
-        while let Some(&(deadline, id)) = self.deadlines.first()
-            && deadline <= now
-        {
-            self.deadlines.pop_first();
-            self.overdue(id, now);
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            let is_over = |started: &Started| started.deadline.is_some_and(|deadline| deadline <= now);
+            let over: Vec<u64> =
+                self.active.iter().filter(|(_, started)| is_over(started)).map(|&(id, _)| id).collect();
+            over.into_iter().for_each(|id| self.overdue(id, now));
+            self.deadline = self.active.iter().filter_map(|(_, started)| started.deadline).min();
         }
         for group in self.creations.give_up(now) {
             let failure = not_made(&group);
@@ -511,9 +516,9 @@ impl Progress {
 
     /// An operation has waited for too long: finds out for whom.
     fn overdue(&mut self, id: u64, now: Instant) {
-        let Some(started) = self.active.get_mut(&id) else { return };
+        let Some(started) = self.find(id) else { return };
         let group = started.group.clone();
-        let mut halves = started.slots.iter().zip(&started.halves);
+        let mut halves = started.slots.iter().zip(&started.calls.halves);
         let open = halves.find(|(_, half)| !matches!(half, Half::Begun(request) if request.is_over()));
         let Some((&Slot { place, side }, half)) = open else { return };
         let waits = matches!(half, Half::Waits(_));
@@ -538,8 +543,9 @@ impl Progress {
         if let Some(failure) = failure {
             return self.fail(&group, &failure);
         }
-        started.deadline = Some(now + GRACE);
-        self.deadlines.insert((now + GRACE, id));
+        if let Some(started) = self.find(id) {
+            started.deadline = Some(now + GRACE);
+        }
         self.send(group.member(0), group.id, Notice::Waits { rank: group.rank, place });
         self.read_own();
     }

@@ -2,28 +2,22 @@
 
 //! A piece of an operation that a rank has started, and its end.
 
-use crate::calls::Finish;
+use crate::calls::{Calls, Half};
 use crate::group::{Group, Slot};
-use crate::library::{Call, Request};
+use crate::library::Request;
 use hal_collectives::{Done, Operation, Portions, Result, notify, release};
 use hal_semaphore::Failure;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A callback that is due, its outcome, and what is released before.
-pub(crate) struct DueCallback {
-    done: Done,
-    outcome: Result,
-    group: Arc<Group>,
-    memory: Option<Portions>,
-    finish: Option<Finish>,
-    halves: SmallVec<[Half; 2]>,
-}
+/// A piece whose callback is due, with its outcome.
+pub(crate) struct DueCallback(pub(crate) Box<Started>, pub(crate) Result);
 
 impl DueCallback {
     fn call(self) {
-        let Self { done, outcome, group, memory, finish, halves } = self;
+        let Self(started, outcome) = self;
+        let Started { group, calls: Calls { halves, finish }, memory, done, .. } = *started;
         if let Some(finish) = finish.filter(|_| outcome.is_ok()) {
             finish.run();
         }
@@ -73,26 +67,14 @@ impl Ended {
     }
 }
 
-/// A call of a piece, of which it has one, or one for each line of a transfer.
-pub(crate) enum Half {
-    Waits(Call),
-    Begun(Request),
-    /// Between the two, or with a request that has outlived it.
-    Gone,
-}
-
-/// The calls of a piece with its memory, or why there are none.
-pub(crate) type Ready = Result<(SmallVec<[Call; 2]>, Option<Finish>, Portions)>;
-
 /// A piece of an operation that a rank has started.
 pub(crate) struct Started {
     pub(crate) group: Arc<Group>,
     pub(crate) operation: Operation,
     pub(crate) slots: SmallVec<[Slot; 2]>,
     pub(crate) piece: (u32, bool),
-    /// Its calls, in the order of the slots.
-    pub(crate) halves: SmallVec<[Half; 2]>,
-    pub(crate) finish: Option<Finish>,
+    /// In the order of the slots.
+    pub(crate) calls: Calls,
     pub(crate) memory: Option<Portions>,
     pub(crate) failure: Option<Failure>,
     pub(crate) done: Done,
@@ -106,36 +88,18 @@ impl Started {
         group: Arc<Group>,
         (operation, slots): (Operation, SmallVec<[Slot; 2]>),
         piece: (u32, bool),
-        ready: Ready,
+        prepared: Result<(Calls, Portions)>,
         done: Done,
     ) -> Box<Self> {
-        let (halves, finish, memory, failure) = match ready {
-            Ok((calls, finish, memory)) => {
-                (calls.into_iter().map(Half::Waits).collect(), finish, Some(memory), None)
-            }
-            Err(failure) => (SmallVec::new(), None, None, Some(failure)),
+        let (calls, memory, failure) = match prepared {
+            Ok((calls, memory)) => (calls, Some(memory), None),
+            Err(failure) => (Calls::default(), None, Some(failure)),
         };
-        Box::new(Self {
-            group,
-            operation,
-            slots,
-            piece,
-            halves,
-            finish,
-            memory,
-            failure,
-            done,
-            deadline: None,
-            is_overdue: false,
-        })
+        let (deadline, is_overdue) = (None, false);
+        Box::new(Self { group, operation, slots, piece, calls, memory, failure, done, deadline, is_overdue })
     }
 
     pub(crate) fn has_begun(&self) -> bool {
-        !self.halves.iter().any(|half| matches!(half, Half::Waits(_)))
-    }
-
-    pub(crate) fn into_due(self, outcome: Result) -> DueCallback {
-        let Self { group, halves, finish, memory, done, .. } = self;
-        DueCallback { done, outcome, group, memory, finish, halves }
+        !self.calls.halves.iter().any(|half| matches!(half, Half::Waits(_)))
     }
 }

@@ -148,7 +148,10 @@ const FLAGS: [Flag; 8] = [
     ("--from SEED", "begin with this seed"),
     ("--seed SEED", "run one program of each kind, and print it"),
     ("--kind NAME", "only programs of this kind: single, beyond, pairs, mixed or broken"),
-    ("--device NAME", "only on this device, such as mock, gaudi2 or mock+local-task"),
+    (
+        "--device NAME",
+        "only on this device: mock, gaudi2, mock+local-task and so on, or a URI such as nvidia://0",
+    ),
     ("--survey", "go on after a failure"),
     ("--shrink N", "make a program that fails smaller for N seconds (60)"),
 ];
@@ -214,12 +217,16 @@ fn judge(kind: &ProgramKind, default: u64) {
         return;
     }
     let only = flags::word("--device");
-    let places: Vec<&DeviceSetup> =
+    let asked_for = only.filter(|only| only.contains("://"));
+    let asked_for = asked_for.map(|uri| place(uri, Box::leak(Box::new([uri]))));
+    let mut places: Vec<&DeviceSetup> =
         kind.places.iter().filter(|place| only.is_none_or(|only| only == place.name)).collect();
+    places.extend(asked_for.as_ref().filter(|_| kind.rules.devices == 1 && !kind.rules.broken));
     if places.is_empty() {
         // Another kind has the device, unless none has it or this kind was requested.
         let named = only.unwrap_or_default();
-        let others = KINDS.iter().flat_map(|kind| kind.places).any(|place| place.name == named);
+        let others =
+            asked_for.is_some() || KINDS.iter().flat_map(|kind| kind.places).any(|place| place.name == named);
         let known: Vec<&str> = kind.places.iter().map(|place| place.name).collect();
         assert!(
             others && asked.is_none(),

@@ -188,10 +188,9 @@ impl Bench {
     /// The format of executables that the device runs, and the folder of the suite's.
     fn executables(&self) -> (&'static str, &'static str) {
         const EVERYWHERE: (&str, &str) = ("vmvx-bytecode-fb", "vmvx");
-        match self.device.query("hal.executable.format", EVERYWHERE.0) {
-            Ok(1) => EVERYWHERE,
-            _ => ("embedded-elf-riscv_32", "riscv32_plain"),
-        }
+        const OTHERS: [(&str, &str); 2] = [("embedded-elf-riscv_32", "riscv32_plain"), ("PTXE", "cuda_sm80")];
+        let runs = |format: &str| matches!(self.device.query("hal.executable.format", format), Ok(1));
+        std::iter::once(EVERYWHERE).chain(OTHERS).find(|&(format, _)| runs(format)).unwrap()
     }
 
     /// The format of executables that the device runs.

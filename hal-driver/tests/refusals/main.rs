@@ -29,10 +29,11 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-const OURS: [&str; 5] = [
+const OURS: [&str; 6] = [
     "mock",
     "template",
     "gaudi://emulated?generation=gaudi2&seed=9700",
+    "nvidia://emulated",
     "qaic://emulated?seed=9701",
     "tenstorrent://emulated?seed=9702",
 ];

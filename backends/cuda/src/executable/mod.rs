@@ -65,6 +65,13 @@ impl Executable {
         limits: &Limits,
         request: &LoadRequest<'_>,
     ) -> Result<Loaded<Self>, Failure> {
+        if !request.constants.is_empty() {
+            let message = format!(
+                "{} specialisation constants; a {FORMAT} executable takes none",
+                request.constants.len()
+            );
+            return Err(Failure::new(Code::InvalidArgument, message));
+        }
         let container = Container::read(request.data).map_err(|error| error.failure(FORMAT))?;
         let current = context.enter().map_err(|error| error.failure("loading an executable"))?;
         let modules: Vec<_> = container

@@ -3,9 +3,10 @@
 //! Operations that have failed while MPI may use their memory.
 
 use super::GRACE;
+use crate::calls::Half;
 use crate::library::{Library, Request};
 use crate::notice::Generation;
-use crate::started::{DueCallback, Ended, Half, Started};
+use crate::started::{DueCallback, Ended, Started};
 use hal_semaphore::Failure;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -41,13 +42,13 @@ impl Endings {
     pub(super) fn add(&mut self, mut started: Box<Started>, failure: &Failure) {
         let new = || Ending { due: Vec::new(), open: Vec::new(), until: Instant::now() + GRACE };
         let ending = self.groups.entry(started.group.id).or_insert_with(new);
-        for half in &mut started.halves {
+        for half in &mut started.calls.halves {
             match std::mem::replace(half, Half::Gone) {
                 Half::Begun(request) => ending.open.push(request),
                 other => *half = other,
             }
         }
-        ending.due.push(started.into_due(Err(failure.clone())));
+        ending.due.push(DueCallback(started, Err(failure.clone())));
     }
 
     /// Reports the operations whose requests have ended, or had their time. Without a library none is tested.

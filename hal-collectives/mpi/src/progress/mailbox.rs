@@ -106,16 +106,19 @@ impl Mailbox {
     pub(super) fn receive(&mut self, library: &Library) -> Option<(Generation, Notice)> {
         let base = self.base?;
         loop {
-            let (mut request, memory) = match self.inbox.take() {
+            let (request, _) = match &mut self.inbox {
                 Some(inbox) => inbox,
-                None => {
+                inbox => {
                     let memory = HostRange::allocate(LENGTH as u64, 64).ok()?;
                     let call = call(What::Receive { from: None, tag: TAG }, None, Some(memory.clone()));
-                    (library.begin(base, call).ok()?, memory)
+                    inbox.insert((library.begin(base, call).ok()?, memory))
                 }
             };
-            if !library.has_ended(&mut request).ok()? {
-                self.inbox = Some((request, memory));
+            if matches!(library.has_ended(request), Ok(false)) {
+                return None;
+            }
+            let (request, memory) = self.inbox.take()?;
+            if !request.is_over() {
                 return None;
             }
             let notice = read(&memory);
@@ -147,7 +150,7 @@ impl Mailbox {
 }
 
 fn call(what: What, send: Option<HostRange>, recv: Option<HostRange>) -> Call {
-    Call { what, send, recv, count: COUNT, number: Number::Byte, strides: [None, None] }
+    Call { what, send, recv, count: COUNT, number: Number::Byte, places: None }
 }
 
 fn read(memory: &HostRange) -> Option<(Generation, Notice)> {

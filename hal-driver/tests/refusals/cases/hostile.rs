@@ -504,6 +504,10 @@ pub(crate) const CASES: &[Case] = &[
         "a count that is for both times",
         "command_buffer.h: one of the two flags",
         |bench| {
+            // New memory has any bytes.
+            let filled = bench.device.semaphore(0);
+            bench.device.fill(&List::none(), &filled.at(1), &bench.small, (0, 12), &[0]).unwrap();
+            filled.wait(1).unwrap();
             let mut dispatch = BenchDispatch::counted(bench, &bench.small, 0, 12);
             dispatch.flags |= u64::from(sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_PARAMETERS);
             dispatch.run(bench)

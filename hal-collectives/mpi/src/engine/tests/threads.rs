@@ -236,7 +236,7 @@ fn command_that_comes_in_the_last_poll_of_a_thread_is_done_before_it_sleeps() {
     let ((got, told), command) = begun_by_one(&ranks, &groups);
     served_behind(&gate, &ranks[0]);
     let closed = held_up_in_its_last_look(&ranks[0], &gate);
-    ranks[0].0.commands.lock().push(command);
+    ranks[0].0.leave(Some(command));
     drop(closed);
     assert_eq!(told.recv_timeout(LONG), Ok(Ok(())));
     assert_eq!(word(&got), 3);
@@ -365,7 +365,7 @@ fn lent() -> [Rank; 2] {
 #[test]
 fn group_that_is_joined_while_mpi_is_being_left_alone_is_listened_for() {
     let (ranks, groups) = pair();
-    ranks[0].0.commands.lock().push(Command::Rest);
+    ranks[0].0.leave(Some(Command::Rest));
     ranks[0].poll();
     let (got, told) = sum(&*groups[0], 2);
     let _other = sum(&*groups[1], 3);
@@ -759,7 +759,7 @@ fn notices_come_again_when_mpi_was_left_alone_while_it_could_not_be_called() {
     until("the communicator is not to be made", || {
         ranks[1].poll();
         let next = |progress: &mut Progress| {
-            progress.step();
+            progress.step(|| false);
             made = progress.next_creation();
         };
         ranks[0].0.with(LONG, next).unwrap();
