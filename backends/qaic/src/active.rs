@@ -222,8 +222,8 @@ impl Active {
         drop(self.park(object_pool));
     }
 
-    /// Stops the network, of which nothing is in flight, and gives its objects to others. It stays loaded, if the device
-    /// has stopped it.
+    /// Stops the network, of which nothing is in flight, and gives its objects to others. It stays loaded, if the
+    /// device has stopped it.
     pub(crate) fn park(self, object_pool: &mut ObjectPool) -> Option<Loaded> {
         let Self { spare_buffers, mut loaded, target, .. } = self;
         let stopped = loaded.deactivate();

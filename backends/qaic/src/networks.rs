@@ -259,8 +259,8 @@ impl Networks {
         Ok(())
     }
 
-    /// Parks the networks that have been idle for a while: other programs may need what they have. Returns when the next
-    /// one may have been.
+    /// Parks the networks that have been idle for a while: other programs may need what they have. Returns when the
+    /// next one may have been.
     pub(crate) fn park_idle(&mut self, now: Instant) -> Option<Duration> {
         let is_due = |(_, active): &(NetworkKey, Active)| active.idle(now).is_some_and(|idle| idle >= IDLE);
         while let Some(place) = self.running.iter().position(is_due) {

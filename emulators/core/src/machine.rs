@@ -209,7 +209,9 @@ impl<S, U: Copy + Ord> MachineCore<S, U> {
         }
         if !state.ready.is_empty() {
             // Requests that sleep may have to take what is ready.
-            self.places.iter().for_each(|place| drop(place.notify_all()));
+            self.places.iter().for_each(|place| {
+                place.notify_all();
+            });
         }
         drop(state);
         share.help(worker);

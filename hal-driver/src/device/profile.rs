@@ -574,8 +574,8 @@ impl Trace {
         });
     }
 
-    /// Writes a dispatch of a command buffer with its times by the host's clock, from which IREE's tools sum up functions
-    /// for statistics. A dispatch that is an operation by itself is written when that ends.
+    /// Writes a dispatch of a command buffer with its times by the host's clock, from which IREE's tools sum up
+    /// functions for statistics. A dispatch that is an operation by itself is written when that ends.
     ///
     /// # Safety
     ///
