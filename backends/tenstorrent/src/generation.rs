@@ -27,6 +27,9 @@ pub(crate) struct Generation {
     pub(crate) controller: Controller,
     pub(crate) network: Network,
     pub(crate) starts: Starts,
+    /// How a core discards what it has read of the tile's memory before, which others may have changed since. Nothing
+    /// where it keeps nothing.
+    pub(crate) discard: Option<u32>,
 }
 
 /// The chip's controller.
@@ -90,6 +93,9 @@ pub(crate) struct Starts {
     pub(crate) nc_enable: u32,
 }
 
+/// `fence iorw, iorw`
+const FENCE: u32 = 0x0ff0_000f;
+
 const BLACKHOLE: Generation = Generation {
     name: "Blackhole",
     boards: "p100a, p150",
@@ -107,6 +113,7 @@ const BLACKHOLE: Generation = Generation {
     },
     network: Network { command: 0x40, coordinates: 8, shift: 0 },
     starts: Starts { t: 0xffb1_2228, t_enable: 0xffb1_2234, nc: 0xffb1_2238, nc_enable: 0xffb1_223c },
+    discard: Some(FENCE),
 };
 
 const WORMHOLE: Generation = Generation {
@@ -136,6 +143,8 @@ const WORMHOLE: Generation = Generation {
     network: Network { command: 0x28, coordinates: 4, shift: 4 },
     // Words of the matrix engine's configuration, which the tile's own cores reach and the network does not.
     starts: Starts { t: 0xffef_0278, t_enable: 0xffef_0284, nc: 0xffef_0288, nc_enable: 0xffef_028c },
+    // A fence does nothing, and there is no cache of data.
+    discard: None,
 };
 
 /// Every kind of chip that is driven.

@@ -10,16 +10,31 @@
 //! compared; an executable that stores less than words says so, and its bytes are. At the end it writes a number that
 //! the host waits for, and stays where it is.
 //!
+//! # Order
+//!
+//! A core's stores reach one kind of memory in order, but not two (`MemoryOrdering.md` of both chips): a store to the
+//! tile's memory may be overtaken by one to a register of the network, and on Blackhole no fence prevents that. So the
+//! word that begins a transfer goes through the tile's memory: it is stored there, and loaded back from there, behind
+//! everything that the core has stored before, and what is loaded is stored to the register. For the same reason the
+//! register with the last start address is read back before the cores are released. Between cores, the word by which
+//! one reports its end comes after what it has stored.
+//!
+//! A Blackhole core keeps some of what it reads of the tile's memory, while others change it. A fence
+//! [discards](Generation::discard) that: where a core begins, behind each transfer, and in each poll of another core's
+//! word. On Wormhole a fence has no effect, and there is none.
+//!
 //! Everything that changes from call to call is in memory, in two kinds of structures of words: [`common`], for all
 //! cores, and [`core`](mod@core), for each.
 
-use crate::generation::{Generation, Network, Starts};
+use crate::generation::{Generation, Starts};
 use hal_tenstorrent_loader::encode::{
     Assembler, Label, Reg, When, add, addi, andi, divu, jalr, lbu, lui, lw, remu, sub, sw,
 };
 use hal_tenstorrent_loader::paging::Bringers;
 
 mod paging;
+#[cfg(test)]
+mod tests;
 
 /// How many cores a tile has.
 pub(crate) const CORES: usize = 5;
@@ -85,8 +100,10 @@ pub(crate) mod common {
     pub(crate) const ORIGIN: i32 = 76;
     /// Such an entry of the list as is made for a page that is written back.
     pub(crate) const SCRATCH: i32 = 80;
+    /// The word that begins a transfer.
+    pub(crate) const BEGIN: i32 = 96;
     /// How many words there are.
-    pub(crate) const WORDS: usize = 24;
+    pub(crate) const WORDS: usize = 25;
 }
 
 /// Words for one core, as offsets from its first.
@@ -143,9 +160,6 @@ const S: [Reg; 12] = [
     Reg::numbered(26),
     Reg::numbered(27),
 ];
-/// Everything before is visible before everything after.
-const FENCE: u32 = 0x0ff0_000f;
-
 /// The tile's interface to the network, and registers of its first command buffer.
 const INTERFACE: u32 = 0xffb2_0000;
 const TARGET: i32 = 0x00;
@@ -185,11 +199,11 @@ impl Stub {
         let mut starts = [code; CORES];
         for (core, start) in starts.iter_mut().enumerate().skip(1) {
             *start = here(&asm);
-            other_core(&mut asm, &routines, core);
+            other_core(&mut asm, &routines, generation, core);
         }
         let start = here(&asm);
-        first_core(&mut asm, &routines, &generation.starts, starts);
-        transfer(&mut asm, routines.transfer, &generation.network);
+        first_core(&mut asm, &routines, generation, starts);
+        transfer(&mut asm, routines.transfer, generation);
         workgroups(&mut asm, routines.workgroups);
         write_back(&mut asm, &routines);
         write_run(&mut asm, &routines);
@@ -210,8 +224,14 @@ struct Routines {
     write_run: Label,
 }
 
+/// Discards what the core has read of the tile's memory before.
+fn discard(asm: &mut Assembler, generation: &Generation) {
+    generation.discard.into_iter().for_each(|fence| asm.emit(fence));
+}
+
 /// Loads what every core has in registers for good: the words for all, its own, and its stack.
-fn enter(asm: &mut Assembler, core: usize) {
+fn enter(asm: &mut Assembler, generation: &Generation, core: usize) {
+    discard(asm, generation);
     asm.constant(S[0], COMMON);
     asm.constant(S[3], core_block(core));
     asm.emit(lw(SP, core::STACK, S[3]));
@@ -219,13 +239,13 @@ fn enter(asm: &mut Assembler, core: usize) {
 
 /// Says that it is done, and stays.
 fn finish(asm: &mut Assembler, offset: i32, base: Reg) {
-    asm.emit_all([FENCE, lw(T[0], common::EPOCH, S[0]), sw(T[0], offset, base)]);
+    asm.emit_all([lw(T[0], common::EPOCH, S[0]), sw(T[0], offset, base)]);
     let here = asm.here();
     asm.jump(ZERO, here);
 }
 
-fn first_core(asm: &mut Assembler, routines: &Routines, starts: &Starts, others: [u32; CORES]) {
-    enter(asm, 0);
+fn first_core(asm: &mut Assembler, routines: &Routines, generation: &Generation, others: [u32; CORES]) {
+    enter(asm, generation, 0);
     let [stage, staged, alone, wait, next_other, all_done, next, places, end] =
         std::array::from_fn(|_| asm.label());
     // Each page, and a copy of it.
@@ -244,9 +264,9 @@ fn first_core(asm: &mut Assembler, routines: &Routines, starts: &Starts, others:
     // The other cores begin, and this one.
     asm.emit_all([lw(T[0], common::RELEASE, S[0]), lw(T[1], common::OTHERS, S[0])]);
     asm.branch(When::Eq, T[1], ZERO, alone);
-    say_starts(asm, starts, others);
+    say_starts(asm, &generation.starts, others);
     asm.constant(T[1], SOFT_RESET);
-    asm.emit_all([FENCE, sw(T[0], 0, T[1])]);
+    asm.emit(sw(T[0], 0, T[1]));
     asm.bind(alone);
     asm.jump(RA, routines.workgroups);
     // The others end.
@@ -255,6 +275,7 @@ fn first_core(asm: &mut Assembler, routines: &Routines, starts: &Starts, others:
     asm.bind(next_other);
     asm.branch(When::Eq, S[1], ZERO, all_done);
     asm.bind(wait);
+    discard(asm, generation);
     asm.emit(lw(T[0], core::DONE, S[3]));
     asm.branch(When::Ne, T[0], S[2], wait);
     asm.emit_all([addi(S[3], S[3], CORE_STRIDE.cast_signed()), addi(S[1], S[1], -1)]);
@@ -279,16 +300,16 @@ fn first_core(asm: &mut Assembler, routines: &Routines, starts: &Starts, others:
     finish(asm, common::DONE, S[0]);
 }
 
-/// Says where the other cores start. That is behind another way than what lets them go, and on Wormhole nothing but a
-/// load of what was stored, whose result is used, has one come after the other.
+/// Says where the other cores start. On Wormhole that is behind another way than what lets them go: the last register
+/// is read back, and what was read is used. Those of the last core are not read, which not every simulator can.
 fn say_starts(asm: &mut Assembler, starts: &Starts, [_, t0, t1, t2, nc]: [u32; CORES]) {
     let words = [
         (starts.t, t0),
         (starts.t + 4, t1),
         (starts.t + 8, t2),
-        (starts.t_enable, 7),
         (starts.nc, nc),
         (starts.nc_enable, 1),
+        (starts.t_enable, 7),
     ];
     for (address, value) in words {
         asm.constant(T[1], address);
@@ -298,15 +319,16 @@ fn say_starts(asm: &mut Assembler, starts: &Starts, [_, t0, t1, t2, nc]: [u32; C
     asm.emit_all([lw(T[2], 0, T[1]), addi(T[2], T[2], 0)]);
 }
 
-fn other_core(asm: &mut Assembler, routines: &Routines, core: usize) {
-    enter(asm, core);
+fn other_core(asm: &mut Assembler, routines: &Routines, generation: &Generation, core: usize) {
+    enter(asm, generation, core);
     asm.jump(RA, routines.workgroups);
     finish(asm, core::DONE, S[3]);
 }
 
 /// Has the network bring A3 bytes from A1 of the tile at A0 to A2 of this one, or the other way if A4 is not zero,
 /// and waits for it.
-fn transfer(asm: &mut Assembler, label: Label, network: &Network) {
+fn transfer(asm: &mut Assembler, label: Label, generation: &Generation) {
+    let network = &generation.network;
     let [write, go, busy, wait] = std::array::from_fn(|_| asm.label());
     asm.bind(label);
     asm.emit(lui(T[0], INTERFACE));
@@ -336,10 +358,14 @@ fn transfer(asm: &mut Assembler, label: Label, network: &Network) {
     asm.emit_all([addi(T[3], T[3], WRITE), addi(T[4], T[0], WRITES)]);
     asm.bind(go);
     asm.emit_all([sw(T[3], CONTROL, T[0]), sw(A[3], LENGTH, T[0]), lw(T[5], 0, T[4])]);
-    asm.emit_all([addi(T[5], T[5], 1), addi(T[6], ZERO, 1), FENCE, sw(T[6], network.command, T[0])]);
+    asm.emit_all([addi(T[5], T[5], 1), addi(T[6], ZERO, 1)]);
+    // Behind everything that was stored before.
+    asm.emit_all([sw(T[6], common::BEGIN, S[0]), lw(T[6], common::BEGIN, S[0])]);
+    asm.emit(sw(T[6], network.command, T[0]));
     asm.bind(wait);
     asm.emit(lw(T[6], 0, T[4]));
     asm.branch(When::Ne, T[6], T[5], wait);
+    discard(asm, generation);
     asm.emit(jalr(ZERO, RA, 0));
 }
 

@@ -344,7 +344,7 @@ fn queue_that_hangs_does_not_keep_a_device_that_ends() {
 
 #[test]
 fn every_fault_of_an_n150_is_the_same() {
-    support::succeed(support::on_a_board(support::again(&["--skip", "is_the_same"]), "n150"));
+    support::succeed(&mut support::on_a_board(support::again(&["--skip", "is_the_same"]), "n150"));
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn child(test: &str, variables: &[(&str, &str)]) {
     let mut command = on_a_library(&["--exact", test, "--ignored"]);
     // Our own library reports what is broken on purpose.
     command.env("LIBTTSIM", our_library()).envs(variables.iter().copied());
-    succeed(command);
+    succeed(&mut command);
 }
 
 #[test]
@@ -45,6 +45,30 @@ fn library_that_ends_loses_its_card_alone() {
     let bench = Bench::new(&[]);
     let memory = bench.memory(&[9; 4000]);
     assert_eq!(bench.read(&memory, 0, 4000), [9; 4000]);
+}
+
+#[test]
+fn board_is_what_the_library_says() {
+    for (chip, board, tiles) in
+        [("blackhole", "p150", "140"), ("wormhole", "n150", "80"), ("p100a", "p100a", "120")]
+    {
+        child(
+            "library_says_what_it_has",
+            &[("TENSTORRENT_SIM", chip), ("EXPECTED", board), ("EXPECTED_TILES", tiles)],
+        );
+    }
+}
+
+#[test]
+#[ignore = "has a process of its own"]
+fn library_says_what_it_has() {
+    let device = open(&[]).unwrap();
+    let expected = |name| std::env::var(name).unwrap();
+    assert_eq!(device.card().board(), expected("EXPECTED"));
+    assert_eq!(device.card().grid().tiles().len().to_string(), expected("EXPECTED_TILES"));
+    drop(device);
+    // The write when a file is closed went through a window: the library's process is alive, and the card opens again.
+    open(&[]).unwrap();
 }
 
 #[test]

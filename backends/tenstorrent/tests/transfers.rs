@@ -103,7 +103,8 @@ fn large_transfers_cover_everything_once() {
 
 #[test]
 fn simulators_library_gives_the_same() {
-    support::the_same_on_a_library("n150");
+    support::the_same_on_a_library("wormhole", &[]);
+    support::the_same_on_a_library("blackhole", &[]);
 }
 
 #[test]

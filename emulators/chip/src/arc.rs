@@ -128,16 +128,20 @@ impl Arc {
         let missing = |&(_, row): &(usize, u32)| board.lines() >> row & 1 == 0;
         let harvested = ANSWERED_ROWS.into_iter().enumerate().filter(missing).map(|(bit, _)| 1 << bit).sum();
         match board.model() {
-            Model::P100a | Model::P150 => {
-                let own = [
+            Model::P100a | Model::P150 | Model::Blackhole => {
+                let mut own = vec![
                     (tag::CLOCK, CLOCK),
-                    (tag::TENSIX_COLUMNS, board.lines().into()),
                     // No Ethernet tile is present.
                     (tag::ETHERNET, 0),
-                    (tag::BANKS, board.banks().into()),
                     // Two bits each: the first one as the host sees it, the second one is fused off.
                     (tag::BRIDGES, 1),
                 ];
+                if board.model() != Model::Blackhole {
+                    own.extend([
+                        (tag::TENSIX_COLUMNS, board.lines().into()),
+                        (tag::BANKS, board.banks().into()),
+                    ]);
+                }
                 // Booted, and ready for messages.
                 let started = [
                     (POST_CODE, 0),
@@ -148,7 +152,7 @@ impl Arc {
                 ];
                 Self::with(&BLACKHOLE, [&common[..], &own].concat(), &started, &[], 0)
             }
-            Model::N150 => {
+            Model::N150 | Model::Wormhole => {
                 let own = [(tag::CLOCK, WORMHOLE_CLOCK)];
                 let started = [
                     (POST_CODE, 0xc0de_0001),

@@ -14,11 +14,16 @@ pub enum Model {
     P150,
     /// A Wormhole with nine rows.
     N150,
+    /// A Blackhole of which nothing is fused off, and whose controller does not report what is there: as in the
+    /// vendor's simulator, and on no board that is sold.
+    Blackhole,
+    /// The same of a Wormhole.
+    Wormhole,
 }
 
 impl Model {
     /// Every board.
-    pub const ALL: [Model; 3] = [Model::P100a, Model::P150, Model::N150];
+    pub const ALL: [Model; 5] = [Model::P100a, Model::P150, Model::N150, Model::Blackhole, Model::Wormhole];
 
     /// By the name that people use.
     pub fn named(name: &str) -> Option<Self> {
@@ -31,14 +36,16 @@ impl Model {
             Model::P100a => "p100a",
             Model::P150 => "p150",
             Model::N150 => "n150",
+            Model::Blackhole => "blackhole",
+            Model::Wormhole => "wormhole",
         }
     }
 
     /// The chip's family.
     pub const fn family(self) -> &'static Family {
         match self {
-            Model::P100a | Model::P150 => &BLACKHOLE,
-            Model::N150 => &WORMHOLE,
+            Model::P100a | Model::P150 | Model::Blackhole => &BLACKHOLE,
+            Model::N150 | Model::Wormhole => &WORMHOLE,
         }
     }
 
@@ -46,8 +53,8 @@ impl Model {
     pub(crate) const fn product(self) -> u32 {
         match self {
             Model::P100a => 0x43,
-            Model::P150 => 0x40,
-            Model::N150 => 0x18,
+            Model::P150 | Model::Blackhole => 0x40,
+            Model::N150 | Model::Wormhole => 0x18,
         }
     }
 
@@ -57,6 +64,8 @@ impl Model {
             Model::P100a => (12, 7),
             Model::P150 => (12, 8),
             Model::N150 => (9, 6),
+            Model::Blackhole => (14, 8),
+            Model::Wormhole => (10, 6),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! The address space of one core.
 
 use crate::noc::{Interface, WriteEffect};
-use crate::tensix::{Core, CoreControl, INTERFACE, INTERFACE_BYTES};
+use crate::tensix::{Core, CoreControl, INTERFACE, INTERFACE_BYTES, SOFT_RESET};
 use crate::violation::Violation;
 use emulator_riscv::{Bus, BusFault, Width};
 
@@ -14,6 +14,7 @@ const NOT_CODE: BusFault = BusFault::Forbidden("instructions are executed from t
 const NOT_ATOMIC: BusFault = BusFault::Forbidden("atomic operations work on the tile's memory alone");
 const NOT_A_WORD: BusFault = BusFault::Forbidden("registers are read and written as words");
 const REFUSED: BusFault = BusFault::Forbidden("the network refuses the transfer");
+const UNORDERED: BusFault = BusFault::Forbidden("it may overtake an earlier store");
 
 /// The memory that a core reaches, while it executes.
 pub(crate) struct CoreBus<'a> {
@@ -22,7 +23,10 @@ pub(crate) struct CoreBus<'a> {
     pub(crate) local: &'a mut [u8],
     pub(crate) control: &'a mut CoreControl,
     pub(crate) interface: &'a mut Interface,
-    /// The rule by which the network refused a transfer.
+    /// The address of the last store to the tile's memory, until it is loaded back: that the core has stored it does
+    /// not say that it is there. A transfer or a core that is set going before may not find it.
+    pub(crate) stored: Option<u32>,
+    /// The rule that a store to a register broke.
     pub(crate) violation: Option<Violation>,
 }
 
@@ -82,28 +86,45 @@ impl CoreBus<'_> {
     fn register(&mut self, address: u32) -> Result<u32, BusFault> {
         let found = match Self::interface_offset(address) {
             Some(offset) => self.interface.read(offset),
-            None => self.control.register(address.into(), Some(self.core)).map(|register| *register),
+            None => self.control.read(address.into(), Some(self.core)),
         };
         found.ok_or(BusFault::Unmapped)
     }
 
     fn set_register(&mut self, address: u32, value: u32) -> Result<(), BusFault> {
         if let Some(offset) = Self::interface_offset(address) {
+            if self.interface.is_command(offset) {
+                self.check_order(address)?;
+            }
             let written = self.interface.write(self.core, offset, value).ok_or(BusFault::Unmapped)?;
             return match written {
                 Ok(WriteEffect::Register) => Ok(()),
                 // The network transfers while the core waits: no turn is lost.
                 Ok(WriteEffect::Transfer) => Err(BusFault::Pause),
-                Err(violation) => {
-                    self.violation = Some(violation);
-                    Err(REFUSED)
-                }
+                Err(violation) => self.refuse(violation, REFUSED),
             };
         }
-        let register = self.control.register(address.into(), Some(self.core));
-        *register.ok_or(BusFault::Unmapped)? = value;
-        // The write may reset this very core, or start another one.
-        Err(BusFault::Pause)
+        if u64::from(address) == SOFT_RESET {
+            self.check_order(address)?;
+        }
+        match self.control.write(address.into(), Some(self.core), value).ok_or(BusFault::Unmapped)? {
+            // The write may reset this very core, or start another one.
+            Ok(()) => Err(BusFault::Pause),
+            Err(violation) => self.refuse(violation, UNORDERED),
+        }
+    }
+
+    /// Checks that everything the core has stored in the tile's memory is there before it sets something else going.
+    fn check_order(&mut self, register: u32) -> Result<(), BusFault> {
+        self.stored.map_or(Ok(()), |stored| {
+            let violation = Violation::Unordered { stored: stored.into(), register: register.into() };
+            self.refuse(violation, UNORDERED)
+        })
+    }
+
+    fn refuse(&mut self, violation: Violation, fault: BusFault) -> Result<(), BusFault> {
+        self.violation = Some(violation);
+        Err(fault)
     }
 }
 
@@ -117,7 +138,13 @@ impl Bus for CoreBus<'_> {
     #[inline(always)]
     fn load(&mut self, address: u32, width: Width) -> Result<u32, BusFault> {
         match within(self.l1, 0, address, width) {
-            Some(bytes) => Ok(value(bytes)),
+            Some(bytes) => {
+                let found = value(bytes);
+                if self.stored == Some(address) {
+                    self.stored = None;
+                }
+                Ok(found)
+            }
             None => self.load_elsewhere(address, width),
         }
     }
@@ -127,6 +154,7 @@ impl Bus for CoreBus<'_> {
         match within(self.l1, 0, address, width) {
             Some(place) => {
                 put(place, value);
+                self.stored = Some(address);
                 Ok(())
             }
             None => self.store_elsewhere(address, width, value),
@@ -137,6 +165,8 @@ impl Bus for CoreBus<'_> {
         let place = within(self.l1, 0, address, Width::Word).ok_or(NOT_ATOMIC)?;
         let old = value(place);
         place.copy_from_slice(&update(old).to_le_bytes());
+        // It waits for every earlier store.
+        self.stored = None;
         Ok(old)
     }
 }

@@ -41,7 +41,7 @@ pub struct Family {
     pub plane_bits: u32,
     /// True if the kernel's driver lets programs choose a channel of the network for a window.
     pub static_channels: bool,
-    /// A tile that is fused off on every board.
+    /// A tile that is fused off on every board that is sold.
     pub fused_off: (u16, u16),
     /// The offset in the first region at which the third begins, if it shows the same.
     pub(crate) mirror: Option<u64>,
@@ -99,7 +99,7 @@ pub struct NocRegisters {
 }
 
 /// The registers with the start addresses of T0, T1, T2 and NC, and those that enable them: a bit for each of
-/// the three, and one for the last.
+/// the three, and one for the last. A core without one starts where all chips' do.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Starts {
     /// Of the first three.
@@ -110,8 +110,6 @@ pub struct Starts {
     pub nc: u64,
     /// The register that enables it.
     pub nc_enable: u64,
-    /// The start addresses without them, if they are known.
-    pub(crate) otherwise: Option<[u32; 4]>,
     /// True if they are reached over the network, or only by cores of the tile other than NC.
     pub(crate) over_network: bool,
 }
@@ -120,6 +118,12 @@ impl Starts {
     /// True if a core reaches them.
     pub(crate) fn reached_by(&self, core: Core) -> bool {
         self.over_network || core != Core::Nc
+    }
+
+    /// True if what was written to one of them can be read. In the vendor's simulator, those for NC cannot where the
+    /// network reaches them.
+    pub(crate) fn is_readable(&self, address: u64) -> bool {
+        !self.over_network || ![self.nc, self.nc_enable].contains(&address)
     }
 }
 
@@ -196,7 +200,6 @@ pub static BLACKHOLE: Family = Family {
         t_enable: 0xffb1_2234,
         nc: 0xffb1_2238,
         nc_enable: 0xffb1_223c,
-        otherwise: None,
         over_network: true,
     },
 };
@@ -242,7 +245,6 @@ pub static WORMHOLE: Family = Family {
         t_enable: 0xffef_0284,
         nc: 0xffef_0288,
         nc_enable: 0xffef_028c,
-        otherwise: Some([0x6000, 0xa000, 0xe000, 0x1_2000]),
         over_network: false,
     },
 };

@@ -8,7 +8,8 @@
 mod blackhole;
 mod wormhole;
 
-use crate::board::{Board, Model};
+use crate::board::Board;
+use crate::family::WORMHOLE;
 use blackhole::Blackhole;
 use wormhole::Wormhole;
 
@@ -53,16 +54,17 @@ enum FamilyGrid {
 impl Grid {
     /// The network of a board's chip.
     pub fn new(board: &Board) -> Self {
-        Self(match board.model() {
-            Model::P100a | Model::P150 => FamilyGrid::Blackhole(Blackhole::new(board)),
-            Model::N150 => FamilyGrid::Wormhole(Wormhole::new(board)),
+        Self(if board.family() == &WORMHOLE {
+            FamilyGrid::Wormhole(Wormhole::new(board))
+        } else {
+            FamilyGrid::Blackhole(Blackhole::new(board))
         })
     }
 
     /// How many columns of tiles there are.
     pub fn columns(&self) -> u8 {
-        match self.0 {
-            FamilyGrid::Blackhole(_) => blackhole::COLUMNS,
+        match &self.0 {
+            FamilyGrid::Blackhole(chip) => chip.columns,
             FamilyGrid::Wormhole(_) => wormhole::COLUMNS,
         }
     }

@@ -2,11 +2,16 @@
 
 //! A Blackhole or a Wormhole chip in software, as seen over PCI and by the cores of its Tensix tiles.
 //!
-//! Modelled are the boards p100a, p150 and n150 with any fused-off parts ([`Board`]); the coordinates that
-//! follow from these ([`Grid`]); memory of DRAM banks and tiles, which takes space when it is written; the
-//! network's reads and writes, from the host through windows and from cores through command buffers, with its
-//! rules of alignment; the five RISC-V cores of each tile, their resets and start addresses; and the
+//! Modelled are the boards p100a, p150 and n150 with any fused-off parts, and whole chips ([`Board`]); the
+//! coordinates that follow from these ([`Grid`]); memory of DRAM banks and tiles, which takes space when it is
+//! written; the network's reads and writes, from the host through windows and from cores through command buffers,
+//! with its rules of alignment; the five RISC-V cores of each tile, their resets and start addresses; and the
 //! controller's telemetry table. With these, software finds a chip, manages its memory and runs programs on it.
+//!
+//! Accesses are done in the order of instructions, which hardware does not promise: a core's store to the tile's
+//! memory may be overtaken by one to a register. So a core that starts a transfer or another core before it has loaded
+//! back what it stored last is stopped ([`Violation::Unordered`]). It is not noticed whether what was loaded is used,
+//! and no core has a cache of data.
 //!
 //! All the rest is refused by name: the matrix engines, Ethernet, the network's multicast, atomics and second
 //! plane, and accesses of the chip to the host's memory. There is no model of time: a step of [`Chip::step`] is

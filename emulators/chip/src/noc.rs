@@ -159,6 +159,11 @@ impl Interface {
         }
     }
 
+    /// True for a register that starts a transfer.
+    pub(crate) fn is_command(&self, offset: u32) -> bool {
+        self.place(offset).1 == self.network.command
+    }
+
     /// Writes a register; `None` if there is none.
     pub(crate) fn write(
         &mut self,
@@ -195,6 +200,9 @@ impl Interface {
             );
         }
         let write = control & WRITE != 0;
+        if !write && control & RESPONSE == 0 {
+            return wrong("a read needs the bit for a response");
+        }
         let (remote, remote_address, local_address) = if write {
             (place(middle, high), back, target)
         } else {

@@ -49,6 +49,9 @@ impl Core {
     }
 }
 
+/// The addresses at which T0, T1, T2 and NC start that are told no other (`SoftReset.md` of both chips).
+const STARTS: [u32; 4] = [0x6000, 0xa000, 0xe000, 0x1_2000];
+
 /// All cores in reset.
 const ALL_HELD: u32 = Core::B.reset_bit()
     | Core::T0.reset_bit()
@@ -76,16 +79,27 @@ pub(crate) struct CoreControl {
     t_start_enable: u32,
     nc_start: u32,
     nc_start_enable: u32,
+    /// The register with a start that a core wrote last, until it is read back, where it is behind another way than
+    /// [`SOFT_RESET`].
+    unread: Option<u64>,
 }
 
 impl CoreControl {
     fn new(starts: &'static Starts) -> Self {
         let soft_reset = ALL_HELD;
-        Self { starts, soft_reset, t_start: [0; 3], t_start_enable: 0, nc_start: 0, nc_start_enable: 0 }
+        Self {
+            starts,
+            soft_reset,
+            t_start: [0; 3],
+            t_start_enable: 0,
+            nc_start: 0,
+            nc_start_enable: 0,
+            unread: None,
+        }
     }
 
     /// The register at an address, for a core of the tile, or else for the network.
-    pub(crate) fn register(&mut self, address: u64, by: Option<Core>) -> Option<&mut u32> {
+    fn register(&mut self, address: u64, by: Option<Core>) -> Option<&mut u32> {
         if address == SOFT_RESET {
             return Some(&mut self.soft_reset);
         }
@@ -103,17 +117,48 @@ impl CoreControl {
         }
     }
 
-    /// The start address of a core, if it was set, or is known.
-    fn start(&self, core: Core) -> Option<u32> {
+    /// The value of a register that can be read.
+    pub(crate) fn read(&mut self, address: u64, by: Option<Core>) -> Option<u32> {
+        let value = *self.register(address, by)?;
+        if self.unread == Some(address) {
+            self.unread = None;
+        }
+        self.starts.is_readable(address).then_some(value)
+    }
+
+    /// Writes a register; `None` if there is none. On Wormhole, a core reads back what it wrote last about starts
+    /// before it writes [`SOFT_RESET`]: else cores may be released before.
+    pub(crate) fn write(
+        &mut self,
+        address: u64,
+        by: Option<Core>,
+        value: u32,
+    ) -> Option<Result<(), Violation>> {
+        let unread = self.unread.filter(|_| by.is_some() && address == SOFT_RESET);
+        let behind_another_way = by.is_some() && address != SOFT_RESET && !self.starts.over_network;
+        let register = self.register(address, by)?;
+        if let Some(stored) = unread {
+            return Some(Err(Violation::Unordered { stored, register: address }));
+        }
+        *register = value;
+        if behind_another_way {
+            self.unread = Some(address);
+        }
+        Some(Ok(()))
+    }
+
+    /// The start address of a core.
+    fn start(&self, core: Core) -> u32 {
         let [t0, t1, t2] = self.t_start;
-        let (enabled, start, index) = match core {
-            Core::B => return Some(0),
-            Core::T0 => (self.t_start_enable & 1, t0, 0),
-            Core::T1 => (self.t_start_enable & 2, t1, 1),
-            Core::T2 => (self.t_start_enable & 4, t2, 2),
-            Core::Nc => (self.nc_start_enable & 1, self.nc_start, 3),
+        let [t0_own, t1_own, t2_own, nc_own] = STARTS;
+        let (enabled, start, own) = match core {
+            Core::B => return 0,
+            Core::T0 => (self.t_start_enable & 1, t0, t0_own),
+            Core::T1 => (self.t_start_enable & 2, t1, t1_own),
+            Core::T2 => (self.t_start_enable & 4, t2, t2_own),
+            Core::Nc => (self.nc_start_enable & 1, self.nc_start, nc_own),
         };
-        if enabled != 0 { Some(start) } else { self.starts.otherwise?.get(index).copied() }
+        if enabled != 0 { start } else { own }
     }
 }
 
@@ -128,6 +173,8 @@ struct CoreState {
     /// tile's memory ends that.
     idle: bool,
     local: Vec<u8>,
+    /// See [`CoreBus::stored`].
+    stored: Option<u32>,
 }
 
 /// A tile.
@@ -160,8 +207,13 @@ impl Tensix {
             Core::B | Core::Nc => family.own_bytes.0,
             Core::T0 | Core::T1 | Core::T2 => family.own_bytes.1,
         };
-        let core =
-            |core: Core| CoreState { hart: None, stop: None, idle: false, local: vec![0; own_bytes(core)] };
+        let core = |core: Core| CoreState {
+            hart: None,
+            stop: None,
+            idle: false,
+            local: vec![0; own_bytes(core)],
+            stored: None,
+        };
         Self {
             family,
             tile: location.tile,
@@ -221,12 +273,11 @@ impl Tensix {
             let start = self.control.start(core);
             let state = self.core(core);
             match (held, &state.hart) {
-                (true, _) => (state.hart, state.stop, state.idle) = (None, None, false),
-                (false, Some(_)) => {}
-                (false, None) => {
-                    state.hart = Some(Hart::new(isa, start.unwrap_or(0)));
-                    state.stop = start.is_none().then_some(CoreStop::Violation(0, Violation::NoStart(core)));
+                (true, _) => {
+                    (state.hart, state.stop, state.idle, state.stored) = (None, None, false, None);
                 }
+                (false, Some(_)) => {}
+                (false, None) => state.hart = Some(Hart::new(isa, start)),
             }
         }
     }
@@ -252,6 +303,7 @@ impl Tensix {
             local: &mut state.local,
             control: &mut self.control,
             interface: &mut self.interface,
+            stored: state.stored,
             violation: None,
         };
         let before = hart.executed();
@@ -260,6 +312,7 @@ impl Tensix {
         let outcome = if alone { hart.resume(&mut bus, budget) } else { hart.run(&mut bus, budget) };
         self.last = Some(core);
         let violation = bus.violation;
+        state.stored = bus.stored;
         let done = hart.executed() - before;
         self.instructions += done;
         state.idle = outcome == RunOutcome::Idle;
@@ -301,7 +354,7 @@ impl Tensix {
         let offset = address.checked_sub(INTERFACE).filter(|&offset| offset < INTERFACE_BYTES);
         match offset {
             Some(offset) => self.interface.setting(u32::try_from(offset).ok()?),
-            None => self.control.register(address, None).copied(),
+            None => self.control.read(address, None),
         }
     }
 
@@ -332,13 +385,11 @@ impl Tensix {
         }
         let unmapped = Violation::Unmapped { tile: self.tile, address, length: bytes.len() };
         let value = bytes.try_into().map(u32::from_le_bytes);
-        let (Ok(value), Some(register)) = (value, self.control.register(address, None)) else {
-            return Err(unmapped);
-        };
+        let Ok(value) = value else { return Err(unmapped) };
         if self.stuck && address == SOFT_RESET {
             return Ok(());
         }
-        *register = value;
+        self.control.write(address, None, value).ok_or(unmapped)??;
         self.apply_resets();
         Ok(())
     }

@@ -3,7 +3,6 @@
 //! A rule that was broken.
 
 use crate::noc::Tile;
-use crate::tensix::Core;
 use thiserror::Error;
 
 /// A rule that software broke.
@@ -89,7 +88,14 @@ pub enum Violation {
         /// The rule that it breaks.
         rule: &'static str,
     },
-    /// A core that starts without a start address.
-    #[error("core {0:?} was started without a start address: write and enable it before")]
-    NoStart(Core),
+    /// A store to a register that may come before an earlier one to somewhere else.
+    #[error(
+        "the store to {register:#x} may overtake the one to {stored:#x}: load that back, and use it, before"
+    )]
+    Unordered {
+        /// The address of the earlier store.
+        stored: u64,
+        /// The register.
+        register: u64,
+    },
 }

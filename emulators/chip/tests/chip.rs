@@ -148,12 +148,86 @@ fn each_core_starts_where_it_is_told() {
 }
 
 #[test]
-fn core_without_a_start_does_not_run() {
+fn core_that_was_told_nothing_starts_at_an_address_of_its_own() {
+    for (core, start) in [(Core::T0, 0x6000), (Core::T1, 0xa000), (Core::T2, 0xe000), (Core::Nc, 0x1_2000)] {
+        let chip = chip();
+        let mut program = Assembler::new();
+        store_and_stay(&mut program, 0x1000, 1);
+        load(&chip, TILE, start, program);
+        release(&chip, TILE, core);
+        chip.step(100);
+        assert_eq!((get(&chip, TILE, 0x1000), chip.stopped().len()), (1, 0), "{core:?}");
+    }
+}
+
+#[test]
+fn start_of_nc_is_written_and_not_read() {
     let chip = chip();
-    release(&chip, TILE, Core::T1);
+    let starts = &BLACKHOLE.starts;
+    for address in [starts.nc, starts.nc_enable] {
+        let refused = chip.tile_read(TILE, address, &mut [0; 4]);
+        assert_eq!(refused, Err(Violation::Unmapped { tile: TILE, address, length: 4 }));
+    }
+    put(&chip, TILE, starts.t_enable, 5);
+    assert_eq!(get(&chip, TILE, starts.t_enable), 5);
+    let mut program = Assembler::new();
+    program.constant(T0, u32::try_from(starts.nc_enable).unwrap());
+    program.emit(lw(T1, 0, T0));
+    load(&chip, TILE, 0, program);
+    release(&chip, TILE, Core::B);
     chip.step(100);
-    let stop = CoreStop::Violation(0, Violation::NoStart(Core::T1));
-    assert_eq!(chip.stopped(), [Stopped { tile: TILE, core: Core::T1, stop }]);
+    let stopped = chip.stopped();
+    let [Stopped { stop: CoreStop::Trap(trap), .. }] = &stopped[..] else { panic!("{stopped:?}") };
+    assert!(trap.to_string().contains("nothing is mapped"), "{trap}");
+}
+
+/// A store to the tile's memory, what comes behind it, and a transfer that reads the memory.
+fn stored_before_a_transfer(behind: &[u32]) -> Chip {
+    let chip = chip();
+    let mut program = Assembler::new();
+    program.constant(T1, 7);
+    program.emit(sw(T1, 0x700, ZERO));
+    behind.iter().for_each(|&word| program.emit(word));
+    transfer(&mut program, (0x700, coordinates(TILE)), (0x1000, coordinates(BANK)), 64, WRITE);
+    store_and_stay(&mut program, 0x780, 1);
+    load(&chip, TILE, 0, program);
+    release(&chip, TILE, Core::B);
+    chip.step(1000);
+    chip
+}
+
+#[test]
+fn transfer_needs_what_was_stored_to_be_loaded_back() {
+    // amoadd.w x6, x6, (x0); a fence; loads of another word, and of a part of it.
+    let (atomic, fence) = (0x0060_232f, 0x0ff0_000f);
+    for behind in
+        [vec![], vec![fence], vec![lw(T1, 0x704, ZERO)], vec![lw(T1, 0x700, ZERO), sw(T1, 0x704, ZERO)]]
+    {
+        let chip = stored_before_a_transfer(&behind);
+        assert_violation(&chip, "0xffb20040 may overtake the one to 0x70");
+        assert_eq!(get(&chip, BANK, 0x1000), 0);
+    }
+    for behind in [vec![lw(T1, 0x700, ZERO)], vec![atomic], vec![lw(T1, 0x700, ZERO), lw(T1, 0x704, ZERO)]] {
+        let chip = stored_before_a_transfer(&behind);
+        assert_eq!((chip.stopped(), get(&chip, BANK, 0x1000)), (vec![], 7));
+    }
+}
+
+#[test]
+fn release_of_a_core_needs_what_was_stored_to_be_loaded_back() {
+    for (loads, stops) in [(false, 1), (true, 0)] {
+        let chip = chip();
+        let mut program = Assembler::new();
+        program.emit(sw(ZERO, 0x700, ZERO));
+        if loads {
+            program.emit(lw(T1, 0x700, ZERO));
+        }
+        store_and_stay(&mut program, 0xffb1_21b0, 0x4_7000);
+        load(&chip, TILE, 0, program);
+        release(&chip, TILE, Core::B);
+        chip.step(100);
+        assert_eq!(chip.stopped().len(), stops);
+    }
 }
 
 #[test]
@@ -223,6 +297,7 @@ fn core_brings_memory_from_a_bank_and_back() {
     program.emit(sw(T1, 0, T0));
     program.emit(addi(T0, T0, 4));
     program.branch(When::Ne, T0, T2, next);
+    program.emit(lw(T1, -4, T0));
     transfer(&mut program, (0x2000, own), (0x8000, coordinates(Tile { x: 18, y: 14 })), 200, WRITE);
     // The counters: one read was answered, one write acknowledged.
     program.constant(T0, 0xffb2_0000);
@@ -317,6 +392,7 @@ fn transfers_that_the_network_does_wrong_stop_the_core() {
         ((0x2000, own), (0x1000, bank), 0, WRITE, "between 1 and 16384 bytes"),
         ((0x2000, own), (0x1000, bank), BLACKHOLE.noc.max_burst + 1, WRITE, "between 1 and 16384 bytes"),
         ((0x2000, own), (0x1000, bank), 64, WRITE | 1 << 5, "multicast"),
+        ((0x1000, bank), (0x2000, own), 64, READ & !(1 << 4), "the bit for a response"),
         ((0x2000, own), (0x1000, fused), 64, WRITE, "fused off"),
         ((0x17_fff0, own), (0x1000, bank), 64, WRITE, "not memory"),
         ((0x1000, coordinates(Tile { x: 2, y: 0 })), (0x2000, own), 64, READ, "the host's memory"),

@@ -132,6 +132,9 @@ fn cores_start_where_another_core_has_said() {
     {
         store(&mut program, register(address), value);
     }
+    // What is written last is read back, and comes before the release.
+    program.constant(T0, register(starts.nc_enable));
+    program.emit(lw(T1, 0, T0));
     store(&mut program, 0xffb1_21b0, 0);
     stay(&mut program);
     load(&chip, TILE, 0, program);
@@ -144,6 +147,27 @@ fn cores_start_where_another_core_has_said() {
     release(&chip, TILE, Core::B);
     chip.step(1000);
     assert_eq!((get(&chip, TILE, 0x1008), get(&chip, TILE, 0x100c)), (2, 3));
+}
+
+#[test]
+fn release_needs_what_was_written_last_to_be_read_back() {
+    let starts = &WORMHOLE.starts;
+    let register = |address: u64| u32::try_from(address).unwrap();
+    for read in [None, Some(starts.t[0])] {
+        let chip = chip();
+        let mut program = Assembler::new();
+        store(&mut program, register(starts.t[0]), 0x4000);
+        store(&mut program, register(starts.t_enable), 1);
+        if let Some(read) = read {
+            program.constant(T0, register(read));
+            program.emit(lw(T1, 0, T0));
+        }
+        store(&mut program, 0xffb1_21b0, 0x4_6000);
+        load(&chip, TILE, 0, program);
+        release(&chip, TILE, Core::B);
+        chip.step(1000);
+        assert_violation(&chip, "0xffb121b0 may overtake the one to 0xffef0284");
+    }
 }
 
 #[test]

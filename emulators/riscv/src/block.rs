@@ -2,10 +2,9 @@
 
 //! Decoded code: consecutive instructions, with jumps between them.
 //!
-//! A block begins where a core continues. It ends before or behind an instruction that always leaves it: a jump
-//! to an address in a register, an environment call, or an instruction that reads counters. It continues behind
-//! a branch, and at the target of a jump with an immediate. So a core decodes frequent code once, and looks up
-//! the next block once per block.
+//! A block begins where a core continues. It ends behind an instruction that always leaves it: a jump to an address
+//! in a register, or an environment call. It continues behind a branch, and at the target of a jump with an
+//! immediate. So a core decodes frequent code once, and looks up the next block once per block.
 //!
 //! # Validity
 //!
@@ -16,7 +15,7 @@
 //! instead.
 
 use crate::bus::Bus;
-use crate::decode::{Class, Instruction, Isa, Op, decode};
+use crate::decode::{Instruction, Isa, Op, decode};
 use crate::hart::Counts;
 use crate::trap::Cause;
 
@@ -340,15 +339,11 @@ impl Blocks {
                 Err(_) => break,
             };
             let after = After::of(entry.instruction.op);
-            if after == After::Alone && !entries.is_empty() {
-                break;
-            }
             entries.push(entry);
             let target = pc.wrapping_add(entry.instruction.imm.cast_unsigned());
             pc = if after == After::Target && target.is_multiple_of(4) { target } else { pc.wrapping_add(4) };
             // The block may hold the next instruction already, as in a loop.
-            if matches!(after, After::Elsewhere | After::Alone) || entries.iter().any(|entry| entry.pc == pc)
-            {
+            if after == After::Elsewhere || entries.iter().any(|entry| entry.pc == pc) {
                 break;
             }
         }
@@ -380,16 +375,13 @@ enum After {
     Target,
     /// It is unknown.
     Elsewhere,
-    /// The end of the block, which also begins none: it may read how many instructions were executed.
-    Alone,
 }
 
 impl After {
     fn of(op: Op) -> Self {
         match op {
             Op::Jal => After::Target,
-            Op::Jalr => After::Elsewhere,
-            _ if op.class() == Class::System && op != Op::Fence => After::Alone,
+            Op::Jalr | Op::Ecall | Op::Ebreak => After::Elsewhere,
             _ => After::Next,
         }
     }

@@ -31,9 +31,12 @@ pub enum Refusal {
     /// `fsqrt.s`.
     #[error("this core has no square root")]
     SquareRoot,
-    /// A float instruction with a rounding mode of its own.
-    #[error("this core rounds to nearest even and nothing else")]
+    /// A float instruction with a rounding mode of its own. Hardware rounds to nearest even, whatever a mode says.
+    #[error("this core rounds to nearest even, and takes no rounding mode of an instruction's own")]
     Rounding,
+    /// A `fence` on Wormhole, which executes it without an effect.
+    #[error("a fence orders nothing on Wormhole: load back what was stored, and use it")]
+    Fence,
     /// Half, double or quad precision. Hardware has parts of the first, which are not modelled.
     #[error("this core has floats of 32 bits alone")]
     OtherPrecision,
@@ -181,7 +184,7 @@ pub fn decode(word: u32, isa: Isa) -> Result<Instruction, Refusal> {
         0x23 => (store(funct3)?, s_immediate(word)),
         0x13 => immediate(word, isa)?,
         0x33 => (register_register(word, isa)?, 0),
-        0x0f if funct3 == 0 => (Op::Fence, 0),
+        0x0f if funct3 == 0 => (fence(isa)?, 0),
         0x73 => system(word, isa)?,
         0x2f => (atomic(word, isa)?, 0),
         0x07 | 0x27 | 0x43 | 0x47 | 0x4b | 0x4f | 0x53 => float(word, isa)?,
@@ -228,6 +231,13 @@ fn extended(op: Op, isa: Isa) -> Result<Op, Refusal> {
     match isa {
         Isa::Wormhole => Err(Refusal::BlackholeOnly),
         Isa::Blackhole => Ok(op),
+    }
+}
+
+fn fence(isa: Isa) -> Result<Op, Refusal> {
+    match isa {
+        Isa::Wormhole => Err(Refusal::Fence),
+        Isa::Blackhole => Ok(Op::Fence),
     }
 }
 
@@ -364,11 +374,11 @@ fn float(word: u32, isa: Isa) -> Result<(Op, i32), Refusal> {
     }
 }
 
-/// Refuses another rounding than nearest even, explicit or by a register that hardware ignores.
+/// Refuses every rounding mode but that of a register which hardware ignores.
 fn rounding(mode: u32) -> Result<(), Refusal> {
     match mode {
-        0 | 7 => Ok(()),
-        1..=4 => Err(Refusal::Rounding),
+        7 => Ok(()),
+        0..=4 => Err(Refusal::Rounding),
         _ => Err(Refusal::Unknown),
     }
 }
@@ -376,6 +386,8 @@ fn rounding(mode: u32) -> Result<(), Refusal> {
 fn float_operation(word: u32) -> Result<Op, Refusal> {
     let funct3 = bits(word, 12, 3);
     let rounded = |op| rounding(funct3).map(|()| op);
+    // Conversions may name the rounding that hardware has.
+    let converted = |op| if funct3 == 0 { Ok(op) } else { rounded(op) };
     match (bits(word, 27, 5), bits(word, 20, 5), funct3) {
         (0x00, ..) => rounded(Op::Fadd),
         (0x01, ..) => rounded(Op::Fsub),
@@ -390,10 +402,10 @@ fn float_operation(word: u32) -> Result<Op, Refusal> {
         (0x14, _, 0) => Ok(Op::Fle),
         (0x14, _, 1) => Ok(Op::Flt),
         (0x14, _, 2) => Ok(Op::Feq),
-        (0x18, 0, _) => rounded(Op::FcvtW),
-        (0x18, 1, _) => rounded(Op::FcvtWu),
-        (0x1a, 0, _) => rounded(Op::FcvtS),
-        (0x1a, 1, _) => rounded(Op::FcvtSu),
+        (0x18, 0, _) => converted(Op::FcvtW),
+        (0x18, 1, _) => converted(Op::FcvtWu),
+        (0x1a, 0, _) => converted(Op::FcvtS),
+        (0x1a, 1, _) => converted(Op::FcvtSu),
         (0x1c, 0, 0) => Ok(Op::FmvX),
         (0x1c, 0, 1) => Ok(Op::Fclass),
         (0x1e, 0, 0) => Ok(Op::FmvW),

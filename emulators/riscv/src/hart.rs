@@ -4,7 +4,7 @@
 
 use crate::block::{Blocks, Map};
 use crate::bus::{Bus, BusFault};
-use crate::csr::Scratch;
+use crate::csr::CFG0_RESET;
 use crate::decode::{Class, Isa};
 use crate::execute::Flow;
 use crate::trap::{Cause, Trap};
@@ -59,7 +59,7 @@ pub enum RunOutcome {
 pub(crate) struct HartRegisters {
     x: [u32; 32],
     f: [u32; 32],
-    pub(crate) scratch: Scratch,
+    pub(crate) cfg0: u32,
     /// How many instructions were executed before the block that is being executed.
     pub(crate) executed: u64,
 }
@@ -113,7 +113,7 @@ impl Hart {
     /// A core after a reset, with its program counter at `pc`. Registers, which hardware leaves as they are,
     /// are zeros.
     pub fn new(isa: Isa, pc: u32) -> Self {
-        let registers = HartRegisters { x: [0; 32], f: [0; 32], scratch: Scratch::default(), executed: 0 };
+        let registers = HartRegisters { x: [0; 32], f: [0; 32], cfg0: CFG0_RESET, executed: 0 };
         Self { isa, pc, registers, blocks: Blocks::new(isa), code: Map::default() }
     }
 

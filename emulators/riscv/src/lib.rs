@@ -9,11 +9,11 @@
 //! Hardware raises no faults. It rounds an unaligned address down, executes an unknown instruction as some
 //! other one and waits forever for memory that does not exist. Here each of these is a [`Trap`], with the
 //! program counter and the error, because such a program is broken; the trap leaves the core as it was before
-//! the instruction.
+//! the instruction. What hardware has and does not do as the instruction set says, is refused as well: a rounding mode
+//! of an instruction's own, and a `fence` on Wormhole.
 //!
 //! A [`Hart`] has no thread: [`Hart::run`] executes at most a number of instructions on a [`Bus`], so an owner
-//! of several cores schedules them, and the same schedule gives the same result. There is no model of time:
-//! `mcycle` counts instructions.
+//! of several cores schedules them, and the same schedule gives the same result. There is no model of time.
 //!
 //! Self-modifying code is seen at once. The instruction caches of hardware are not coherent, so a program that
 //! does not invalidate them runs here and fails there.

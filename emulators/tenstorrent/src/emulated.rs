@@ -41,10 +41,12 @@ impl Emulation<()> for Emulated {
     }
 
     fn find(kind: &str, number: usize, parameters: &mut Parameters<'_>) -> Result<EmulatedCard<()>, Failure> {
-        let mut options = Options::read(parameters)?;
-        if kind == LIBRARY {
-            options = options.with_library(named_library()?);
-        }
+        let options = Options::read(parameters)?;
+        let options = match kind {
+            LIBRARY => Options { library: Some(named_library()?), ..options },
+            // The same machine, whether its board is named or not.
+            _ => Options { board: Some(options.board()), ..options },
+        };
         check_card("tenstorrent", number, options.cards)?;
         let emulator = Emulator::get(&options)?;
         Ok(EmulatedCard {

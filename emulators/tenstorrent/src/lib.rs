@@ -13,7 +13,7 @@
 //! | parameter | default | what it does |
 //! |---|---|---|
 //! | `cards=N` | 1 | how many cards there are, 1 to 8 |
-//! | `board=p100a\|p150\|n150` | p150 | the kind of the cards |
+//! | `board=p100a\|p150\|n150\|blackhole\|wormhole` | p150 | the kind of the cards |
 //! | `columns=MASK` | the first 12 of 14 | the physical columns of tiles that a p100a or p150 has, a bit each |
 //! | `rows=MASK` | the first 9 of 10 | the physical rows of tiles that an n150 has, a bit each |
 //! | `banks=MASK` | all of the board's | the DRAM banks, a bit each |
@@ -23,6 +23,9 @@
 //! | `schedule=parallel\|seeded` | parallel | `seeded` executes on one thread, in an order drawn by `seed` |
 //! | `seed=N` | 0 | the seed of `schedule=seeded` and of random faults |
 //! | `fault=FAULT` | none | a [fault](#faults) to inject; may be given several times |
+//!
+//! `blackhole` and `wormhole` are whole chips whose controllers do not report what is there, as in the vendor's
+//! simulators. A card of a simulator's library is what that says, unless a board is named.
 //!
 //! # Faults
 //!
@@ -79,7 +82,7 @@ mod window;
 pub use emulated::Emulated;
 pub use library::{SERVER, SERVER_VARIABLE};
 pub use machine::{Counts, Machine};
-pub use options::{Library, Options};
+pub use options::Options;
 pub use server::serve;
 
 /// A machine with emulated cards. Its threads end when the last reference is dropped.

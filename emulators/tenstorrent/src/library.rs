@@ -7,11 +7,9 @@
 //!
 //! The chip's time passes only on request. A host that waits for it reads a word again and again: each such
 //! read lets more clocks pass than the one before.
-//! read lets more clocks pass than the one before.
 
-use crate::options::Library;
 use crate::protocol::{LONGEST, Regions, Request};
-use emulator_chip::{BarAddress, Family, Tile};
+use emulator_chip::{BLACKHOLE, BarAddress, Board, Family, WORMHOLE};
 use hal_backend::{Code, Failure};
 use hal_tenstorrent_abi::uapi::VENDOR;
 use parking_lot::Mutex;
@@ -38,6 +36,7 @@ const KEPT: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct SimulatorProcess {
     path: PathBuf,
+    family: &'static Family,
     state: Mutex<SimulatorState>,
     /// The reason why it ended.
     ended: OnceLock<String>,
@@ -66,6 +65,12 @@ fn listen(mut pipe: PipeReader) -> String {
     String::from_utf8_lossy(&kept).trim().to_owned()
 }
 
+/// A board, as `TENSTORRENT_SIM` names it.
+fn described(board: &Board) -> String {
+    let (model, lines) = (board.model().name(), board.family().lines.name);
+    format!("{model},{lines}={:#x},banks={:#x}", board.lines(), board.banks())
+}
+
 /// The path of the program that loads libraries.
 fn server() -> PathBuf {
     let named = std::env::var_os(SERVER_VARIABLE).map(PathBuf::from);
@@ -77,8 +82,9 @@ fn server() -> PathBuf {
 }
 
 impl SimulatorProcess {
-    pub(crate) fn start(library: &Library, family: &Family) -> Result<Self, Failure> {
-        let path = library.path.clone();
+    /// Starts a process with a library. `board` is what it is asked for, if anything.
+    pub(crate) fn start(library: &Path, board: Option<Board>) -> Result<Self, Failure> {
+        let path = library.to_owned();
         let server = server();
         let wrong = |error: Error| {
             let advice = match error.kind() {
@@ -96,29 +102,46 @@ impl SimulatorProcess {
         command.arg(&path).stdin(OwnedFd::from(theirs));
         command.stdout(writer.try_clone().map_err(wrong)?).stderr(writer);
         // For a library of ours: the board, and that a broken rule ends the process, as with the vendor's.
-        command.env("TENSTORRENT_SIM", &library.board).env("TENSTORRENT_SIM_VIOLATIONS", "exit");
+        command.env("TENSTORRENT_SIM_VIOLATIONS", "exit");
+        if let Some(board) = &board {
+            command.env("TENSTORRENT_SIM", described(board));
+        }
         let process = command.spawn().map_err(wrong)?;
         // The command has the other ends of the socket and the pipe, which must be the process's alone.
         drop(command);
         let output = Some(std::thread::spawn(move || listen(reader)));
         let regions = Regions::default();
         let state = SimulatorState { stream, process, output, regions, watched: None, clocks: CLOCKS.0 };
-        let simulator = Self { path, state: Mutex::new(state), ended: OnceLock::new() };
+        let mut simulator =
+            Self { path, family: &BLACKHOLE, state: Mutex::new(state), ended: OnceLock::new() };
         let answered = simulator.request(|state| {
             state.regions = Regions::receive(&mut state.stream)?;
-            Ok(())
+            Ok(state.regions.identity)
         });
         let unusable = |why| Failure::new(Code::FailedPrecondition, why);
-        answered.map_err(unusable)?;
-        let (found, wanted) = (simulator.state.lock().regions.identity, identity(family));
-        if found != wanted {
+        let found = answered.map_err(unusable)?;
+        let path = simulator.path.display();
+        let family = identified(found).ok_or_else(|| {
+            unusable(format!(
+                "{path} simulates {found:#010x}, which is no chip that is known: name a library for Blackhole or \
+                 Wormhole"
+            ))
+        })?;
+        if let Some(board) = board.filter(|board| board.family() != family) {
             return Err(unusable(format!(
-                "{} simulates {found:#010x}, and a {} is {wanted:#010x}: name a board of what it simulates with board=",
-                simulator.path.display(),
-                family.name
+                "{path} simulates a {}, and a {} has a {}: leave board= out, or name one with such a chip",
+                family.name,
+                board.model().name(),
+                board.family().name
             )));
         }
+        simulator.family = family;
         Ok(simulator)
+    }
+
+    /// The kind of chip that it simulates.
+    pub(crate) fn family(&self) -> &'static Family {
+        self.family
     }
 
     /// Makes a request; fails with the reason if the process has ended.
@@ -164,18 +187,12 @@ impl SimulatorProcess {
             Ok(())
         })
     }
-
-    pub(crate) fn tile_write(&self, tile: Tile, address: u64, bytes: &[u8]) -> Result<(), String> {
-        self.request(|state| {
-            let header = Request::WriteTile(tile.x.into(), tile.y.into(), address, length(bytes)).encode();
-            state.send(&[&header, bytes].concat())
-        })
-    }
 }
 
-/// The identification of a chip, by its first word on the bus.
-fn identity(family: &Family) -> u32 {
-    u32::from(family.device) << 16 | u32::from(VENDOR)
+/// The kind of chip that has this identification, which is its first word on the bus.
+fn identified(identity: u32) -> Option<&'static Family> {
+    let known = |family: &&Family| u32::from(family.device) << 16 | u32::from(VENDOR) == identity;
+    [&BLACKHOLE, &WORMHOLE].into_iter().find(known)
 }
 
 fn length(bytes: &[u8]) -> u32 {

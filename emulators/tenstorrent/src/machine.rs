@@ -10,6 +10,7 @@
 use crate::injection;
 use crate::options::Options;
 use crate::silicon::Silicon;
+use crate::window;
 use emulator_chip::Tile;
 use emulator_core::file::{Identity, OpenFiles, Opened};
 use emulator_core::injection::Injections;
@@ -185,7 +186,9 @@ impl Machine {
         if !self.present().contains(&number) || file != paths::DESCRIPTION {
             return Err(Errno::NOENT);
         }
-        let (vendor, device) = (VENDOR, self.options.board.family().device);
+        let mut state = self.lock();
+        let card = state.cards.find_mut(number).ok_or(Errno::NOENT)?;
+        let (vendor, device) = (VENDOR, card.board.chip.family().device);
         Ok(format!(
             "DRIVER=tenstorrent\nPCI_ID={vendor:04X}:{device:04X}\nPCI_SLOT_NAME=0000:{:02x}:00.0\n",
             number + 1
@@ -227,8 +230,9 @@ impl Machine {
             let SetNocCleanup { enabled, x, y, addr, data, .. } = file.cleanup;
             if enabled == 1 && !card.detached {
                 // `tt_cdev_release_noc_cleanup`: the lower half is written.
-                let [a, b, c, d, ..] = data.to_le_bytes();
-                let written = card.board.chip.tile_write(Tile { x, y }, addr, &[a, b, c, d]);
+                #[expect(clippy::cast_possible_truncation, reason = "the driver writes the lower half")]
+                let word = data as u32;
+                let written = window::write_word(&card.board.chip, Tile { x, y }, addr, word);
                 if let Err(violation) = written {
                     card.complaint = Some(violation);
                 }

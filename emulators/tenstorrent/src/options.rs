@@ -13,7 +13,12 @@ use std::path::PathBuf;
 /// The parameters that [`Options::read`] takes.
 pub(crate) const PARAMETERS: &[Parameter] = &[
     options::cards("1"),
-    Parameter { name: "board", values: "p100a|p150|n150", default: "p150", effect: "the kind of the cards" },
+    Parameter {
+        name: "board",
+        values: "p100a|p150|n150|blackhole|wormhole",
+        default: "p150",
+        effect: "the kind of the cards",
+    },
     Parameter {
         name: "columns",
         values: "MASK",
@@ -50,24 +55,15 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     options::FAULT,
 ];
 
-/// A library with a simulator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Library {
-    /// Its path.
-    pub path: PathBuf,
-    /// Which board it is asked for, if it is one that can be: of ours, as `TENSTORRENT_SIM` says it.
-    pub board: String,
-}
-
 /// Everything that makes one machine differ from another. [The crate](crate) says what each parameter does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// How many cards there are.
     pub cards: usize,
-    /// The board of each of them.
-    pub board: Board,
+    /// The board of each of them, if one is named.
+    pub board: Option<Board>,
     /// The library that simulates them, if not this process.
-    pub library: Option<Library>,
+    pub library: Option<PathBuf>,
     /// Which module drives them.
     pub module: Version,
     /// How the machine executes.
@@ -78,6 +74,9 @@ pub struct Options {
     pub injections: Vec<Injection>,
 }
 
+/// The board that is emulated if none is named.
+const DEFAULT_MODEL: Model = Model::P150;
+
 /// The newest module that is emulated.
 const NEWEST: Version = Version::new(2, 10, 0);
 
@@ -85,7 +84,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             cards: 1,
-            board: Board::new(Model::P150),
+            board: None,
             library: None,
             module: NEWEST,
             execution: Execution::default(),
@@ -110,32 +109,36 @@ impl Options {
         })
     }
 
-    /// The same, with chips of a library.
-    pub fn with_library(self, path: PathBuf) -> Self {
-        let (model, lines) = (self.board.model().name(), self.board.family().lines.name);
-        let board = format!("{model},{lines}={:#x},banks={:#x}", self.board.lines(), self.board.banks());
-        Self { library: Some(Library { path, board }), ..self }
+    /// The board that this process simulates.
+    pub(crate) fn board(&self) -> Board {
+        self.board.unwrap_or(Board::new(DEFAULT_MODEL))
     }
 }
 
-fn board(parameters: &mut Parameters<'_>) -> Result<Board, Failure> {
+/// The board, if anything of it is given.
+fn board(parameters: &mut Parameters<'_>) -> Result<Option<Board>, Failure> {
     let names = Model::ALL.map(Model::name);
     let name = parameters.choice("board", &names)?;
-    let model = name.and_then(Model::named).unwrap_or(Model::P150);
+    let model = name.and_then(Model::named).unwrap_or(DEFAULT_MODEL);
     let (whole, lines) = (Board::new(model), &model.family().lines);
-    let mask_of_lines = mask(parameters, lines.name, whole.lines())?;
-    let banks = mask(parameters, "banks", whole.banks().into())?;
+    let (line_mask, bank_mask) =
+        (mask(parameters, lines.name, whole.lines())?, mask(parameters, "banks", 0xff)?);
+    if name.is_none() && line_mask.is_none() && bank_mask.is_none() {
+        return Ok(None);
+    }
+    let banks = bank_mask.unwrap_or(whole.banks().into());
     let banks = u8::try_from(banks)
         .map_err(|_| parameters.refuse("banks", &format!("is {banks:#x}; a chip has at most eight banks")))?;
-    Board::with_masks(model, mask_of_lines, banks)
+    Board::with_masks(model, line_mask.unwrap_or(whole.lines()), banks)
+        .map(Some)
         .map_err(|error| parameters.refuse(lines.name, &format!("or banks makes no such board: {error}")))
 }
 
-fn mask(parameters: &mut Parameters<'_>, key: &'static str, default: u16) -> Result<u16, Failure> {
-    let Some(text) = parameters.take(key)? else { return Ok(default) };
+fn mask(parameters: &mut Parameters<'_>, key: &'static str, example: u16) -> Result<Option<u16>, Failure> {
+    let Some(text) = parameters.take(key)? else { return Ok(None) };
     let number = text.strip_prefix("0x").and_then(|digits| u16::from_str_radix(digits, 16).ok());
-    number.ok_or_else(|| {
-        parameters.refuse(key, &format!("is {text:?}; it takes a mask such as {default:#x}, a bit each"))
+    number.map(Some).ok_or_else(|| {
+        parameters.refuse(key, &format!("is {text:?}; it takes a mask such as {example:#x}, a bit each"))
     })
 }
 
@@ -191,7 +194,7 @@ mod tests {
             ("fault", "hang:2"),
         ]);
         let options = options.unwrap();
-        assert_eq!(options.board, Board::with_masks(Model::P100a, 0x3ffc, 0xdf).unwrap());
+        assert_eq!(options.board, Some(Board::with_masks(Model::P100a, 0x3ffc, 0xdf).unwrap()));
         assert_eq!((options.cards, options.module), (2, Version::new(2, 2, 0)));
         assert_eq!(options.report.as_deref(), Some(Path::new("/tmp/report")));
         assert_eq!(options.injections.len(), 1);
@@ -200,9 +203,7 @@ mod tests {
     #[test]
     fn wormhole_board_is_selected_by_rows() {
         let options = read(&[("board", "n150"), ("rows", "0x2ff")]).unwrap();
-        assert_eq!(options.board, Board::with_masks(Model::N150, 0x2ff, 0x3f).unwrap());
-        let library = options.with_library("/nowhere".into()).library.unwrap();
-        assert_eq!(library.board, "n150,rows=0x2ff,banks=0x3f");
+        assert_eq!(options.board, Some(Board::with_masks(Model::N150, 0x2ff, 0x3f).unwrap()));
         let refused = read(&[("board", "n150"), ("columns", "0xff")]).unwrap_err();
         assert!(refused.message().contains("columns"), "{refused}");
         let refused = read(&[("board", "n150"), ("rows", "0x3ff")]).unwrap_err();
@@ -213,7 +214,7 @@ mod tests {
     fn each_wrong_value_is_refused_by_name() {
         for (key, value, part) in [
             ("cards", "0", "cards"),
-            ("board", "n300", "p100a, p150, n150"),
+            ("board", "n300", "p100a, p150, n150, blackhole, wormhole"),
             ("columns", "12", "such as 0xfff"),
             ("columns", "0x1fff", "12 of 14 columns"),
             ("banks", "0x1ff", "eight banks"),

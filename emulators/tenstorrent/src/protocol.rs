@@ -18,25 +18,22 @@ pub enum Request {
     Read(u64, u32),
     /// Writes this many bytes, which follow.
     Write(u64, u32),
-    /// Writes this many bytes, which follow, to an address of a tile.
-    WriteTile(u32, u32, u64, u32),
     /// Lets this many clocks pass.
     Clock(u32),
 }
 
-const HEADER: usize = 24;
+const HEADER: usize = 16;
 
 impl Request {
     /// The encoded header.
     pub fn encode(self) -> [u8; HEADER] {
-        let (kind, length, x, y, address) = match self {
-            Request::Read(address, length) => (0_u32, length, 0, 0, address),
-            Request::Write(address, length) => (1, length, 0, 0, address),
-            Request::WriteTile(x, y, address, length) => (2, length, x, y, address),
-            Request::Clock(clocks) => (3, clocks, 0, 0, 0),
+        let (kind, length, address) = match self {
+            Request::Read(address, length) => (0_u32, length, address),
+            Request::Write(address, length) => (1, length, address),
+            Request::Clock(clocks) => (2, clocks, 0),
         };
         let mut bytes = [0; HEADER];
-        let words = [kind, length, x, y].map(u32::to_le_bytes).concat();
+        let words = [kind, length].map(u32::to_le_bytes).concat();
         let all = words.into_iter().chain(address.to_le_bytes());
         bytes.iter_mut().zip(all).for_each(|(place, byte)| *place = byte);
         bytes
@@ -55,13 +52,12 @@ impl Request {
             let found = bytes.get(at..).and_then(<[u8]>::first_chunk).copied();
             u32::from_le_bytes(found.unwrap_or_default())
         };
-        let (length, x, y) = (word(4), word(8), word(12));
-        let address = u64::from(word(16)) | u64::from(word(20)) << 32;
+        let length = word(4);
+        let address = u64::from(word(8)) | u64::from(word(12)) << 32;
         let request = match word(0) {
             0 => Request::Read(address, length),
             1 => Request::Write(address, length),
-            2 => Request::WriteTile(x, y, address, length),
-            3 => Request::Clock(length),
+            2 => Request::Clock(length),
             kind => return Err(Error::new(ErrorKind::InvalidData, format!("there is no request {kind}"))),
         };
         match request.length() {
@@ -76,9 +72,7 @@ impl Request {
     /// How many bytes are read or written.
     pub fn length(self) -> usize {
         match self {
-            Request::Read(_, length) | Request::Write(_, length) | Request::WriteTile(_, _, _, length) => {
-                length as usize
-            }
+            Request::Read(_, length) | Request::Write(_, length) => length as usize,
             Request::Clock(_) => 0,
         }
     }
@@ -136,12 +130,9 @@ mod tests {
 
     #[test]
     fn messages_that_are_sent_are_received() {
-        for request in [
-            Request::Read(0x8_1234_5678, 4),
-            Request::Write(u64::MAX, 77),
-            Request::WriteTile(3, 300, 0xffb1_21b0, 4),
-            Request::Clock(1_000_000_000),
-        ] {
+        for request in
+            [Request::Read(0x8_1234_5678, 4), Request::Write(u64::MAX, 77), Request::Clock(1_000_000_000)]
+        {
             assert_eq!(Request::receive(&mut request.encode().as_slice()).unwrap(), Some(request));
         }
         let regions = Regions { identity: 0x401e_1e52, starts: [1 << 32, 5, u64::MAX] };

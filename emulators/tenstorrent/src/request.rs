@@ -7,7 +7,7 @@
 
 use crate::machine::{Card, Machine, OpenFile, OwnedWindow};
 use crate::{Emulator, Options, injection, window};
-use emulator_chip::{BarAddress, Family};
+use emulator_chip::Family;
 use emulator_core::file::Identity;
 use emulator_core::threads::Running;
 use emulator_core::{DeviceRange, EmulatedMachine, Errno, Process, identity};
@@ -171,7 +171,7 @@ impl EmulatedMachine for Machine {
 
 impl RequestContext<'_> {
     fn family(&self) -> &'static Family {
-        self.machine.options.board.family()
+        self.card.board.chip.family()
     }
 
     fn has(&self, since: Version) -> Result<(), Errno> {
@@ -303,7 +303,7 @@ impl RequestContext<'_> {
         let left = self.card.injections.value(injection::WINDOWS).filter(|_| is_small).unwrap_or(u64::MAX);
         let left = if !is_small && self.card.injections.has(injection::NO_LARGE_WINDOWS) { 0 } else { left };
         let taken = self.card.windows.keys().filter(|id| ids.contains(id)).count() as u64;
-        let kernel = kernel_window(family);
+        let kernel = window::kernel(family);
         let free = |id: &u32| *id != kernel && !self.card.windows.contains_key(id);
         let base = ids.start;
         let id = ids.into_iter().find(free).filter(|_| taken < left).ok_or(Errno::NOMEM)?;
@@ -343,41 +343,17 @@ impl RequestContext<'_> {
     fn configure_tlb(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
         let input: uapi::ConfigureTlb = take(argument)?;
         self.window(input.id)?;
-        let (config, family) = (input.config, self.family());
+        let (mut config, family) = (input.config, self.family());
         let size = family.window(input.id).ok_or(Errno::INVAL)?.0.size;
-        let address_bits = family.address_bits;
-        if !config.addr.is_multiple_of(size) || config.addr.checked_shr(address_bits).unwrap_or(0) != 0 {
+        if !config.addr.is_multiple_of(size) || config.addr.checked_shr(family.address_bits).unwrap_or(0) != 0
+        {
             return Err(Errno::INVAL);
         }
-        let (mut x, mut y) = (config.x_end, config.y_end);
         if self.card.injections.strikes(injection::HARVESTED) {
-            (x, y) = family.fused_off;
+            (config.x_end, config.y_end) = family.fused_off;
         }
-        let field = |value: u128, bits: u32| value & ((1 << bits) - 1);
-        let mut setting = 0_u128;
-        let mut at = 0;
-        for (value, bits) in [
-            (u128::from(config.addr / size), address_bits - size.trailing_zeros()),
-            (x.into(), 6),
-            (y.into(), 6),
-            (config.x_start.into(), 6),
-            (config.y_start.into(), 6),
-            (config.noc.into(), family.plane_bits),
-            (config.mcast.into(), 1),
-            (config.ordering.into(), 2),
-            (config.linked.into(), 1),
-            // `construct_tlb_config` of a Wormhole leaves it out.
-            (config.static_vc.into(), u32::from(family.static_channels)),
-        ] {
-            setting |= field(value, bits) << at;
-            at += bits;
-        }
-        let words = family.setting_words;
-        for (word, bytes) in (0..).zip(setting.to_le_bytes().chunks_exact(4).take(words)) {
-            let offset = family.configuration + 4 * (words as u64 * u64::from(input.id) + word);
-            // A card that was lost takes no settings any more, and the driver does not check.
-            let _ = self.card.board.chip.write(BarAddress { bar: 0, offset }, bytes);
-        }
+        // A card that was lost takes no settings any more, and the driver does not check.
+        let _ = window::point(&self.card.board.chip, input.id, &config);
         Ok(())
     }
 
@@ -409,11 +385,6 @@ impl RequestContext<'_> {
             && input.validity <= 15 | 14 << 4;
         if fits { Ok(()) } else { Err(Errno::INVAL) }
     }
-}
-
-/// The window that the kernel keeps for itself: the last one of the first region.
-fn kernel_window(family: &Family) -> u32 {
-    family.windows.iter().filter(|kind| kind.bar == 0).map(|kind| kind.count).sum::<u32>() - 1
 }
 
 /// `ioctl_query_mappings`: the three regions, each uncached and combining.

@@ -21,7 +21,6 @@ struct Functions {
     configuration: unsafe extern "C" fn(u32, u32) -> u32,
     read: unsafe extern "C" fn(u64, *mut c_void, u32),
     write: unsafe extern "C" fn(u64, *const c_void, u32),
-    write_tile: unsafe extern "C" fn(u32, u32, u64, *const c_void, u32),
     clock: unsafe extern "C" fn(u32),
     /// Keeps the functions loaded.
     _library: Library,
@@ -40,7 +39,6 @@ impl Functions {
                 configuration: *library.get(b"libttsim_pci_config_rd32")?,
                 read: *library.get(b"libttsim_pci_mem_rd_bytes")?,
                 write: *library.get(b"libttsim_pci_mem_wr_bytes")?,
-                write_tile: *library.get(b"libttsim_tile_wr_bytes")?,
                 clock: *library.get(b"libttsim_clock")?,
                 _library: library,
             })
@@ -78,9 +76,6 @@ impl Functions {
                 match request {
                     Request::Read(address, _) => (self.read)(address, buffer.as_mut_ptr().cast(), length),
                     Request::Write(address, _) => (self.write)(address, buffer.as_ptr().cast(), length),
-                    Request::WriteTile(x, y, address, _) => {
-                        (self.write_tile)(x, y, address, buffer.as_ptr().cast(), length);
-                    }
                     Request::Clock(clocks) => (self.clock)(clocks),
                 }
             }

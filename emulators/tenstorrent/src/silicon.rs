@@ -4,7 +4,7 @@
 
 use crate::library::SimulatorProcess;
 use crate::options::Options;
-use emulator_chip::{BarAddress, Chip, ChipCounts, CoreStop, Stopped, Tile};
+use emulator_chip::{BarAddress, Chip, ChipCounts, CoreStop, Family, Stopped};
 use hal_backend::Failure;
 use std::collections::BTreeSet;
 
@@ -21,10 +21,16 @@ impl Silicon {
     /// A chip after power-on.
     pub(crate) fn new(options: &Options) -> Result<Self, Failure> {
         match &options.library {
-            None => Ok(Silicon::InProcess(Box::new(Chip::new(options.board)))),
-            Some(library) => {
-                SimulatorProcess::start(library, options.board.family()).map(Silicon::OutOfProcess)
-            }
+            None => Ok(Silicon::InProcess(Box::new(Chip::new(options.board())))),
+            Some(library) => SimulatorProcess::start(library, options.board).map(Silicon::OutOfProcess),
+        }
+    }
+
+    /// The kind of the chip.
+    pub(crate) fn family(&self) -> &'static Family {
+        match self {
+            Silicon::InProcess(chip) => chip.family(),
+            Silicon::OutOfProcess(simulator) => simulator.family(),
         }
     }
 
@@ -49,16 +55,6 @@ impl Silicon {
         match self {
             Silicon::InProcess(chip) => chip.write(to, bytes).map_err(|violation| violation.to_string()),
             Silicon::OutOfProcess(simulator) => simulator.write(to, bytes),
-        }
-    }
-
-    /// Writes over the network.
-    pub(crate) fn tile_write(&self, tile: Tile, address: u64, bytes: &[u8]) -> Result<(), String> {
-        match self {
-            Silicon::InProcess(chip) => {
-                chip.tile_write(tile, address, bytes).map_err(|violation| violation.to_string())
-            }
-            Silicon::OutOfProcess(simulator) => simulator.tile_write(tile, address, bytes),
         }
     }
 

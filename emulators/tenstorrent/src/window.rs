@@ -7,10 +7,12 @@
 
 use crate::injection;
 use crate::machine::{CardHardware, Machine};
-use emulator_chip::BarAddress;
+use crate::silicon::Silicon;
+use emulator_chip::{BarAddress, Family, Tile};
 use emulator_core::file::Identity;
 use emulator_core::{DeviceRange, Errno, identity};
 use hal_tenstorrent_abi::paths;
+use hal_tenstorrent_abi::uapi::{self, NocTlbConfig};
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -52,7 +54,7 @@ pub(crate) fn map(
         .into_iter()
         .find_map(|base| offset.checked_sub(base).filter(|&within| within < paths::MAPPABLE));
     let within = within.ok_or(Errno::INVAL)?;
-    let family = machine.options.board.family();
+    let family = card.board.chip.family();
     let (bar, at) = match within.checked_sub(family.regions[0]) {
         Some(at) => (4, at),
         None => (0, within),
@@ -74,6 +76,61 @@ pub(crate) fn map(
         flips: card.injections.has(injection::FLIP),
         file: Some(file.try_clone_to_owned().map_err(|_| Errno::MFILE)?),
     }))
+}
+
+/// The window that the kernel keeps for itself: the last one of the first region.
+pub(crate) fn kernel(family: &Family) -> u32 {
+    family.windows.iter().filter(|kind| kind.bar == 0).map(|kind| kind.count).sum::<u32>() - 1
+}
+
+/// Has a window show a place, by the registers of the bridge (`blackhole_configure_tlb`, `wormhole_configure_tlb`).
+pub(crate) fn point(chip: &Silicon, window: u32, config: &NocTlbConfig) -> Result<(), String> {
+    let family = chip.family();
+    let Some((kind, _)) = family.window(window) else { return Err(format!("there is no window {window}")) };
+    let field = |value: u128, bits: u32| value & ((1 << bits) - 1);
+    let mut setting = 0_u128;
+    let mut at = 0;
+    for (value, bits) in [
+        (u128::from(config.addr / kind.size), family.address_bits - kind.size.trailing_zeros()),
+        (config.x_end.into(), 6),
+        (config.y_end.into(), 6),
+        (config.x_start.into(), 6),
+        (config.y_start.into(), 6),
+        (config.noc.into(), family.plane_bits),
+        (config.mcast.into(), 1),
+        (config.ordering.into(), 2),
+        (config.linked.into(), 1),
+        // `construct_tlb_config` of a Wormhole leaves it out.
+        (config.static_vc.into(), u32::from(family.static_channels)),
+    ] {
+        setting |= field(value, bits) << at;
+        at += bits;
+    }
+    let words = family.setting_words;
+    (0..).zip(setting.to_le_bytes().chunks_exact(4).take(words)).try_for_each(|(word, bytes)| {
+        let offset = family.configuration + 4 * (words as u64 * u64::from(window) + word);
+        chip.write(BarAddress { bar: 0, offset }, bytes)
+    })
+}
+
+/// Writes a word over the network by the kernel's own window (`noc_write32`).
+pub(crate) fn write_word(chip: &Silicon, place: Tile, address: u64, word: u32) -> Result<(), String> {
+    let family = chip.family();
+    let number = kernel(family);
+    let Some((kind, index)) = family.window(number) else {
+        return Err(format!("there is no window {number}"));
+    };
+    let within = address % kind.size;
+    let config = NocTlbConfig {
+        addr: address - within,
+        x_end: place.x.into(),
+        y_end: place.y.into(),
+        ordering: uapi::ordering::STRICT,
+        ..Default::default()
+    };
+    point(chip, number, &config)?;
+    let offset = kind.offset + u64::from(index) * kind.size + within;
+    chip.write(BarAddress { bar: kind.bar, offset }, &word.to_le_bytes())
 }
 
 impl WindowRange {

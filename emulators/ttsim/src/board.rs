@@ -5,8 +5,8 @@
 use emulator_chip::{Board, Model};
 
 /// The valid descriptions, for the error message.
-const FORMS: &str = "p100a, p150 or n150, then maybe columns=MASK (of an n150: rows=MASK) and banks=MASK, as in \
-                     p100a,columns=0x3ffc,banks=0xdf";
+const FORMS: &str = "p100a, p150, n150, blackhole or wormhole, then maybe columns=MASK (of a Wormhole: rows=MASK) and \
+                     banks=MASK, as in p100a,columns=0x3ffc,banks=0xdf";
 
 /// Reads a board's description.
 pub fn parse_board(text: &str) -> Result<Board, String> {
@@ -39,8 +39,10 @@ mod tests {
         assert_eq!(parse_board("p100a,columns=0x3ffc,banks=0xdf"), Ok(board));
         let board = Board::with_masks(Model::N150, 0x3fe, 0x3f).unwrap();
         assert_eq!(parse_board("n150,rows=0x3fe"), Ok(board));
+        assert_eq!(parse_board("wormhole"), Ok(Board::new(Model::Wormhole)));
         for (text, part) in [
             ("", "no such board"),
+            ("blackhole,columns=0xfff", "14 of 14 columns"),
             ("n300", "no such board"),
             ("p150,columns", "a name and a value"),
             ("p150,columns=12", "begins with 0x"),

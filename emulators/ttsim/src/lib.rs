@@ -9,9 +9,11 @@
 //!
 //! There is one board in a process, made by `libttsim_init`. Functions may be called from any thread, one at a
 //! time. The variable `TENSTORRENT_SIM` selects the board: `p150` (the default), `p100a` or `n150`, with masks of
-//! the parts that are present: `p100a,columns=0x3ffc,banks=0xdf`, `n150,rows=0x3fe`.
+//! the parts that are present: `p100a,columns=0x3ffc,banks=0xdf`, `n150,rows=0x3fe`; or `blackhole` or `wormhole`, a
+//! whole chip whose controller does not report what is there, as the vendor's simulators are.
 //!
-//! The functions return no errors. A broken rule is reported on the standard error stream, a read returns ones,
+//! The functions return no errors. Those that reach tiles past the windows end the process, as with the vendor's
+//! simulators of these chips. Another broken rule is reported on the standard error stream, a read returns ones,
 //! like a device that is gone, and a write has no effect. Calls before `libttsim_init`, a second one, and an
 //! invalid `TENSTORRENT_SIM` end the process, as with the vendor's simulator; with
 //! `TENSTORRENT_SIM_VIOLATIONS=exit`, so does every broken rule, and a core that stops.

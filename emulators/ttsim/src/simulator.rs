@@ -2,7 +2,7 @@
 
 //! The board on a bus, which gives its regions addresses.
 
-use emulator_chip::{BarAddress, Board, Chip, Stopped, Tile, Violation};
+use emulator_chip::{BarAddress, Board, Chip, Stopped, Violation};
 
 /// The address of the first region.
 pub const BAR0: u64 = 0x1_0000_0000;
@@ -54,16 +54,6 @@ impl Simulator {
     /// Writes to the bus.
     pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Violation> {
         self.chip.write(self.region(address, bytes.len())?, bytes)
-    }
-
-    /// Reads from a tile.
-    pub fn tile_read(&mut self, tile: Tile, address: u64, bytes: &mut [u8]) -> Result<(), Violation> {
-        self.chip.tile_read(tile, address, bytes)
-    }
-
-    /// Writes to a tile.
-    pub fn tile_write(&mut self, tile: Tile, address: u64, bytes: &[u8]) -> Result<(), Violation> {
-        self.chip.tile_write(tile, address, bytes)
     }
 
     /// Lets time pass; returns the cores that have stopped since the last call.

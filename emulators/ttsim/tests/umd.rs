@@ -69,6 +69,8 @@ fn program(own: Tile, from: Tile, to: Tile, network: &NocRegisters) -> Vec<u32> 
     asm.emit(lw(T1, 0, T0));
     asm.emit_all([addi(T1, T1, 1), sw(T1, 0, T0), addi(T0, T0, 4)]);
     asm.branch(When::Ne, T0, T2, next);
+    // The last word is there once it was loaded back and used.
+    asm.emit_all([lw(T1, -4, T0), addi(T1, T1, 0)]);
     transfer(&mut asm, (BUFFER, place(own)), (OUTPUT, place(to)), READ | 1 << 1, 0x204);
     asm.constant(T0, DONE);
     asm.emit_all([addi(T1, ZERO, 1), sw(T1, 0, T0)]);
@@ -151,10 +153,12 @@ fn vendors_driver_uses_every_board() {
         ("umd-p100a-west", "p100a,columns=0x3f3f,banks=0xfd", "p100"),
         ("umd-p100a-east", "p100a,columns=0x0fff,banks=0xdf", "p100"),
         ("umd-n150", "n150", "n150"),
+        ("umd-blackhole", "blackhole", "p150"),
+        ("umd-wormhole", "wormhole", "n150"),
         ("umd-n150-middle", "n150,rows=0x3bf", "n150"),
     ] {
         let output = open(&library, name, board);
-        let arch = if board.starts_with('n') { "arch wormhole_b0" } else { "arch blackhole" };
+        let arch = if kind == "n150" { "arch wormhole_b0" } else { "arch blackhole" };
         assert!(has_line(&output, arch), "{output}");
         assert!(has_line(&output, &format!("board {kind}")), "{output}");
         assert!(has_line(&output, &format!("program {}", expected())), "{output}");

@@ -4,7 +4,7 @@
 //!
 //! | operation | MPI's |
 //! |---|---|
-//! | all-gather, all-to-all, broadcast | the function of that name |
+//! | all-gather, all-to-all, broadcast | the function of that name; of pieces, whose parts are apart, the one with places |
 //! | all-reduce, reduce, reduce-scatter | the same, with one of [MPI's operations or ours](crate::library::Fold) |
 //! | an average of integers, `f16`, `bf16` | a sum of [partial results](Folding), and a division |
 //! | send, recv | a transfer |
@@ -13,7 +13,7 @@
 //! in place is for all ranks together; so a rank that works in place alone sends a copy. A reduction takes adjacent
 //! parts only, so a piece of several parts is put together. Partial results may be wider than elements.
 
-use crate::library::{Call, Fold, Number, Request, What};
+use crate::library::{Call, Fold, Number, PartPlaces, Request, What};
 use hal_backend::HostRange;
 use hal_collectives::{Element, Folding, Kind, Operation, Parts, Portions, Reduction, Result};
 use hal_semaphore::{Code, Failure};
@@ -99,8 +99,14 @@ fn gathered(parts: &Parts, ranks: u32, folding: Option<Folding>) -> Result<HostR
     Ok(copy)
 }
 
-/// The calls of a rank for an operation with its memory.
-pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions) -> Result<Calls> {
+/// The calls of a rank for a piece of an operation with its memory. All ranks call the same function, so it depends on
+/// what all know: whether there are more pieces (`is_whole`).
+pub(crate) fn prepare(
+    operation: Operation,
+    place: (u32, u32),
+    is_whole: bool,
+    memory: &Portions,
+) -> Result<Calls> {
     let (rank, ranks) = place;
     let (send, recv) = (memory.send.as_ref(), memory.recv.as_ref());
     let parts = if operation.kind == Kind::AllToAll { u64::from(ranks.max(1)) } else { 1 };
@@ -115,35 +121,31 @@ pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions
         recv,
         count,
         number: number(operation.element),
-        strides: [None, None],
+        places: None,
     };
     let whole = |parts: Option<&Parts>| parts.map(Parts::whole);
     let all = |parts: Option<&Parts>| parts.map(|parts| parts.all(ranks));
-    let one = |call: Call| Ok(Calls { halves: smallvec![Half::Waits(call)], finish: None });
-    let reduction = |what: &dyn Fn(Fold) -> What, how| {
-        reduce(
-            call(what(Fold { element: operation.element, reduction: how }), None, None),
-            memory,
-            place,
-            how,
-        )
+    let places = |sides: [Option<&Parts>; 2]| {
+        let places = || PartPlaces::new(ranks, count, operation.element.size(), sides);
+        if is_whole { Ok(None) } else { places().map(Some) }
     };
+    let one = |call: Call| Ok(Calls { halves: smallvec![Half::Waits(call)], finish: None });
+    let fold = |reduction| Fold { element: operation.element, reduction };
+    let reduction = |what| reduce(call(what, None, None), memory, place);
     match operation.kind {
-        Kind::AllReduce(how) => reduction(&|fold| What::ReduceAll { fold }, how),
-        Kind::Reduce { reduction: how, root } => reduction(&|fold| What::Reduce { fold, root }, how),
-        Kind::ReduceScatter(how) => reduction(&|fold| What::ReduceParts { fold }, how),
+        Kind::AllReduce(how) => reduction(What::ReduceAll { fold: fold(how) }),
+        Kind::Reduce { reduction: how, root } => reduction(What::Reduce { fold: fold(how), root }),
+        Kind::ReduceScatter(how) => reduction(What::ReduceParts { fold: fold(how) }),
         Kind::AllGather => {
             let own = recv.map(|recv| recv.of(rank).address());
             let send = match send {
                 Some(send) if Some(send.whole().address()) == own => Some(gathered(send, 1, None)?),
                 send => whole(send),
             };
-            let strides = [None, recv.and_then(Parts::stride)];
-            one(Call { strides, ..call(What::Gather, send, all(recv)) })
+            one(Call { places: places([None, recv])?, ..call(What::Gather, send, all(recv)) })
         }
         Kind::AllToAll => {
-            let strides = [send, recv].map(|parts| parts.and_then(Parts::stride));
-            one(Call { strides, ..call(What::Exchange, all(send), all(recv)) })
+            one(Call { places: places([send, recv])?, ..call(What::Exchange, all(send), all(recv)) })
         }
         Kind::Broadcast { root } => one(call(What::Broadcast { root }, whole(send), whole(recv))),
         Kind::Send { to } => one(call(What::Send { to, tag: TRANSFER }, whole(send), None)),
@@ -164,20 +166,15 @@ pub(crate) fn prepare(operation: Operation, place: (u32, u32), memory: &Portions
 }
 
 /// The call of a reduction.
-fn reduce(
-    call: Call,
-    Portions { send, recv }: &Portions,
-    (rank, ranks): (u32, u32),
-    reduction: Reduction,
-) -> Result<Calls> {
+fn reduce(call: Call, Portions { send, recv }: &Portions, (rank, ranks): (u32, u32)) -> Result<Calls> {
     let (What::ReduceAll { fold } | What::Reduce { fold, .. } | What::ReduceParts { fold }) = call.what
     else {
         return Ok(Calls { halves: smallvec![Half::Waits(call)], finish: None });
     };
     let parts = if matches!(call.what, What::ReduceParts { .. }) { ranks } else { 1 };
     let result = recv.as_ref().map(Parts::whole);
-    let folding = Folding::new(fold.element, reduction);
-    let is_average = reduction == Reduction::Average;
+    let folding = Folding::new(fold.element, fold.reduction);
+    let is_average = fold.reduction == Reduction::Average;
     let is_opened = is_average && !folding.is_plain();
     let operand = match send {
         None => None,
@@ -206,4 +203,24 @@ fn reduce(
     let number = if is_average { partial(fold.element) } else { call.number };
     let call = Call { send: operand, recv: target, number, ..call };
     Ok(Calls { halves: smallvec![Half::Waits(call)], finish })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
+mod tests {
+    use super::*;
+    use hal_collectives::{Memory, PieceBuffers, Pieces};
+
+    #[test]
+    fn parts_of_more_elements_than_mpi_counts_are_refused() {
+        const RANKS: u32 = 3;
+        let operation = Operation { kind: Kind::AllToAll, element: Element::U8, count: RANKS.into() };
+        let memory = Some(Memory::Alone(HostRange::allocate(RANKS.into(), 64).unwrap()));
+        let buffers = PieceBuffers { send: memory.clone(), recv: memory };
+        let portions = Pieces::new(operation, RANKS, 64).get(0).cut(&buffers, (0, RANKS)).unwrap();
+        let places =
+            |count, ranks| PartPlaces::new(ranks, count, 1, [portions.send.as_ref(), portions.recv.as_ref()]);
+        assert!(places(i32::MAX, 2).is_ok());
+        assert_eq!(places(i32::MAX, RANKS).err().map(|failure| failure.code()), Some(Code::OutOfRange));
+    }
 }

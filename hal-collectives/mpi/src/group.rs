@@ -383,10 +383,10 @@ impl GroupOperation for Places {
             notify(done, Err(failure));
             return None;
         }
-        let (group, slots) = (self.group.clone(), self.slots.clone());
-        let prepared =
-            memory.and_then(|memory| Ok((prepare(piece.operation, self.place(), &memory)?, memory)));
-        let last = piece.number + 1 == self.pieces().count();
+        let (group, slots, count) = (self.group.clone(), self.slots.clone(), self.pieces().count());
+        let prepared = memory
+            .and_then(|memory| Ok((prepare(piece.operation, self.place(), count == 1, &memory)?, memory)));
+        let last = piece.number + 1 == count;
         let prepared = prepared.map_err(|failure| {
             let failure = self.why(&failure);
             self.group.fail(&failure);

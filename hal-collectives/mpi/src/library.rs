@@ -25,9 +25,8 @@
 
 use crate::launcher::{Launcher, launched, launcher};
 use hal_backend::HostRange;
-use hal_collectives::Result;
+use hal_collectives::{Parts, Result};
 use hal_semaphore::{Code, Failure};
-use smallvec::SmallVec;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::sync::mpsc::channel;
@@ -57,6 +56,29 @@ type Gather = unsafe extern "C" fn(
     Handle,
     *mut Handle,
 ) -> c_int;
+type GatherPlaces = unsafe extern "C" fn(
+    *const c_void,
+    c_int,
+    Handle,
+    *mut c_void,
+    *const c_int,
+    *const c_int,
+    Handle,
+    Handle,
+    *mut Handle,
+) -> c_int;
+type ExchangePlaces = unsafe extern "C" fn(
+    *const c_void,
+    *const c_int,
+    *const c_int,
+    Handle,
+    *mut c_void,
+    *const c_int,
+    *const c_int,
+    Handle,
+    Handle,
+    *mut Handle,
+) -> c_int;
 type Reduce = unsafe extern "C" fn(
     *const c_void,
     *mut c_void,
@@ -77,8 +99,6 @@ type Plain = unsafe extern "C" fn() -> c_int;
 type GroupOf = unsafe extern "C" fn(Handle, *mut Handle) -> c_int;
 type Include = unsafe extern "C" fn(Handle, c_int, *const c_int, *mut Handle) -> c_int;
 type CreateGroup = unsafe extern "C" fn(Handle, Handle, c_int, *mut Handle) -> c_int;
-type Contiguous = unsafe extern "C" fn(c_int, Handle, *mut Handle) -> c_int;
-type Resized = unsafe extern "C" fn(Handle, isize, isize, *mut Handle) -> c_int;
 type CreateOp = unsafe extern "C" fn(folds::Function, c_int, *mut Handle) -> c_int;
 
 /// Names that a library may have; the first that loads is taken. Without a version only if headers are installed too.
@@ -131,6 +151,8 @@ struct Functions {
     broadcast: Broadcast,
     gather: Gather,
     exchange: Gather,
+    gather_places: GatherPlaces,
+    exchange_places: ExchangePlaces,
     reduce: Reduce,
     reduce_all: ReduceAll,
     reduce_parts: ReduceAll,
@@ -141,10 +163,6 @@ struct Functions {
     free_group: OfHandle,
     create: CreateGroup,
     set_handler: SetHandler,
-    contiguous: Contiguous,
-    resized: Resized,
-    commit: OfHandle,
-    free_type: OfHandle,
     create_op: CreateOp,
     error_string: ErrorString,
     rank: AskOf,
@@ -181,8 +199,37 @@ pub(crate) struct Call {
     /// The numbers of one part.
     pub(crate) count: i32,
     pub(crate) number: Number,
-    /// The bytes from one part to the next of what is sent and received, if they are not adjacent.
-    pub(crate) strides: [Option<u64>; 2],
+    /// Where the parts of a piece are.
+    pub(crate) places: Option<PartPlaces>,
+}
+
+/// Where the parts of each rank begin in what is sent and received, as MPI counts: in numbers.
+pub(crate) struct PartPlaces {
+    /// The numbers of each part.
+    counts: Box<[c_int]>,
+    /// The places of what is sent, and of what is received.
+    sides: [Box<[c_int]>; 2],
+}
+
+impl PartPlaces {
+    /// The places of parts of so many numbers of this size.
+    pub(crate) fn new(ranks: u32, count: i32, size: u64, sides: [Option<&Parts>; 2]) -> Result<Self> {
+        let place = |rank: u32, parts: &Parts| {
+            let stride = parts.stride().map_or(u64::from(count.unsigned_abs()), |stride| stride / size);
+            c_int::try_from(u64::from(rank) * stride).map_err(|_| {
+                let message = "the parts of all ranks are more than 2^31 elements, which MPI does not count; use wider \
+                               elements, or several operations";
+                Failure::new(Code::OutOfRange, message)
+            })
+        };
+        let places = |side: Option<&Parts>| match side {
+            Some(parts) => (0..ranks).map(|rank| place(rank, parts)).collect(),
+            None => Ok(Box::default()),
+        };
+        let [sent, received] = sides;
+        let counts = std::iter::repeat_n(count, ranks as usize).collect();
+        Ok(Self { counts, sides: [places(sent)?, places(received)?] })
+    }
 }
 
 /// The function of MPI that is called.
@@ -220,7 +267,8 @@ pub(crate) struct Request {
     is_over: bool,
     has_failed: bool,
     memory: ManuallyDrop<[Option<HostRange>; 2]>,
-    types: SmallVec<[Handle; 2]>,
+    /// MPI reads them until it has ended.
+    places: ManuallyDrop<Option<PartPlaces>>,
 }
 
 impl Request {
@@ -234,7 +282,10 @@ impl Drop for Request {
     fn drop(&mut self) {
         if self.is_over {
             // SAFETY: dropped once, here.
-            unsafe { ManuallyDrop::drop(&mut self.memory) };
+            unsafe {
+                ManuallyDrop::drop(&mut self.memory);
+                ManuallyDrop::drop(&mut self.places);
+            }
         }
     }
 }
@@ -397,9 +448,11 @@ impl Library {
     }
 
     /// Begins a call on a communicator.
+    #[expect(clippy::too_many_lines, reason = "a call for each function of MPI's")]
     pub(crate) fn begin(&self, communicator: Handle, call: Call) -> Result<Request> {
-        let Call { what, send, recv, count, number, strides } = call;
-        let Functions { broadcast, gather, exchange, reduce, reduce_all, reduce_parts, .. } = self.functions;
+        let Call { what, send, recv, count, number, places } = call;
+        let Functions { broadcast, gather, exchange, gather_places, exchange_places, .. } = self.functions;
+        let Functions { reduce, reduce_all, reduce_parts, .. } = self.functions;
         let memory =
             |range: &Option<HostRange>| range.as_ref().map_or(std::ptr::null_mut(), HostRange::address);
         let (from, into) = (memory(&send).cast::<c_void>(), memory(&recv).cast::<c_void>());
@@ -409,43 +462,60 @@ impl Library {
             is_over: true,
             has_failed: false,
             memory: ManuallyDrop::new([send, recv]),
-            types: SmallVec::new(),
+            places: ManuallyDrop::new(places),
         };
-        let mut part = |stride: Option<u64>| -> Result<(c_int, Handle)> {
-            let Some(stride) = stride else { return Ok((count, element)) };
-            let part = self.part((count, element), stride)?;
-            request.types.push(part);
-            Ok((1, part))
-        };
-        let ((sends, sent), (receives, received)) = (part(strides[0])?, part(strides[1])?);
         // Of a collective that fails here MPI may have begun a part, and does not say when that has ended.
         request.is_over = matches!(what, What::Send { .. } | What::Receive { .. });
         let handle = &raw mut request.handle;
-        // SAFETY: the memory is as long as the call says, and kept until the request has ended; handles are this
-        // library's.
+        // SAFETY: the memory is as long as the call says, and kept until the request has ended, as are the places;
+        // handles are this library's.
         let code = unsafe {
-            match what {
-                What::Send { to, tag } => {
+            match (what, &*request.places) {
+                (What::Send { to, tag }, _) => {
                     (self.functions.send)(from, count, element, to.cast_signed(), tag, communicator, handle)
                 }
-                What::Receive { from, tag } => {
+                (What::Receive { from, tag }, _) => {
                     let from = from.map_or(self.constants.any_source, u32::cast_signed);
                     (self.functions.receive)(into, count, element, from, tag, communicator, handle)
                 }
-                What::Broadcast { root } => {
+                (What::Broadcast { root }, _) => {
                     let place = if from.is_null() { into } else { from };
                     broadcast(place, count, element, root.cast_signed(), communicator, handle)
                 }
-                What::Gather => gather(from, sends, sent, into, receives, received, communicator, handle),
-                What::Exchange => exchange(from, sends, sent, into, receives, received, communicator, handle),
-                What::Reduce { fold, root } => {
+                (What::Gather, None) => {
+                    gather(from, count, element, into, count, element, communicator, handle)
+                }
+                (What::Gather, Some(PartPlaces { counts, sides: [_, received] })) => {
+                    let (counts, received) = (counts.as_ptr(), received.as_ptr());
+                    gather_places(from, count, element, into, counts, received, element, communicator, handle)
+                }
+                (What::Exchange, None) => {
+                    exchange(from, count, element, into, count, element, communicator, handle)
+                }
+                (What::Exchange, Some(PartPlaces { counts, sides })) => {
+                    let (counts, [sent, received]) =
+                        (counts.as_ptr(), sides.each_ref().map(|side| side.as_ptr()));
+                    exchange_places(
+                        from,
+                        counts,
+                        sent,
+                        element,
+                        into,
+                        counts,
+                        received,
+                        element,
+                        communicator,
+                        handle,
+                    )
+                }
+                (What::Reduce { fold, root }, _) => {
                     let fold = self.fold(fold);
                     reduce(from, into, count, element, fold, root.cast_signed(), communicator, handle)
                 }
-                What::ReduceAll { fold } => {
+                (What::ReduceAll { fold }, _) => {
                     reduce_all(from, into, count, element, self.fold(fold), communicator, handle)
                 }
-                What::ReduceParts { fold } => {
+                (What::ReduceParts { fold }, _) => {
                     reduce_parts(from, into, count, element, self.fold(fold), communicator, handle)
                 }
             }
@@ -453,22 +523,6 @@ impl Library {
         self.check(code)?;
         request.is_over = false;
         Ok(request)
-    }
-
-    /// The type of a part that has the next one behind it at a distance.
-    fn part(&self, (count, element): (c_int, Handle), stride: u64) -> Result<Handle> {
-        let Functions { contiguous, resized, commit, free_type, .. } = self.functions;
-        let (mut dense, mut part) = (0, 0);
-        // SAFETY: handles of this library.
-        unsafe {
-            self.check(contiguous(count, element, &raw mut dense))?;
-            let extent = isize::try_from(stride).unwrap_or(isize::MAX);
-            let outcome = self.check(resized(dense, 0, extent, &raw mut part));
-            free_type(&raw mut dense);
-            outcome?;
-            self.check(commit(&raw mut part))?;
-        }
-        Ok(part)
     }
 
     fn number(&self, number: Number) -> Handle {
@@ -498,12 +552,6 @@ impl Library {
         };
         self.check(code).inspect_err(|_| request.has_failed = true)?;
         request.is_over = flag != 0;
-        if request.is_over {
-            for mut part in request.types.drain(..) {
-                // SAFETY: a type of this library's that nothing uses any more.
-                unsafe { (self.functions.free_type)(&raw mut part) };
-            }
-        }
         Ok(request.is_over)
     }
 
@@ -634,6 +682,8 @@ unsafe fn functions(library: *mut c_void) -> Result<Functions> {
             broadcast: symbol(library, c"MPI_Ibcast")?,
             gather: symbol(library, c"MPI_Iallgather")?,
             exchange: symbol(library, c"MPI_Ialltoall")?,
+            gather_places: symbol(library, c"MPI_Iallgatherv")?,
+            exchange_places: symbol(library, c"MPI_Ialltoallv")?,
             reduce: symbol(library, c"MPI_Ireduce")?,
             reduce_all: symbol(library, c"MPI_Iallreduce")?,
             reduce_parts: symbol(library, c"MPI_Ireduce_scatter_block")?,
@@ -644,10 +694,6 @@ unsafe fn functions(library: *mut c_void) -> Result<Functions> {
             free_group: symbol(library, c"MPI_Group_free")?,
             create: symbol(library, c"MPI_Comm_create_group")?,
             set_handler: symbol(library, c"MPI_Comm_set_errhandler")?,
-            contiguous: symbol(library, c"MPI_Type_contiguous")?,
-            resized: symbol(library, c"MPI_Type_create_resized")?,
-            commit: symbol(library, c"MPI_Type_commit")?,
-            free_type: symbol(library, c"MPI_Type_free")?,
             create_op: symbol(library, c"MPI_Op_create")?,
             error_string: symbol(library, c"MPI_Error_string")?,
             rank: symbol(library, c"MPI_Comm_rank")?,

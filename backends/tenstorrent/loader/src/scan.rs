@@ -83,6 +83,7 @@ const PRECISION: &str = "is for floats of another size than 32 bits; compile wit
 const ROUNDING: &str = "asks for a rounding that the cores do not have";
 const VECTOR: &str = "is for vectors; compile without +v";
 const RESERVATION: &str = "is one of lr and sc, which the cores do not have; compile without +a";
+const FENCE: &str = "is a fence, which orders nothing on Wormhole's cores; compile code that has no atomics";
 const BLACKHOLE_ONLY: &str = "is one that Wormhole's cores do not have; compile with +m and +f alone";
 const UNKNOWN: &str = "is not one of the cores'";
 const KEPT: &str = "writes gp or tp, with which the loader replaces instructions that the cores lack";
@@ -151,9 +152,8 @@ fn examine(word: u32, cores: Cores) -> Result<Option<Replacement>, &'static str>
     let funct3 = field(word, 12, 3);
     if matches!(field(word, 0, 7), 0x07 | 0x27 | 0x43 | 0x47 | 0x4b | 0x4f | 0x53) {
         let replacement = float(word)?;
-        return Ok(
-            Some(replacement).filter(|&replacement| cores == Cores::Wormhole || !is_executed(replacement))
-        );
+        let is_executed = cores == Cores::Blackhole && is_executed(replacement) && !names_a_rounding(word);
+        return Ok((!is_executed).then_some(replacement));
     }
     if cores == Cores::Wormhole && !is_rv32im(word) {
         return Err(BLACKHOLE_ONLY);
@@ -161,6 +161,7 @@ fn examine(word: u32, cores: Cores) -> Result<Option<Replacement>, &'static str>
     let known = |is_known: bool| if is_known { Ok(None) } else { Err(UNKNOWN) };
     match field(word, 0, 7) {
         0x17 | 0x37 | 0x6f => Ok(None),
+        0x0f if cores == Cores::Wormhole => Err(FENCE),
         0x0f | 0x67 => known(funct3 == 0),
         0x63 => known(!matches!(funct3, 2 | 3)),
         0x03 => known(!matches!(funct3, 3 | 6 | 7)),
@@ -221,6 +222,13 @@ fn is_rv32im(word: u32) -> bool {
 /// Refuses every rounding but to the nearest even, said outright or left to a register that the cores ignore.
 fn nearest(mode: u32) -> Result<(), &'static str> {
     if matches!(mode, 0 | 7) { Ok(()) } else { Err(ROUNDING) }
+}
+
+/// True for float arithmetic with a rounding mode of its own. Blackhole's cores take none, not even the one they have.
+fn names_a_rounding(word: u32) -> bool {
+    let is_fused = matches!(field(word, 0, 7), 0x43 | 0x47 | 0x4b | 0x4f);
+    let is_arithmetic = field(word, 0, 7) == 0x53 && field(word, 27, 5) < 3;
+    (is_fused || is_arithmetic) && field(word, 12, 3) != 7
 }
 
 /// True if Blackhole's cores execute the instruction themselves.

@@ -48,6 +48,20 @@ fn every_instruction_gives_the_bits_that_a_blackhole_gives() {
     }
 }
 
+/// Blackhole's cores take no rounding mode of an instruction's own, not even their own one.
+#[test]
+fn arithmetic_that_names_its_rounding_gives_the_same() {
+    for Form { name, word } in FORMS.iter().take(7) {
+        let named = word & !(7 << 12);
+        let (ours, theirs) = (Machine::new(named, Cores::Blackhole), Machine::executing(*word));
+        for operands in random::operands(1).take(500) {
+            let (found, expected) = (run(&ours, named, operands), run(&theirs, *word, operands));
+            let same = Left { instructions: found.instructions, ..expected };
+            assert_eq!(found, same, "{name} of {operands:08x?}");
+        }
+    }
+}
+
 /// As the documentation has it, of numbers between -4 and 4.
 #[test]
 fn instruction_costs_what_is_documented() {

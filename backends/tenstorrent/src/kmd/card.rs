@@ -98,18 +98,22 @@ impl Card {
     fn identify(name: String, generation: &'static Generation, mut windows: Windows) -> Result<Self, Error> {
         let controller = &generation.controller;
         let telemetry = telemetry(&windows, controller)?;
-        let of = |tag| telemetry.get(&tag).copied().unwrap_or(0);
+        let of = |tag| telemetry.get(&tag).copied();
         let grid = match &controller.harvest {
-            Harvest::Telemetry => Grid::blackhole(of(tag::TENSIX_COLUMNS), of(tag::BANKS)),
+            // A controller that does not report one of them has a chip of which nothing is fused off.
+            Harvest::Telemetry => Grid::blackhole(
+                of(tag::TENSIX_COLUMNS).unwrap_or(Grid::ALL_COLUMNS),
+                of(tag::BANKS).unwrap_or(Grid::ALL_BANKS),
+            ),
             Harvest::Message(messages) => Grid::wormhole(ask(&windows, controller, messages)?),
         };
         let grid = grid.map_err(|error| {
             Error::Other(Failure::new(
                 Code::FailedPrecondition,
-                format!("{error} (firmware {:#010x})", of(tag::FIRMWARE)),
+                format!("{error} (firmware {:#010x})", of(tag::FIRMWARE).unwrap_or(0)),
             ))
         })?;
-        let board = match of(tag::BOARD_HIGH) >> 4 {
+        let board = match of(tag::BOARD_HIGH).unwrap_or(0) >> 4 {
             0x43 => "p100a",
             0x40..=0x42 => "p150",
             0x18 => "n150",

@@ -83,6 +83,11 @@ pub struct Grid {
 }
 
 impl Grid {
+    /// Every column of tiles of a Blackhole, a bit each.
+    pub(super) const ALL_COLUMNS: u32 = (1 << COLUMNS) - 1;
+    /// Every bank of a Blackhole, a bit each.
+    pub(super) const ALL_BANKS: u32 = (1 << BANKS) - 1;
+
     /// The grid of a Blackhole with these columns and banks, a bit each.
     pub fn blackhole(columns: u32, banks: u32) -> Result<Self, GridError> {
         let wrong = GridError::Blackhole { columns, banks };

@@ -86,24 +86,30 @@ pub(crate) fn again(filters: &[&str]) -> Program {
 /// All tests of a program but those that run it again, which are named after what they say.
 const OTHERS: [&str; 2] = ["--skip", "gives_the_same"];
 
-/// The other tests of this program succeed on the library of a simulator of this board.
-pub(crate) fn the_same_on_a_library(board: &str) {
-    // One that was named is for one chip.
-    let board = if std::env::var_os("LIBTTSIM").is_some() { "p150" } else { board };
-    succeed(on_a_board(on_a_library(&OTHERS), board));
+/// The other tests of this program, or those that are named, succeed on the library of a simulator, of which nothing
+/// is known beforehand: the one that `LIBTTSIM` names, or else our own of this whole chip, whose controller does not
+/// report what is there.
+pub(crate) fn the_same_on_a_library(chip: &str, named: &[&str]) {
+    let filters = if named.is_empty() { &OTHERS } else { named };
+    succeed(on_a_library(filters).env("TENSTORRENT_SIM", chip));
 }
 
 /// The other tests of this program succeed on an n150.
 pub(crate) fn the_same_on_an_n150() {
-    succeed(on_a_board(again(&OTHERS), "n150"));
+    succeed(&mut on_a_board(again(&OTHERS), "n150"));
 }
 
 /// Names the board that tests use which name none.
 const BOARD: &str = "HAL_TENSTORRENT_BOARD";
 
-/// The board that tests use which name none.
+/// The board that tests use which name none, if it is known before a card is open.
+fn named_board() -> Option<String> {
+    std::env::var(BOARD).ok()
+}
+
+/// The board that tests of emulated cards use which name none.
 pub(crate) fn board() -> String {
-    std::env::var(BOARD).unwrap_or_else(|_| "p150".to_owned())
+    named_board().unwrap_or_else(|| "p150".to_owned())
 }
 
 /// How kernels with floats are compiled for a board: as much as its cores can do.
@@ -112,7 +118,7 @@ pub(crate) fn floats_for(board: &str) -> &'static [&'static str] {
 }
 
 /// Runs tests that must succeed.
-pub(crate) fn succeed(mut command: Program) {
+pub(crate) fn succeed(command: &mut Program) {
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
@@ -129,9 +135,10 @@ pub(crate) fn open(pairs: &[(&str, &str)]) -> Result<TenstorrentDevice, Failure>
     let (path, given) = card.split_once('?').unwrap_or((&card, ""));
     // One that is only rehearsed with takes what a card takes.
     let is_emulated = path == LIBRARY || std::env::var_os("HAL_TENSTORRENT_CARD").is_none();
-    let board = board();
+    let board = named_board();
     let named = pairs.iter().any(|(name, _)| *name == "board");
-    let pairs = pairs.iter().copied().chain((!named).then_some(("board", board.as_str())));
+    let other = board.as_deref().filter(|_| !named).map(|board| ("board", board));
+    let pairs = pairs.iter().copied().chain(other);
     let taken = pairs.filter(|(name, _)| is_emulated || COMMON.contains(name));
     let taken = taken.chain(given.split('&').filter_map(|pair| pair.split_once('=')));
     let mut parameters = Parameters::new("tenstorrent", taken);

@@ -15,8 +15,6 @@ use crate::board::Board;
 
 /// How many rows of Tensix tiles there are.
 pub(super) const ROWS: u8 = 10;
-/// How many columns of Tensix tiles a board has.
-pub(super) const COLUMNS: u8 = 12;
 /// How many banks one half of the chip has.
 const HALF: u8 = 4;
 
@@ -25,6 +23,8 @@ const PORT_ROWS: [[u8; 3]; 4] = [[0, 1, 11], [2, 10, 3], [9, 4, 8], [5, 7, 6]];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Blackhole {
+    /// How many columns of Tensix tiles there are.
+    pub(super) columns: u8,
     banks: u8,
     /// Physical banks in the order of translated coordinates, per column.
     translated: [[u8; 4]; 2],
@@ -32,7 +32,8 @@ pub(super) struct Blackhole {
 
 impl Blackhole {
     pub(super) fn new(board: &Board) -> Self {
-        Self { banks: board.banks(), translated: translated_banks(board.banks()) }
+        let columns = (0..16).filter(|column| board.lines() >> column & 1 == 1).fold(0, |count, _| count + 1);
+        Self { columns, banks: board.banks(), translated: translated_banks(board.banks()) }
     }
 
     pub(super) fn at(&self, x: u8, y: u8) -> Endpoint {
@@ -44,7 +45,7 @@ impl Blackhole {
             (1..=7 | 10..=16, 2..=11) => {
                 let column = if x < 8 { x - 1 } else { x - 3 };
                 let row = y - 2;
-                if column < COLUMNS { Endpoint::Tensix { column, row } } else { Endpoint::Harvested }
+                if column < self.columns { Endpoint::Tensix { column, row } } else { Endpoint::Harvested }
             }
             (0 | 9, 0..=11) => self.physical_bank(x, y),
             (17 | 18, 12..=23) => {

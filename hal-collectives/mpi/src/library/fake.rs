@@ -54,14 +54,6 @@ const ELEMENTS: [Element; 11] = [
     Element::F64,
 ];
 
-/// A type: its bytes, and those from one to the next.
-#[derive(Clone, Copy)]
-struct Type {
-    number: usize,
-    size: usize,
-    extent: usize,
-}
-
 /// A receive that waits for its message.
 struct Posted {
     request: Handle,
@@ -90,8 +82,11 @@ struct Joined {
     kind: Collective,
     send: usize,
     recv: usize,
-    count: usize,
-    of: [Type; 2],
+    /// The bytes of a part, and from one part to the next of what is sent and received.
+    bytes: usize,
+    next: [usize; 2],
+    /// A number.
+    of: usize,
     fold: Handle,
 }
 
@@ -99,7 +94,9 @@ struct Joined {
 enum Collective {
     Broadcast(usize),
     Gather,
+    GatherPlaces,
     Exchange,
+    ExchangePlaces,
     Reduce(usize),
     ReduceAll,
     ReduceParts,
@@ -121,7 +118,6 @@ struct State {
     made: BTreeMap<(usize, Vec<c_int>, usize), usize>,
     makes: BTreeMap<(Handle, Vec<c_int>), usize>,
     groups: Vec<Vec<c_int>>,
-    types: Vec<Type>,
     folds: Vec<folds::Function>,
     /// Requests that have begun, and those that have ended.
     next: Handle,
@@ -149,33 +145,20 @@ impl State {
         self.next
     }
 
-    fn of(&self, handle: Handle) -> Type {
-        match handle.checked_sub(NUMBERS) {
-            Some(number) if number < SIZES.len() => {
-                Type { number, size: SIZES[number], extent: SIZES[number] }
-            }
-            _ => self.types[handle - RANKS],
-        }
-    }
-
-    fn new_type(&mut self, of: Type) -> Handle {
-        self.types.push(of);
-        RANKS + self.types.len() - 1
-    }
-
     /// A rank calls a collective. The last one does it for all.
     fn call(
         &mut self,
         communicator: Handle,
         kind: Collective,
         [send, recv]: [usize; 2],
-        (count, of): (c_int, [Handle; 2]),
+        (count, of, next): (c_int, Handle, [usize; 2]),
         fold: Handle,
     ) -> Handle {
         let request = self.request();
-        let of = of.map(|of| self.of(of));
         let (number, rank) = split(communicator);
-        let joined = Joined { request, kind, send, recv, count: size(count), of, fold };
+        let of = of - NUMBERS;
+        let next = next.map(|next| next * SIZES[of]);
+        let joined = Joined { request, kind, send, recv, bytes: size(count) * SIZES[of], next, of, fold };
         let communicator = &mut self.communicators[number];
         let at = communicator.called[rank];
         communicator.called[rank] += 1;
@@ -200,19 +183,17 @@ impl State {
     }
 
     fn perform(&self, all: &[Joined]) {
-        let part = |of: Type, count: usize| (count * of.size, count * of.extent);
         for (rank, one) in all.iter().enumerate() {
-            let ((bytes, from_next), (_, to_next)) = (part(one.of[0], one.count), part(one.of[1], one.count));
+            let (bytes, [from_next, to_next]) = (one.bytes, one.next);
             match one.kind {
-                Collective::Gather => {
+                Collective::Gather | Collective::GatherPlaces => {
                     for (at, other) in all.iter().enumerate() {
                         copy(other.send, one.recv + at * to_next, bytes);
                     }
                 }
-                Collective::Exchange => {
+                Collective::Exchange | Collective::ExchangePlaces => {
                     for (at, other) in all.iter().enumerate() {
-                        let next = part(other.of[0], other.count).1;
-                        copy(other.send + rank * next, one.recv + at * to_next, bytes);
+                        copy(other.send + rank * other.next[0], one.recv + at * to_next, bytes);
                     }
                 }
                 Collective::Broadcast(root) if rank != root => copy(all[root].send, one.recv, bytes),
@@ -226,14 +207,14 @@ impl State {
 
     /// Folds some bytes of all ranks.
     fn fold(&self, all: &[Joined], (offset, length): (usize, usize), to: usize) {
-        let (fold, of) = (all[0].fold, all[0].of[0]);
+        let (fold, of) = (all[0].fold, all[0].of);
         // SAFETY: the memory of a call that has not ended is there.
         let range = |at: usize| unsafe { HostRange::from_raw(at as *mut u8, length, None) };
         let target = range(to);
         if fold < OWN_FOLDS {
             let sources: Vec<HostRange> = all.iter().map(|one| range(one.send + offset)).collect();
             let reduction = [Reduction::Sum, Reduction::Product, Reduction::Minimum, Reduction::Maximum];
-            let (element, reduction) = (ELEMENTS[of.number], reduction[fold - FOLDS]);
+            let (element, reduction) = (ELEMENTS[of], reduction[fold - FOLDS]);
             return reduce(element, reduction, &sources, (0, length as u64), &mut |at, bytes| {
                 assert!(target.write(at, bytes));
             });
@@ -244,7 +225,7 @@ impl State {
         for one in &all[1..] {
             let mut next = vec![0_u8; length];
             assert!(range(one.send + offset).read(0, &mut next));
-            let (mut count, mut handle) = (c_int::try_from(length / of.size).unwrap_or_default(), 0);
+            let (mut count, mut handle) = (c_int::try_from(length / SIZES[of]).unwrap_or_default(), 0);
             // SAFETY: both have so many numbers.
             unsafe {
                 function(
@@ -285,7 +266,7 @@ unsafe extern "C" fn send(
         return 1;
     }
     with(|state| {
-        let bytes = size(count) * state.of(of).size;
+        let bytes = size(count) * SIZES[of - NUMBERS];
         let (handle, (number, source)) = (state.request(), split(communicator));
         let source = c_int::try_from(source).unwrap_or_default();
         let inbox = &mut state.communicators[number].inboxes[size(peer)];
@@ -322,7 +303,7 @@ unsafe extern "C" fn receive(
         return 1;
     }
     with(|state| {
-        let room = size(count) * state.of(of).size;
+        let room = size(count) * SIZES[of - NUMBERS];
         let (handle, (number, rank)) = (state.request(), split(communicator));
         let posted = Posted { request: handle, source: peer, tag, address: address as usize, room };
         let inbox = &mut state.communicators[number].inboxes[rank];
@@ -350,7 +331,7 @@ unsafe fn call(
     communicator: Handle,
     kind: Collective,
     memory: [*const c_void; 2],
-    what: (c_int, [Handle; 2]),
+    what: (c_int, Handle, [usize; 2]),
     fold: Handle,
     request: *mut Handle,
 ) -> c_int {
@@ -374,7 +355,7 @@ unsafe extern "C" fn broadcast(
 ) -> c_int {
     let kind = Collective::Broadcast(size(root));
     // SAFETY: as `Library` calls it.
-    unsafe { call(communicator, kind, [place, place], (count, [of, of]), 0, request) }
+    unsafe { call(communicator, kind, [place, place], (count, of, [size(count); 2]), 0, request) }
 }
 
 unsafe extern "C" fn gather(
@@ -382,14 +363,13 @@ unsafe extern "C" fn gather(
     count: c_int,
     of: Handle,
     recv: *mut c_void,
-    receives: c_int,
-    into: Handle,
+    _receives: c_int,
+    _into: Handle,
     communicator: Handle,
     request: *mut Handle,
 ) -> c_int {
-    let (kind, of) = of_parts(Collective::Gather, (count, of), (receives, into));
     // SAFETY: as `Library` calls it.
-    unsafe { call(communicator, kind, [send, recv], of, 0, request) }
+    unsafe { call(communicator, Collective::Gather, [send, recv], (count, of, [size(count); 2]), 0, request) }
 }
 
 unsafe extern "C" fn exchange(
@@ -397,31 +377,64 @@ unsafe extern "C" fn exchange(
     count: c_int,
     of: Handle,
     recv: *mut c_void,
-    receives: c_int,
-    into: Handle,
+    _receives: c_int,
+    _into: Handle,
     communicator: Handle,
     request: *mut Handle,
 ) -> c_int {
-    let (kind, of) = of_parts(Collective::Exchange, (count, of), (receives, into));
     // SAFETY: as `Library` calls it.
-    unsafe { call(communicator, kind, [send, recv], of, 0, request) }
+    unsafe {
+        call(communicator, Collective::Exchange, [send, recv], (count, of, [size(count); 2]), 0, request)
+    }
 }
 
-/// Both sides of a call as one of a type that is a whole part.
-fn of_parts(
-    kind: Collective,
-    (sends, sent): (c_int, Handle),
-    (receives, received): (c_int, Handle),
-) -> (Collective, (c_int, [Handle; 2])) {
-    let part = |count: c_int, of: Handle| {
-        with(|state| {
-            let of = state.of(of);
-            let count = size(count);
-            let extent = if count == 1 { of.extent } else { of.extent * count };
-            state.new_type(Type { number: of.number, size: of.size * count, extent })
-        })
-    };
-    (kind, (1, [part(sends, sent), part(receives, received)]))
+/// The numbers from one part to the next.
+///
+/// # Safety
+///
+/// There is a place for each rank of the communicator, which begins at nought.
+unsafe fn next(communicator: Handle, places: *const c_int) -> usize {
+    let ranks = with(|state| state.communicators[split(communicator).0].ranks);
+    // SAFETY: as the caller promises.
+    let places = unsafe { std::slice::from_raw_parts(places, ranks) };
+    places.get(1).map_or(0, |&place| size(place))
+}
+
+unsafe extern "C" fn gather_places(
+    send: *const c_void,
+    count: c_int,
+    of: Handle,
+    recv: *mut c_void,
+    _counts: *const c_int,
+    places: *const c_int,
+    _into: Handle,
+    communicator: Handle,
+    request: *mut Handle,
+) -> c_int {
+    // SAFETY: as `Library` calls it.
+    unsafe {
+        let next = [0, next(communicator, places)];
+        call(communicator, Collective::GatherPlaces, [send, recv], (count, of, next), 0, request)
+    }
+}
+
+unsafe extern "C" fn exchange_places(
+    send: *const c_void,
+    counts: *const c_int,
+    sent: *const c_int,
+    of: Handle,
+    recv: *mut c_void,
+    _receives: *const c_int,
+    received: *const c_int,
+    _into: Handle,
+    communicator: Handle,
+    request: *mut Handle,
+) -> c_int {
+    // SAFETY: as `Library` calls it; there is a rank.
+    unsafe {
+        let next = [sent, received].map(|places| next(communicator, places));
+        call(communicator, Collective::ExchangePlaces, [send, recv], (*counts, of, next), 0, request)
+    }
 }
 
 unsafe extern "C" fn reduce_one(
@@ -436,7 +449,7 @@ unsafe extern "C" fn reduce_one(
 ) -> c_int {
     let kind = Collective::Reduce(size(root));
     // SAFETY: as `Library` calls it.
-    unsafe { call(communicator, kind, [send, recv], (count, [of, of]), fold, request) }
+    unsafe { call(communicator, kind, [send, recv], (count, of, [size(count); 2]), fold, request) }
 }
 
 unsafe extern "C" fn reduce_all(
@@ -449,7 +462,9 @@ unsafe extern "C" fn reduce_all(
     request: *mut Handle,
 ) -> c_int {
     // SAFETY: as `Library` calls it.
-    unsafe { call(communicator, Collective::ReduceAll, [send, recv], (count, [of, of]), fold, request) }
+    unsafe {
+        call(communicator, Collective::ReduceAll, [send, recv], (count, of, [size(count); 2]), fold, request)
+    }
 }
 
 unsafe extern "C" fn reduce_parts(
@@ -462,7 +477,16 @@ unsafe extern "C" fn reduce_parts(
     request: *mut Handle,
 ) -> c_int {
     // SAFETY: as `Library` calls it.
-    unsafe { call(communicator, Collective::ReduceParts, [send, recv], (count, [of, of]), fold, request) }
+    unsafe {
+        call(
+            communicator,
+            Collective::ReduceParts,
+            [send, recv],
+            (count, of, [size(count); 2]),
+            fold,
+            request,
+        )
+    }
 }
 
 unsafe extern "C" fn test(request: *mut Handle, flag: *mut c_int, _status: *mut c_void) -> c_int {
@@ -543,27 +567,6 @@ impl Communicator {
     }
 }
 
-unsafe extern "C" fn contiguous(count: c_int, of: Handle, made: *mut Handle) -> c_int {
-    let handle = with(|state| {
-        let of = state.of(of);
-        let count = size(count);
-        state.new_type(Type { number: of.number, size: of.size * count, extent: of.extent * count })
-    });
-    // SAFETY: `Library` passes a word of its own.
-    unsafe { *made = handle };
-    0
-}
-
-unsafe extern "C" fn resized(of: Handle, _lower: isize, extent: isize, made: *mut Handle) -> c_int {
-    let handle = with(|state| {
-        let of = state.of(of);
-        state.new_type(Type { extent: extent.unsigned_abs(), ..of })
-    });
-    // SAFETY: `Library` passes a word of its own.
-    unsafe { *made = handle };
-    0
-}
-
 unsafe extern "C" fn create_op(function: folds::Function, _commutes: c_int, made: *mut Handle) -> c_int {
     let handle = with(|state| {
         state.folds.push(function);
@@ -622,6 +625,8 @@ const FUNCTIONS: Functions = Functions {
     broadcast,
     gather,
     exchange,
+    gather_places,
+    exchange_places,
     reduce: reduce_one,
     reduce_all,
     reduce_parts,
@@ -632,10 +637,6 @@ const FUNCTIONS: Functions = Functions {
     free_group: of_handle,
     create,
     set_handler,
-    contiguous,
-    resized,
-    commit: of_handle,
-    free_type: of_handle,
     create_op,
     error_string,
     rank,

@@ -150,7 +150,7 @@ impl Mailbox {
 }
 
 fn call(what: What, send: Option<HostRange>, recv: Option<HostRange>) -> Call {
-    Call { what, send, recv, count: COUNT, number: Number::Byte, strides: [None, None] }
+    Call { what, send, recv, count: COUNT, number: Number::Byte, places: None }
 }
 
 fn read(memory: &HostRange) -> Option<(Generation, Notice)> {

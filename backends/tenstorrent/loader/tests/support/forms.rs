@@ -26,7 +26,7 @@ const fn one(funct7: u32, number: u32, funct3: u32) -> u32 {
 }
 
 const fn fused(opcode: u32) -> u32 {
-    4 << 27 | 2 << 20 | 1 << 15 | 8 << 7 | opcode
+    4 << 27 | 2 << 20 | 1 << 15 | 7 << 12 | 8 << 7 | opcode
 }
 
 /// With an integer register for the result, or for the operand.
@@ -40,9 +40,9 @@ const fn from_integer(word: u32) -> u32 {
 
 /// Every one.
 pub(crate) const FORMS: [Form; 29] = [
-    form("fadd.s", two(0x00, 0)),
+    form("fadd.s", two(0x00, 7)),
     form("fsub.s", two(0x04, 7)),
-    form("fmul.s", two(0x08, 0)),
+    form("fmul.s", two(0x08, 7)),
     form("fmadd.s", fused(0x43)),
     form("fmsub.s", fused(0x47)),
     form("fnmsub.s", fused(0x4b)),
