@@ -155,6 +155,8 @@ impl Machine {
         card.counts.leaked_at_close += card.counts.leaked_at_last_close;
         context.live.abort.store(true, Ordering::Relaxed);
         if unclean {
+            card.complaints
+                .add_by_rule("close-clean", "the file was closed with work in flight: the card is reset");
             self.reset(state, number);
         }
         self.end_release(state, number);

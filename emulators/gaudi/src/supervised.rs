@@ -107,6 +107,9 @@ impl SupervisedMachine for Machine {
                 counts.kills,
                 counts.leaked_at_close
             );
+            for line in self.lock().cards[card].complaints.lines() {
+                let _ = writeln!(text, "  {line}");
+            }
         }
         text
     }
