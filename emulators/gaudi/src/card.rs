@@ -141,6 +141,8 @@ pub(crate) struct Card {
     pub(crate) closed: bool,
     /// True if the file is being released while workers still use its context.
     pub(crate) releasing: bool,
+    /// True if a reset belongs to the close of the last file, which a kernel ends before the call returns.
+    pub(crate) closing: bool,
     /// True if the program that has it open has switched its debugging on.
     pub(crate) debugging: bool,
     pub(crate) sync: Sync,
@@ -173,6 +175,7 @@ impl Card {
             multi_waits: 0,
             closed: false,
             releasing: false,
+            closing: false,
             debugging: false,
             sync: Sync::default(),
             errors: CapturedErrors::default(),

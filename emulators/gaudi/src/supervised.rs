@@ -86,6 +86,10 @@ impl SupervisedMachine for Machine {
         !state.files.is_empty() || state.cards.iter().any(|card| card.releasing)
     }
 
+    fn end_closes(&self) {
+        self.end_closes();
+    }
+
     fn wake_requests(&self) {
         self.core.wake_all();
     }

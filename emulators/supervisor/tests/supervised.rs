@@ -139,6 +139,29 @@ fn no_request_is_lost_or_repeated_under_a_storm_of_signals() {
 }
 
 #[test]
+fn card_is_opened_as_soon_as_a_close_has_returned() {
+    for text in both("again", "fault=hang:20") {
+        assert!(text.contains("30 opens"), "{text}");
+    }
+}
+
+#[test]
+fn mappings_take_no_descriptors() {
+    let script = programs().join("cards.py");
+    let mut command = Command::new("sh");
+    command.args([
+        "-c",
+        r#"ulimit -n 200 && exec "$0" "$@""#,
+        SUPERVISOR,
+        "gaudi://emulated",
+        "--",
+        "python3",
+    ]);
+    let output = command.arg(script).arg("many").output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
 fn program_that_closes_after_a_reset_notification_is_spared() {
     for text in both("told", "fault=hang:1&speed=100") {
         let late = "with-cards: card 0: submission 1 has not ended within";
