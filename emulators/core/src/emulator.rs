@@ -146,6 +146,11 @@ pub trait SupervisedMachine: EmulatedMachine {
     /// Releases closed files. Returns whether something is still open; the supervisor then calls it again later.
     fn release_closed_files(&self) -> bool;
 
+    /// Waits until the closes are over that a program has made: a kernel's are when the call returns.
+    fn end_closes(&self) {
+        self.release_closed_files();
+    }
+
     /// Wakes every request that sleeps, so that it checks whether it is [interrupted](crate::interrupt).
     fn wake_requests(&self);
 

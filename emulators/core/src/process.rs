@@ -133,7 +133,7 @@ fn listed(start: u64, end: u64) -> Option<bool> {
 /// mappings: memory is pinned; a device is not, nor a file that the kernel writes back
 /// (`vma_needs_dirty_tracking`, since 6.5).
 fn is_memory(path: &str, kept_by_system: impl Fn(&Path) -> bool) -> bool {
-    let shared = ["/memfd:", "/SYSV", "/dev/zero", "/dev/shm/"];
+    let shared = ["/memfd:", "/SYSV", "/dev/zero", "/dev/shm/", "/anon_hugepage"];
     match path {
         // Memory without a name; stacks and heaps have one in brackets.
         "" => true,
@@ -279,7 +279,9 @@ mod tests {
     #[test]
     fn files_that_are_written_back_and_devices_are_not_pinned() {
         let kept = |path: &Path| path.starts_with("/home");
-        for memory in ["", "[heap]", "/memfd:x", "/dev/zero", "/dev/shm/x", "/SYSV00000000", "/run/x"] {
+        for memory in
+            ["", "[heap]", "/memfd:x", "/dev/zero", "/dev/shm/x", "/SYSV00000000", "/anon_hugepage", "/run/x"]
+        {
             assert!(is_memory(memory, kept), "{memory}");
         }
         for other in ["/home/x", "/dev/mem", "/dev/dri/card0", "anon_inode:x"] {

@@ -138,14 +138,19 @@ impl Machine {
 
     /// The last error in a card's commands, for people.
     pub fn complaint(&self, card: usize) -> Option<String> {
-        self.lock().cards.find(card)?.complaint.clone()
+        self.lock().cards.find(card)?.complaints.last().map(str::to_owned)
     }
 
     /// A card's firmware reports an error that only a reset mends; nothing, if there is none of that number.
     pub fn report_error(&self, card: usize) {
         let mut state = self.lock();
         if state.cards.find(card).is_some() {
-            self.fail(&mut state, card, event::USER_ENGINE_ERROR | event::DEVICE_RESET);
+            self.fail(
+                &mut state,
+                card,
+                event::USER_ENGINE_ERROR | event::DEVICE_RESET,
+                ("error-events", "an error that a test asked for"),
+            );
         }
     }
 

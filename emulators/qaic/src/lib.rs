@@ -108,6 +108,6 @@ impl Machine {
 
     /// The last error of a card's user, for people.
     pub fn complaint(&self, card: usize) -> Option<String> {
-        self.lock().cards.find(card)?.complaint.clone()
+        self.lock().cards.find(card)?.complaints.last().map(str::to_owned)
     }
 }
