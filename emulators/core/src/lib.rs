@@ -60,4 +60,4 @@ pub mod view;
 
 pub use emulator::{Emulated, EmulatedMachine, Emulator, SupervisedMachine};
 pub use hal_kernel::{DeviceRange, Errno, Linux, ProgramHost, System, borrow, clock, identity, map_shared};
-pub use process::{OwnProcess, PAGE, Process};
+pub use process::{OwnProcess, PAGE, Process, zeroed};
