@@ -5,8 +5,9 @@
 //! # What belongs to whom
 //!
 //! The C object owns a [`DeviceState`]. An object that a program made with the device keeps what it needs of it,
-//! and may be released after it: semaphores keep the engine and the proactor, buffers the backend's device,
-//! stream-ordered buffers the pools. Everything that runs for the device (host calls, pending allocations, work in
+//! and may be released after it: semaphores keep the engine and the proactor, buffers, executables and command
+//! buffers the backend's device, stream-ordered buffers the pools. The engine gives the backend's device up when the
+//! device is destroyed ([`UntilEnd`]). Everything that runs for the device (host calls, pending allocations, work in
 //! flight) has ended when destruction returns. Destruction that begins inside such a call, or on the thread that
 //! polls the device's proactor, moves to a teardown thread and returns at once.
 //!
@@ -25,13 +26,16 @@ mod bounce;
 mod collective_steps;
 mod completions;
 mod operation_description;
+mod process;
 mod profile;
 mod queue;
 mod staged_file_transfer;
 mod submit;
+mod until_end;
 mod work;
 
 pub(crate) use bounce::Bounce;
+pub(crate) use process::OpenDevice;
 
 use crate::command::collectives::channel::{CollectiveSettings, Ranks};
 use crate::command::collectives::running::RunningCollectives;
@@ -41,6 +45,7 @@ use crate::command::update_staging::UpdateStaging;
 use crate::command::{command_buffer, executable};
 use crate::device::completions::{Completions, PollingGuard};
 use crate::device::profile::{Profiler, matches};
+use crate::device::until_end::UntilEnd;
 use crate::device::work::EngineBackend;
 use crate::ffi::object::{Borrowed, Header, HostAllocator, Out, Retained, allocate, resource};
 use crate::ffi::status::{Missing, Result, check, guard, guard_or, impossible, text, unimplemented, view};
@@ -119,6 +124,7 @@ pub(crate) struct DeviceState<D: Device> {
     reflection: Reflection,
     allocator: HostAllocator,
     proactor: Arc<Proactor>,
+    _open: OpenDevice,
 }
 
 // SAFETY: no cell is written while it is read, by the invariant; everything else is shared safely.
@@ -129,6 +135,7 @@ unsafe impl<D: Device> Sync for DeviceState<D> {}
 impl<D: Device> HalDevice<D> {
     /// Creates a device for C. The caller owns it.
     pub(crate) fn create(
+        open: OpenDevice,
         device: D,
         proactors: Borrowed<'_, sys::iree_async_proactor_pool_t>,
         reflection: Reflection,
@@ -146,7 +153,7 @@ impl<D: Device> HalDevice<D> {
         let completions = Completions::new(&device, &properties, &proactor);
         let collectives = Arc::<RunningCollectives>::default();
         let backend = EngineBackend {
-            device: device.clone(),
+            device: UntilEnd::new(&device),
             spec: properties.queues,
             frontiers: frontiers.clone(),
             pending_allocas: pending_allocas.clone(),
@@ -179,6 +186,7 @@ impl<D: Device> HalDevice<D> {
             reflection,
             allocator,
             proactor,
+            _open: open,
         };
         let memory = state.memory.clone();
         let (resource, phase) = (resource(const { &Table::<D>::VTABLE }), Phase::default());
@@ -220,7 +228,16 @@ impl<D: Device> DeviceState<D> {
         let stopped = self.pool.stop(LIMIT);
         self.frontiers.retire();
         hal_collectives_mpi::wait_until_idle();
-        allocas_ended && idle.is_ok() && unpolled && stopped
+        let is_over = allocas_ended && idle.is_ok() && unpolled && stopped;
+        if is_over {
+            // SAFETY: the engine is closed and has nothing under way, so it asks its backend for nothing more; no
+            // thread polls.
+            unsafe {
+                self.engine.backend().device.release();
+                self.polling.release_device();
+            }
+        }
+        is_over
     }
 
     /// True if the pattern of a query names this device.

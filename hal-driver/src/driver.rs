@@ -4,7 +4,7 @@
 
 use crate::command::collectives::channel::CollectiveSettings;
 use crate::command::executable::Reflection;
-use crate::device::HalDevice;
+use crate::device::{HalDevice, OpenDevice};
 use crate::ffi::object::{
     Borrowed, Header, HostAllocator, Out, allocate, free, named, required, resource, slice,
 };
@@ -103,6 +103,7 @@ impl<R: Driver> HalDriver<R> {
         parameters.declare(R::PARAMETERS);
         let reflection = Reflection::take(&mut parameters)?;
         let membership = CollectiveSettings::take(&mut parameters)?;
+        let open = OpenDevice::new()?;
         let device = self.driver.open(&expand(path)?, &mut parameters)?;
         let undeclared = parameters.undeclared();
         debug_assert!(R::PARAMETERS.is_empty() || undeclared.is_empty(), "not in PARAMETERS: {undeclared:?}");
@@ -110,7 +111,7 @@ impl<R: Driver> HalDriver<R> {
         // SAFETY: the pool is alive during the call or null, as the caller promises.
         let proactors =
             unsafe { Borrowed::required(params.proactor_pool, "device creation needs a proactor pool")? };
-        HalDevice::create(device, proactors, reflection, membership, allocator)
+        HalDevice::create(open, device, proactors, reflection, membership, allocator)
     }
 
     /// The path of the device with this number, counted from 1.

@@ -73,7 +73,22 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(usage) => {
+            let _ = usage.print();
+            let is_with = std::env::args().nth(1).is_some_and(|command| command == "with");
+            return ExitCode::from(if !usage.use_stderr() {
+                0
+            } else if is_with {
+                with::FAILED
+            } else {
+                2
+            });
+        }
+    };
+    let failed =
+        if matches!(arguments.command, Command::With(_)) { with::FAILED.into() } else { ExitCode::FAILURE };
     if arguments.yes {
         packages::allow();
     }
@@ -97,7 +112,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            failed
         }
     }
 }

@@ -10,6 +10,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The status if no program was run, as the supervisor has it.
+pub(crate) const FAILED: u8 = 125;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The machine, such as gaudi://emulated?cards=2 or qaic://emulated

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use fs_err as fs;
 use std::fmt::Display;
 use std::fs::{File, TryLockError};
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -58,11 +59,13 @@ pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// The cargo that runs this, for what is done with `--quiet`: it shows a bar while it builds, and nothing where
-/// nothing is to be built.
+/// The cargo that runs this, for what is done with `--quiet`: on a terminal it shows a bar while it builds, and
+/// nothing where nothing is to be built.
 pub(crate) fn cargo_with_bar() -> Command {
     let mut cargo = cargo();
-    cargo.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", "80");
+    if std::io::stderr().is_terminal() {
+        cargo.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", "80");
+    }
     cargo
 }
 

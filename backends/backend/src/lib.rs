@@ -49,7 +49,9 @@ pub use hal_semaphore::backend::{Completer, Completion, DeviceSpec, NativeWait, 
 pub use hal_semaphore::{AdaptiveSpin, Code, CompletionError, Failure, Origin, Point, QueueId};
 pub use host::{HostPart, HostRange};
 pub use machine::{processors, splitmix64};
-pub use program::{Function, HostCall, HostLoader, HostProgram, Inferred, LoadRequest};
+pub use program::{
+    Function, HostCall, HostLoader, HostProgram, Inferred, LoadRequest, MOST_LAYERS, WORKGROUPS_AT_A_TIME,
+};
 pub use reporter::Reporter;
 pub use request::{MemoryRequest, Purpose};
 pub use uri::{Parameter, Parameters};

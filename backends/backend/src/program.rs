@@ -40,6 +40,13 @@ pub struct Function {
     pub workgroup_size: [u32; 3],
 }
 
+/// The most workgroups of a call that a worker runs at a time. A grid may have more workgroups than ever end, so a
+/// worker checks between them whether the call is given up.
+pub const WORKGROUPS_AT_A_TIME: u64 = 1024;
+
+/// The most workgroups of a host executable's grid in z, as IREE counts them in 16 bits.
+pub const MOST_LAYERS: u32 = 65_535;
+
 /// One call of a function of a host executable.
 #[derive(Clone, Copy, Debug)]
 pub struct HostCall<'a> {

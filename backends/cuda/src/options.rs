@@ -24,8 +24,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         name: "context",
         values: "own|primary",
         default: "own",
-        effect: "`primary` works in the context that other libraries of the process use; a fault there is then lost to \
-                 both",
+        effect: "`primary` works in the context that other libraries of the process use",
     },
     Parameter {
         name: "library",

@@ -13,7 +13,9 @@ use crate::kmd::Card;
 use crate::memory::{Heap, Memory, Region};
 use crate::packet::{self, pieces};
 use crate::submit::LARGEST;
-use hal_backend::{Code, Command, Dispatch, Failure, HostRange, Pattern, Place, Span, Workgroups};
+use hal_backend::{
+    Code, Command, Dispatch, Failure, HostRange, MOST_LAYERS, Pattern, Place, Span, Workgroups,
+};
 use hal_gaudi_abi::programs::ProgramCall;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -358,6 +360,15 @@ impl PlanDraft<'_> {
             );
             return Err(Failure::new(Code::InvalidArgument, message));
         };
+        let [_, _, layers] = call.workgroup_count;
+        if layers > MOST_LAYERS {
+            // A card that meets this while it runs is lost.
+            let message = format!(
+                "dispatch of {:?}: {layers} workgroups in z, and a host executable has at most {MOST_LAYERS}",
+                function.name
+            );
+            return Err(Failure::new(Code::InvalidArgument, message));
+        }
         let is_open = function.workgroup_size == [0; 3];
         let call = ProgramCall {
             program: code.number,

@@ -3,7 +3,9 @@
 //! The work of a command, in pieces that several workers may share: bytes of a transfer, workgroups of a dispatch.
 
 use crate::device::MockDevice;
-use hal_backend::{Code, Command, Dispatch, Failure, HostCall, HostPart, Place, Span, Workgroups};
+use hal_backend::{
+    Code, Command, Dispatch, Failure, HostCall, HostPart, Place, Span, WORKGROUPS_AT_A_TIME, Workgroups,
+};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -32,7 +34,9 @@ pub(crate) struct Extent {
     /// The number of pieces.
     pub(crate) pieces: u64,
     /// The number of pieces that a worker takes at a time.
-    pub(crate) chunk: u64,
+    chunk: u64,
+    /// True if more than one worker should work on it.
+    shared: bool,
     /// The workgroups of a dispatch, read from memory if it is indirect.
     workgroups: [u32; 3],
     /// The number of workers that may work on it.
@@ -42,7 +46,14 @@ pub(crate) struct Extent {
 impl Extent {
     /// True if more than one worker should work on it.
     pub(crate) fn is_shared(&self) -> bool {
-        self.chunk < self.pieces
+        self.shared
+    }
+
+    /// The pieces from one on that a worker takes at a time, or all of them; `None` if none is left.
+    #[inline]
+    pub(crate) fn take(&self, start: u64, all: bool) -> Option<Range<u64>> {
+        let chunk = if all { u64::MAX } else { self.chunk };
+        (start < self.pieces).then(|| start..start.saturating_add(chunk).min(self.pieces))
     }
 
     pub(crate) fn chunks(&self) -> usize {
@@ -56,10 +67,11 @@ pub(crate) fn extent(
     workers: usize,
     watched: bool,
 ) -> Result<Extent, Failure> {
-    let whole = |pieces| Extent { pieces, chunk: pieces, workgroups: [0; 3], concurrency: workers };
+    let whole =
+        |pieces| Extent { pieces, chunk: pieces, shared: false, workgroups: [0; 3], concurrency: workers };
     let transfer = |length, chunk| {
-        let shared = length >= SHARED_TRANSFER && workers > 1;
-        Extent { chunk: if shared { chunk } else { length }, ..whole(length) }
+        let shared = length >= SHARED_TRANSFER && workers > 1 && chunk < length;
+        Extent { chunk: if shared { chunk } else { length }, shared, ..whole(length) }
     };
     Ok(match command {
         Command::Fill { target, pattern } => {
@@ -83,8 +95,8 @@ pub(crate) fn extent(
             let alone =
                 total <= 1 || workers == 1 || dispatch.executable.estimate(dispatch.function, total) < worth;
             // Several chunks for each worker, so that a slow one does not delay the rest.
-            let chunk = if alone { total } else { (total / (workers as u64 * 4)).max(1) };
-            Extent { chunk, workgroups, ..whole(total) }
+            let chunk = if alone { total } else { total / (workers as u64 * 4) };
+            Extent { chunk: chunk.clamp(1, WORKGROUPS_AT_A_TIME), shared: !alone, workgroups, ..whole(total) }
         }
         Command::Barrier => whole(0),
     })

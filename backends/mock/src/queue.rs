@@ -646,12 +646,25 @@ impl Hardware {
         let (outcome, done) = if extent.is_shared() {
             self.share(command, &extent, worker)
         } else {
-            (command::part(command, &extent, 0..extent.pieces, worker), extent.pieces)
+            (self.alone(command, &extent, worker), extent.pieces)
         };
         if let Some(begin) = begin {
             command::learn(command, begin, done);
         }
         outcome
+    }
+
+    /// Runs a command on this worker.
+    fn alone(&self, command: &Command<MockDevice>, extent: &Extent, worker: usize) -> Result<(), Failure> {
+        let mut done = 0;
+        while let Some(pieces) = extent.take(done, false) {
+            if let Some(why) = self.aborted.get() {
+                return Err(why.clone());
+            }
+            done = pieces.end;
+            command::part(command, extent, pieces, worker)?;
+        }
+        Ok(())
     }
 
     /// Runs a command on this worker and on every idle one. Also returns the number of pieces that this worker did.

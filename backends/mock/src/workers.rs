@@ -8,6 +8,7 @@ use crate::queue::{Hardware, Task};
 use hal_backend::{AdaptiveSpin, Code, Command, Failure};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -103,26 +104,29 @@ impl Share {
     }
 
     /// Takes chunks until none is left, and returns the number of its pieces. After a failure or an abort the
-    /// pieces are only counted.
+    /// rest is one chunk, and only counted.
     pub(crate) fn help(&self, worker: usize, aborted: &OnceLock<Failure>) -> u64 {
-        let (pieces, chunk) = (self.extent.pieces, self.extent.chunk);
         let mut taken = TakenPieces { share: self, pieces: 0, failure: None };
         loop {
-            let start = self.next.fetch_add(chunk, Ordering::Relaxed);
-            if start >= pieces {
-                break;
-            }
-            let end = (start + chunk).min(pieces);
-            // Counted first, so that a wait for the end does not wait for pieces at which this thread panics.
-            taken.pieces += end - start;
             if taken.failure.is_none() {
-                taken.failure = match aborted.get() {
-                    Some(why) => Some(why.clone()),
-                    None => command::part(&self.command, &self.extent, start..end, worker).err(),
-                };
+                taken.failure = aborted.get().cloned();
+            }
+            let Some(pieces) = self.take(taken.failure.is_some()) else { break };
+            // Counted first, so that a wait for the end does not wait for pieces at which this thread panics.
+            taken.pieces += pieces.end - pieces.start;
+            if taken.failure.is_none() {
+                taken.failure = command::part(&self.command, &self.extent, pieces, worker).err();
             }
         }
         taken.pieces
+    }
+
+    /// Takes the next chunk, or all that is left. There may be as many pieces as can be counted, so the counter stops
+    /// at the last one.
+    fn take(&self, all: bool) -> Option<Range<u64>> {
+        let next = |start| self.extent.take(start, all).map(|pieces| pieces.end);
+        let start = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+        self.extent.take(start, all)
     }
 
     /// Waits for the chunks that others have taken.
@@ -173,7 +177,6 @@ mod tests {
     use hal_backend::{
         Dispatch, Function, HostCall, HostProgram, HostRange, Pattern, Place, Span, Workgroups,
     };
-    use std::ops::Range;
 
     /// A fill of some bytes with sevens.
     fn fill(length: u64, workers: usize) -> (HostRange, Arc<Share>) {

@@ -3,7 +3,8 @@
 //! A network that runs, and the device's objects for it.
 //!
 //! A start loads constants, loads the network and activates it. A drop undoes the steps that were done, in the opposite
-//! order. It does not deactivate a network whose channel the kernel has taken away, but unloads it.
+//! order. It does not deactivate a network whose channel the kernel has taken away, but unloads it. A network that is
+//! *parked* is deactivated and stays loaded: it leaves cores and channel to other programs, and starts quickly.
 //!
 //! As many runs are queued as the ring takes. Each has [buffers](RunBuffers), which are made when they are first needed
 //! and kept. A network that works on much memory has few of them.
@@ -15,7 +16,7 @@ use crate::memory::{Channel, ObjectPool};
 use hal_qaic_abi::container::qpc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a device is asked to stop a network that it refuses to stop.
 const DEACTIVATIONS: usize = 3;
@@ -35,7 +36,7 @@ pub(crate) struct StartOptions {
 }
 
 /// A device's objects of a network, freed in the opposite order when this is dropped.
-struct Loaded {
+pub(crate) struct Loaded {
     device: Arc<Device>,
     constants: Option<ConstantsId>,
     network: Option<NetworkId>,
@@ -57,6 +58,28 @@ impl Drop for Loaded {
 }
 
 impl Loaded {
+    /// Loads constants and network.
+    fn load(device: &Arc<Device>, blueprint: &Blueprint) -> Result<Self, Error> {
+        device.suits(blueprint.metadata, blueprint.hardware)?;
+        let container = blueprint.container()?;
+        let mut loaded = Loaded { device: device.clone(), constants: None, network: None, activation: None };
+        if let Some(constants) = container.constants()? {
+            loaded.constants = Some(device.load_constants(&constants)?);
+        }
+        let crc = container.segment(qpc::name::METADATA_CRC).and_then(|segment| segment.bytes.first_chunk());
+        let crc = crc.map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        loaded.network = Some(device.load_network(&blueprint.name, container.network()?, crc)?);
+        Ok(loaded)
+    }
+
+    /// Activates the network: the channel that it is behind.
+    fn activate(&mut self, start: StartOptions) -> Result<Channel, Error> {
+        let network = self.network.ok_or(Error::WorkloadLost)?;
+        let activation = self.device.activate(network, self.constants, start.elements, start.patience)?;
+        self.activation = Some(activation);
+        Ok(Channel { number: activation.channel, bases: activation.bases })
+    }
+
     /// Stops the network, if it runs. True if it has stopped, and with it the kernel has ended every slice of its
     /// channel.
     fn deactivate(&mut self) -> bool {
@@ -86,32 +109,42 @@ pub(crate) struct Active {
     /// How many runs may be in flight.
     limit: usize,
     in_flight: usize,
+    /// Since when nothing is in flight, if so.
+    idle_since: Instant,
     /// True if the run that finds the ring full is known to fit into it.
     fits: bool,
     loaded: Loaded,
 }
 
 impl Active {
-    /// Loads a network and starts it.
+    /// Starts a network, which is loaded first if it was not parked. A network that cannot start before the device has
+    /// more is left in `parked`.
     pub(crate) fn start(
         device: &Arc<Device>,
         blueprint: &Arc<Blueprint>,
         start: StartOptions,
+        parked: &mut Option<Loaded>,
     ) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        device.suits(blueprint.metadata, blueprint.hardware)?;
-        let container = blueprint.container()?;
-        let mut loaded = Loaded { device: device.clone(), constants: None, network: None, activation: None };
-        if let Some(constants) = container.constants()? {
-            loaded.constants = Some(device.load_constants(&constants)?);
-        }
-        let crc = container.segment(qpc::name::METADATA_CRC).and_then(|segment| segment.bytes.first_chunk());
-        let crc = crc.map_or(0, |bytes| u32::from_le_bytes(*bytes));
-        let network = device.load_network(&blueprint.name, container.network()?, crc)?;
-        loaded.network = Some(network);
-        let activation = device.activate(network, loaded.constants, start.elements, start.patience)?;
-        loaded.activation = Some(activation);
-        let channel = Arc::new(Channel { number: activation.channel, bases: activation.bases });
+        let (mut loaded, mut was_parked) = match parked.take() {
+            Some(loaded) => (loaded, true),
+            None => (Loaded::load(device, blueprint)?, false),
+        };
+        let channel = loop {
+            match loaded.activate(start) {
+                Ok(channel) => break Arc::new(channel),
+                Err(error) if error.is_exhaustion() => {
+                    *parked = Some(loaded);
+                    return Err(error);
+                }
+                // The device may have lost it meanwhile.
+                Err(error) if was_parked && error != Error::Gone => {
+                    drop(loaded);
+                    (loaded, was_parked) = (Loaded::load(device, blueprint)?, false);
+                }
+                Err(error) => return Err(error),
+            }
+        };
         let spare = usize::try_from(SPARE / blueprint.plan.memory).unwrap_or(usize::MAX).max(1);
         Ok(Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -120,6 +153,7 @@ impl Active {
             spare_buffers: Vec::new(),
             limit: start.in_flight.unwrap_or(usize::MAX).min(spare),
             in_flight: 0,
+            idle_since: Instant::now(),
             fits: false,
             loaded,
         })
@@ -138,6 +172,14 @@ impl Active {
     pub(crate) fn release_buffers(&mut self, buffers: RunBuffers) {
         self.spare_buffers.push(buffers);
         self.in_flight -= 1;
+        if self.is_idle() {
+            self.idle_since = Instant::now();
+        }
+    }
+
+    /// How long nothing has been in flight; `None` if something is.
+    pub(crate) fn idle(&self, now: Instant) -> Option<Duration> {
+        self.is_idle().then(|| now.saturating_duration_since(self.idle_since))
     }
 
     /// The ring had no room for one more run than are in flight now: no more are begun at a time from here on.
@@ -177,13 +219,21 @@ impl Active {
 
     /// Stops the network, of which nothing is in flight, and gives its objects to others.
     pub(crate) fn stop(self, object_pool: &mut ObjectPool) {
+        drop(self.park(object_pool));
+    }
+
+    /// Stops the network, of which nothing is in flight, and gives its objects to others. It stays loaded, if the
+    /// device has stopped it.
+    pub(crate) fn park(self, object_pool: &mut ObjectPool) -> Option<Loaded> {
         let Self { spare_buffers, mut loaded, target, .. } = self;
         let stopped = loaded.deactivate();
-        drop((loaded, target));
-        // Those of a network that the device has not stopped are still sliced, and of no use to others.
-        if stopped {
-            object_pool.keep(spare_buffers.into_iter().flat_map(RunBuffers::into_objects));
+        drop(target);
+        // Objects of a network that the device has not stopped are still sliced, and of no use to others.
+        if !stopped {
+            return None;
         }
+        object_pool.keep(spare_buffers.into_iter().flat_map(RunBuffers::into_objects));
+        Some(loaded)
     }
 
     /// Forgets the activation: the kernel has ended it.

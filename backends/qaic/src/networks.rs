@@ -6,8 +6,11 @@
 //! channel is needed: if as many run as may, or the device lacks something for another one, the least recently used
 //! network without runs in flight is stopped, and the start is tried again. If all have runs in flight, the dispatch
 //! waits until a run is over. One thread starts and stops networks, and begins runs.
+//!
+//! A device serves several programs, and none knows what the others have. So a network that is idle for a while is
+//! [parked](crate::active), and a network for which the device has nothing left waits for that.
 
-use crate::active::{Active, StartOptions};
+use crate::active::{Active, Loaded, StartOptions};
 use crate::blueprint::Blueprint;
 use crate::kmd::{Device, Error};
 use crate::launch::{Binding, RunBuffers, RunError, Target};
@@ -16,7 +19,10 @@ use hal_backend::Failure;
 use hal_qaic_abi::programs::ProgramCall;
 use hal_qaic_abi::uapi::CHANNELS;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long a network stays activated with nothing in flight.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// The size of a channel's rings at first, and the largest if that is not enough.
 const ELEMENTS: (u32, u32) = (512, 1 << 15);
@@ -37,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     /// How long a sub-system may take to restart.
     pub(crate) restart_timeout: Duration,
+    /// How long a network waits for what other programs have of the device: longer than an idle network has it.
+    pub(crate) scarce_timeout: Duration,
 }
 
 impl Default for Settings {
@@ -47,6 +55,7 @@ impl Default for Settings {
             in_flight: None,
             timeout: Duration::from_secs(60),
             restart_timeout: Duration::from_secs(5),
+            scarce_timeout: Duration::from_secs(10),
         }
     }
 }
@@ -96,6 +105,8 @@ pub(crate) enum Refusal {
     Busy,
     /// A ring is full, and not of this device's runs.
     Full,
+    /// The device has nothing left for it, and other programs have it.
+    Scarce(Error),
 }
 
 impl From<Error> for Refusal {
@@ -109,6 +120,8 @@ pub(crate) struct Networks {
     device: Arc<Device>,
     settings: Settings,
     running: Vec<(NetworkKey, Active)>,
+    /// The networks that are loaded and do not run.
+    parked: Vec<(NetworkKey, Arc<Blueprint>, Loaded)>,
     /// True if the device lacked something for another network while all were busy.
     scarce: bool,
     /// Why networks have ended, the latest last.
@@ -122,6 +135,7 @@ impl Networks {
             device,
             settings,
             running: Vec::new(),
+            parked: Vec::new(),
             scarce: false,
             ended: Vec::new(),
             object_pool: ObjectPool::default(),
@@ -144,12 +158,7 @@ impl Networks {
     ) -> Result<LaunchedRun, Refusal> {
         let (key, mut active) = match self.running.iter().position(|(key, _)| wanted.is(key, bindings)) {
             Some(place) => self.running.remove(place),
-            None => {
-                let (key, blueprint) =
-                    wanted.make(bindings).map_err(|failure| Refusal::Failed(RunError::Program(failure)))?;
-                let elements = self.settings.elements.unwrap_or(ELEMENTS.0);
-                (key, self.start(&blueprint, elements)?)
-            }
+            None => self.begin(wanted, bindings)?,
         };
         let mut result = queue(&mut active, &mut self.object_pool, call, bindings);
         while let Err(Refusal::Failed(RunError::Device(Error::Ring))) = result {
@@ -160,7 +169,7 @@ impl Networks {
             }
             let blueprint = active.target.blueprint.clone();
             active.stop(&mut self.object_pool);
-            active = self.start(&blueprint, elements)?;
+            active = self.start(&blueprint, elements, &mut None)?;
             result = queue(&mut active, &mut self.object_pool, call, bindings);
         }
         let number = active.number;
@@ -171,7 +180,41 @@ impl Networks {
         result
     }
 
-    fn start(&mut self, blueprint: &Arc<Blueprint>, elements: u32) -> Result<Active, Refusal> {
+    /// Starts a network that does not run.
+    fn begin(
+        &mut self,
+        wanted: &dyn NetworkRequest,
+        bindings: &[Binding],
+    ) -> Result<(NetworkKey, Active), Refusal> {
+        let (key, blueprint, mut parked) =
+            match self.parked.iter().position(|(key, ..)| wanted.is(key, bindings)) {
+                Some(place) => {
+                    let (key, blueprint, loaded) = self.parked.remove(place);
+                    (key, blueprint, Some(loaded))
+                }
+                None => {
+                    let made = wanted.make(bindings);
+                    let (key, blueprint) =
+                        made.map_err(|failure| Refusal::Failed(RunError::Program(failure)))?;
+                    (key, blueprint, None)
+                }
+            };
+        let elements = self.settings.elements.unwrap_or(ELEMENTS.0);
+        match self.start(&blueprint, elements, &mut parked) {
+            Ok(active) => Ok((key, active)),
+            Err(refusal) => {
+                self.parked.extend(parked.map(|loaded| (key, blueprint, loaded)));
+                Err(refusal)
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        blueprint: &Arc<Blueprint>,
+        elements: u32,
+        parked: &mut Option<Loaded>,
+    ) -> Result<Active, Refusal> {
         while self.running.len() >= self.settings.channels {
             self.stop_one()?;
         }
@@ -181,12 +224,14 @@ impl Networks {
         let Settings { restart_timeout, in_flight, .. } = self.settings;
         let start = StartOptions { elements, patience: restart_timeout, in_flight };
         loop {
-            match Active::start(&self.device, blueprint, start) {
-                // Stopping another one may free what this one needs.
+            match Active::start(&self.device, blueprint, start, parked) {
+                // What is loaded, or runs, may have what this one needs.
+                Err(error) if error.is_exhaustion() && !self.parked.is_empty() => self.parked.clear(),
                 Err(error) if error.is_exhaustion() && !self.running.is_empty() => {
                     self.scarce = true;
                     self.stop_one()?;
                 }
+                Err(error) if error.is_exhaustion() => return Err(Refusal::Scarce(error)),
                 result => {
                     self.scarce = false;
                     let active = result?;
@@ -212,6 +257,20 @@ impl Networks {
         let (_, active) = self.running.remove(idle);
         active.stop(&mut self.object_pool);
         Ok(())
+    }
+
+    /// Parks the networks that have been idle for a while: other programs may need what they have. Returns when the
+    /// next one may have been.
+    pub(crate) fn park_idle(&mut self, now: Instant) -> Option<Duration> {
+        let is_due = |(_, active): &(NetworkKey, Active)| active.idle(now).is_some_and(|idle| idle >= IDLE);
+        while let Some(place) = self.running.iter().position(is_due) {
+            let (key, active) = self.running.remove(place);
+            let blueprint = active.target.blueprint.clone();
+            let loaded = active.park(&mut self.object_pool);
+            self.parked.extend(loaded.map(|loaded| (key, blueprint, loaded)));
+        }
+        let left = self.running.iter().filter_map(|(_, active)| Some(IDLE.saturating_sub(active.idle(now)?)));
+        left.min()
     }
 
     /// Takes back the buffers of a run that is over, for the next one.
@@ -245,11 +304,13 @@ impl Networks {
     /// Stops the networks of an executable.
     pub(crate) fn retire(&mut self, executable: u64) {
         self.running.retain(|(key, _)| key.executable != executable);
+        self.parked.retain(|(key, ..)| key.executable != executable);
     }
 
     /// Stops everything.
     pub(crate) fn clear(&mut self) {
         self.running.clear();
+        self.parked.clear();
         self.object_pool.clear();
     }
 }

@@ -74,6 +74,7 @@ impl Options {
             in_flight,
             timeout,
             restart_timeout,
+            ..default
         };
         Ok(Self { patience, control: control.map(Duration::from_secs), settings })
     }

@@ -18,7 +18,8 @@
 use hal_backend::{
     Code, Command, Completer, Completion, Device, DeviceInfo, DeviceSpec, Dispatch, Driver, Failure, Heap,
     HostCall, HostLoader, HostPart, HostProgram, HostRange, Job, LoadRequest, Loaded, MemoryRequest,
-    NativeWaits, Parameter, Parameters, Properties, Rejected, Reporter, Span, Workgroups,
+    NativeWaits, Parameter, Parameters, Properties, Rejected, Reporter, Span, WORKGROUPS_AT_A_TIME,
+    Workgroups,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -293,10 +294,50 @@ impl Queue {
     fn run(&self, job: &Job<TemplateDevice>) -> Result<(), Failure> {
         for (number, command) in job.commands.iter().enumerate() {
             let begin = self.clock();
-            run(command)?;
+            self.command(command)?;
             if let Some(observer) = &job.observer {
                 observer.command(number, begin, self.clock());
             }
+        }
+        Ok(())
+    }
+
+    /// Runs one command. A real device encodes it for its engines in `submit` instead.
+    fn command(&self, command: &Command<TemplateDevice>) -> Result<(), Failure> {
+        match command {
+            Command::Fill { target, pattern } => done(host(target)?.fill(pattern.bytes())),
+            Command::Copy { source, target } => done(host(target)?.copy_from(host(source)?)),
+            Command::Update { source, target } => done(host(target)?.copy_from(source.whole())),
+            Command::Dispatch(dispatch) => self.call(dispatch),
+            // One thread runs one command after the other, so a barrier does nothing.
+            Command::Barrier => Ok(()),
+        }
+    }
+
+    /// Runs the workgroups of a dispatch, a few at a time, as it may have more than ever end.
+    fn call(&self, dispatch: &Dispatch<TemplateDevice>) -> Result<(), Failure> {
+        let workgroups = match &dispatch.workgroups {
+            Workgroups::Count(count) => *count,
+            Workgroups::Indirect(place) => counts(host(place)?)?,
+        };
+        let bindings = dispatch.bindings.iter().map(host).collect::<Result<Vec<_>, _>>()?;
+        let call = HostCall {
+            function: dispatch.function,
+            workgroup_size: dispatch.workgroup_size,
+            workgroups,
+            constants: &dispatch.constants,
+            bindings: &bindings,
+            concurrency: 1,
+            local_memory: dispatch.local_memory,
+        };
+        let (mut done, total) = (0, call.total());
+        while done < total {
+            if let Some(why) = self.lock().aborted.clone() {
+                return Err(why);
+            }
+            let end = done.saturating_add(WORKGROUPS_AT_A_TIME).min(total);
+            dispatch.executable.run(&call, done..end, 0)?;
+            done = end;
         }
         Ok(())
     }
@@ -319,36 +360,6 @@ impl Queue {
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
-}
-
-/// Runs one command. A real device encodes it for its engines in `submit` instead.
-fn run(command: &Command<TemplateDevice>) -> Result<(), Failure> {
-    match command {
-        Command::Fill { target, pattern } => done(host(target)?.fill(pattern.bytes())),
-        Command::Copy { source, target } => done(host(target)?.copy_from(host(source)?)),
-        Command::Update { source, target } => done(host(target)?.copy_from(source.whole())),
-        Command::Dispatch(dispatch) => call(dispatch),
-        // One thread runs one command after the other, so a barrier does nothing.
-        Command::Barrier => Ok(()),
-    }
-}
-
-fn call(dispatch: &Dispatch<TemplateDevice>) -> Result<(), Failure> {
-    let workgroups = match &dispatch.workgroups {
-        Workgroups::Count(count) => *count,
-        Workgroups::Indirect(place) => counts(host(place)?)?,
-    };
-    let bindings = dispatch.bindings.iter().map(host).collect::<Result<Vec<_>, _>>()?;
-    let call = HostCall {
-        function: dispatch.function,
-        workgroup_size: dispatch.workgroup_size,
-        workgroups,
-        constants: &dispatch.constants,
-        bindings: &bindings,
-        concurrency: 1,
-        local_memory: dispatch.local_memory,
-    };
-    dispatch.executable.run(&call, 0..call.total(), 0)
 }
 
 /// The number of workgroups, which the device reads when the dispatch begins.

@@ -6,6 +6,7 @@
 //! the process ends. The file holds the process's number.
 
 use crate::process::Process;
+use hal_backend::{Code, Failure};
 use hal_kernel::{Errno, printable};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fstat};
 use std::io::Read;
@@ -50,9 +51,21 @@ impl Claims {
         Self { folder: folder.join(format!("{driver}-emulator-{user}")), machine }
     }
 
-    /// The file of a device, in a folder that only this user can change. Nothing, if the machine has no name.
-    fn open(&self, device: usize) -> Result<Option<OwnedFd>, Errno> {
-        let Some(machine) = &self.machine else { return Ok(None) };
+    /// Checks that the folder can be used, if the machine has a name.
+    pub fn check(&self) -> Result<(), Failure> {
+        let Some(machine) = &self.machine else { return Ok(()) };
+        self.open_folder().map(drop).map_err(|errno| {
+            let message = format!(
+                "machine={machine} keeps its locks in {}, which cannot be used ({errno}): it has to be a folder of \
+                 this user alone; set XDG_RUNTIME_DIR to the folder to make it in",
+                self.folder.display()
+            );
+            Failure::new(Code::FailedPrecondition, message)
+        })
+    }
+
+    /// The folder, which only this user can change.
+    fn open_folder(&self) -> Result<OwnedFd, Errno> {
         match rustix::fs::mkdir(&self.folder, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
@@ -60,7 +73,14 @@ impl Claims {
         let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let folder = rustix::fs::open(&self.folder, flags | OFlags::DIRECTORY, Mode::empty())?;
         check(&folder, FileType::Directory)?;
-        let flags = flags | OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK;
+        Ok(folder)
+    }
+
+    /// The file of a device. Nothing, if the machine has no name.
+    fn open(&self, device: usize) -> Result<Option<OwnedFd>, Errno> {
+        let Some(machine) = &self.machine else { return Ok(None) };
+        let folder = self.open_folder()?;
+        let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK;
         let file =
             rustix::fs::openat(&folder, format!("{machine}-accel{device}"), flags, Mode::RUSR | Mode::WUSR)?;
         check(&file, FileType::RegularFile)?;
@@ -134,6 +154,23 @@ mod tests {
             assert!(claims.open(device).is_err(), "{device}");
         }
         assert!(claims.open(3).is_ok());
+        std::fs::remove_dir_all(parent).unwrap();
+    }
+
+    /// The errors of the host are none of a card's.
+    #[test]
+    fn folder_that_cannot_be_used_is_named_with_what_to_set() {
+        let parent = folder("check");
+        let claims = Claims { folder: parent.join("emulator"), machine: Some("one".to_owned()) };
+        assert!(claims.check().is_ok());
+        std::fs::set_permissions(&claims.folder, Permissions::from_mode(0o770)).unwrap();
+        let absent = Claims { folder: parent.join("absent/emulator"), ..claims.clone() };
+        for unusable in [&claims, &absent] {
+            let refused = unusable.check().unwrap_err();
+            assert_eq!(refused.code(), Code::FailedPrecondition);
+            assert!(refused.message().contains("set XDG_RUNTIME_DIR"), "{refused}");
+        }
+        assert!(Claims { machine: None, ..absent }.check().is_ok());
         std::fs::remove_dir_all(parent).unwrap();
     }
 

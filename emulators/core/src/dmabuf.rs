@@ -6,14 +6,19 @@
 //! its shared lock shows the exporter that it is alive. Both travel with the descriptor, and need neither the
 //! exporting process nor its emulator.
 //!
-//! It differs from a real dma-buf in two ways: a process could map it, and dma-bufs of the same memory have the
-//! same inode number.
+//! It can only be written, so no program can map it, as none can map a dma-buf of a card's own memory: from its
+//! first byte on a mapping would show the memory of other buffers. The emulator maps the memory's file instead
+//! ([`map`]).
+//!
+//! It differs from a real dma-buf in one way: dma-bufs of the same memory have the same inode number.
 
-use crate::file::reopen_held;
-use crate::process::PAGE;
-use hal_kernel::Errno;
-use rustix::fs::{SealFlags, SeekFrom, fcntl_get_seals, fstat};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use crate::file::{hold, reopen};
+use crate::process::{PAGE, keeping};
+use hal_backend::HostRange;
+use hal_kernel::{Errno, map_shared};
+use rustix::fs::{OFlags, SealFlags, SeekFrom, fcntl_get_seals, fstat};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// The lower bits of the position hold the number of pages, the upper ones the first page.
 const COUNT_BITS: u32 = 31;
@@ -21,7 +26,8 @@ const COUNT_BITS: u32 = 31;
 /// Makes a dma-buf of some pages of a memory file.
 pub fn export(file: BorrowedFd<'_>, offset: u64, length: u64) -> Result<OwnedFd, Errno> {
     let position = ((offset / PAGE) << COUNT_BITS) | (length / PAGE);
-    let buffer = reopen_held(file)?;
+    let buffer = reopen(file, OFlags::WRONLY)?;
+    hold(buffer.as_fd())?;
     rustix::fs::seek(&buffer, SeekFrom::Start(position))?;
     Ok(buffer)
 }
@@ -38,6 +44,14 @@ pub fn extent(buffer: BorrowedFd<'_>, name: &str) -> Option<(u64, u64)> {
     (length > 0 && is_there(buffer, offset + length)).then_some((offset, length))
 }
 
+/// The first bytes of a dma-buf, mapped at this offset of its memory file. The mapping holds the dma-buf after its
+/// descriptors are closed.
+pub fn map(buffer: OwnedFd, offset: u64, length: usize) -> Result<HostRange, Errno> {
+    let memory = reopen(buffer.as_fd(), OFlags::RDWR)?;
+    let range = map_shared(memory.as_fd(), length, offset)?;
+    Ok(keeping(range, Box::new(Arc::new(buffer))))
+}
+
 /// True if a memory file reaches to `end` and cannot shrink: any process can send one.
 fn is_there(file: BorrowedFd<'_>, end: u64) -> bool {
     let is_sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
@@ -47,8 +61,7 @@ fn is_there(file: BorrowedFd<'_>, end: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::{is_held, memory_file};
-    use std::os::fd::AsFd;
+    use crate::file::{is_held, mapped_file, memory_file};
 
     #[test]
     fn dma_buf_has_its_extent_and_holds_the_memory() {
@@ -62,6 +75,22 @@ mod tests {
         drop(copy);
         assert!(!is_held(memory.as_fd()));
         assert_eq!(extent(memory.as_fd(), "exported"), None, "the memory itself is no dma-buf");
+    }
+
+    /// A program that maps it would find the memory of other buffers there.
+    #[test]
+    fn only_the_emulator_can_map_a_dma_buf() {
+        let (memory, whole) = mapped_file("exported", 64 * PAGE).unwrap();
+        let buffer = export(memory.as_fd(), 3 * PAGE, 8 * PAGE).unwrap();
+        assert_eq!(map_shared(buffer.as_fd(), 4096, 0).err(), Some(Errno::ACCESS));
+        let range = map(buffer, 3 * PAGE, 4096).unwrap();
+        assert!(is_held(memory.as_fd()), "the mapping holds the dma-buf");
+        assert!(range.write(0, &[7]));
+        let mut byte = [0];
+        assert!(whole.read(3 * PAGE, &mut byte));
+        assert_eq!(byte, [7]);
+        drop(range);
+        assert!(!is_held(memory.as_fd()));
     }
 
     /// A process that maps another process's memory file does not survive if the file shrinks.

@@ -10,7 +10,7 @@ use crate::process::{OwnProcess, Process};
 use crate::remote::{self, Remote};
 use crate::threads::Running;
 use crate::{DeviceRange, Errno, Linux, ProgramHost, System, accel};
-use hal_backend::{DeviceInfo, Failure, HostProgram, HostRange, Parameter, Parameters};
+use hal_backend::{Code, DeviceInfo, Failure, HostProgram, HostRange, Parameter, Parameters};
 use hal_kernel::registry::Registry;
 use hal_kernel::{EmulatedCard, Emulation, MappedRange};
 use std::fmt;
@@ -29,6 +29,12 @@ pub trait EmulatedMachine: Send + Sync + Sized + 'static {
     /// Every machine of this process, by the process and the options: a forked process has none of its parent's
     /// threads.
     fn machines() -> &'static Registry<(u32, Self::Options), Emulator<Self>>;
+
+    /// Checks that this host has what a machine with these options needs.
+    fn check_host(options: &Self::Options) -> Result<(), Failure> {
+        let _ = options;
+        Ok(())
+    }
 
     /// Makes a machine and starts its threads.
     fn start(options: Self::Options) -> Result<Running<Self>, Failure>;
@@ -145,6 +151,11 @@ pub trait SupervisedMachine: EmulatedMachine {
 
     /// Releases closed files. Returns whether something is still open; the supervisor then calls it again later.
     fn release_closed_files(&self) -> bool;
+
+    /// Waits until the closes are over that a program has made: a kernel's are when the call returns.
+    fn end_closes(&self) {
+        self.release_closed_files();
+    }
 
     /// Wakes every request that sleeps, so that it checks whether it is [interrupted](crate::interrupt).
     fn wake_requests(&self);
@@ -265,6 +276,17 @@ impl<M: SupervisedMachine> ProgramHost for Emulator<M> {
     }
 }
 
+/// Checks that there is the folder of this process's descriptors, by which files of a machine are opened again.
+fn check_descriptors(folder: &Path) -> Result<(), Failure> {
+    std::fs::metadata(folder).map(drop).map_err(|error| {
+        let message = format!(
+            "emulated cards need {}, which is not there ({error}): mount /proc, in a container too",
+            folder.display()
+        );
+        Failure::new(Code::FailedPrecondition, message)
+    })
+}
+
 /// Injects the machines `M` into a driver: cards under `emulated`, and cards that a supervisor emulates.
 pub struct Emulated<M>(PhantomData<fn() -> M>);
 
@@ -295,6 +317,8 @@ impl<M: SupervisedMachine> Emulation<M::Programs> for Emulated<M> {
     ) -> Result<EmulatedCard<M::Programs>, Failure> {
         let options = M::read_options(parameters)?;
         check_card(M::DRIVER, number, M::cards(&options))?;
+        check_descriptors(Path::new("/proc/self/fd"))?;
+        M::check_host(&options)?;
         Ok(Self::card(Emulator::get(&options)?, number))
     }
 
@@ -311,5 +335,18 @@ impl<M: SupervisedMachine> Emulation<M::Programs> for Emulated<M> {
     fn supervisor() -> Result<Option<Arc<M::Programs>>, Failure> {
         let remote = Remote::connect(&Linux)?;
         Ok(remote.map(|remote| M::card_programs(remote)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_without_proc_is_told_what_is_missing() {
+        assert!(check_descriptors(Path::new("/proc/self/fd")).is_ok());
+        let refused = check_descriptors(Path::new("/absent/self/fd")).unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert!(refused.message().contains("mount /proc"), "{refused}");
     }
 }

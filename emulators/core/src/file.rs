@@ -13,7 +13,7 @@ use crate::view;
 use hal_backend::HostRange;
 use hal_kernel::map_shared;
 use hal_kernel::{Errno, identity};
-use rustix::fs::{FlockOperation, MemfdFlags, SealFlags};
+use rustix::fs::{FlockOperation, MemfdFlags, OFlags, SealFlags};
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -46,16 +46,21 @@ pub fn mapped_file(name: &str, length: u64) -> Result<(Arc<OwnedFd>, HostRange),
 }
 
 /// Another description of an open memory file: with its own position and its own locks.
-pub fn reopen(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+pub fn reopen(file: BorrowedFd<'_>, access: OFlags) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    rustix::fs::open(path, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
+    rustix::fs::open(path, access | OFlags::CLOEXEC, rustix::fs::Mode::empty())
 }
 
 /// Another description of a memory file. Its shared lock shows that it is alive, in whichever process.
 pub fn reopen_held(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    let other = reopen(file)?;
-    rustix::fs::flock(&other, FlockOperation::LockShared)?;
+    let other = reopen(file, OFlags::RDWR)?;
+    hold(other.as_fd())?;
     Ok(other)
+}
+
+/// Takes the shared lock of a description.
+pub(crate) fn hold(description: BorrowedFd<'_>) -> Result<(), Errno> {
+    rustix::fs::flock(description, FlockOperation::LockShared)
 }
 
 /// True if a description of this file made by [`reopen_held`] is alive, in any process.

@@ -24,6 +24,7 @@
 //! | [`machine`] | one lock, workers that execute, a clock, places to sleep |
 //! | [`share`] | host executables: how workers share a dispatch |
 //! | [`threads`] | the threads of a machine |
+//! | [`complaints`] | what went wrong on a card, for people |
 //! | [`options`], [`injection`] | the parameters of a URI: how to execute, and which faults to inject |
 //!
 //! # What an emulator is called where
@@ -42,6 +43,7 @@
 pub mod accel;
 pub mod backing;
 pub mod claim;
+pub mod complaints;
 pub mod dmabuf;
 pub mod drm;
 pub mod emulator;
@@ -58,4 +60,4 @@ pub mod view;
 
 pub use emulator::{Emulated, EmulatedMachine, Emulator, SupervisedMachine};
 pub use hal_kernel::{DeviceRange, Errno, Linux, ProgramHost, System, borrow, clock, identity, map_shared};
-pub use process::{OwnProcess, PAGE, Process};
+pub use process::{OwnProcess, PAGE, Process, zeroed};

@@ -21,6 +21,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut, Index, IndexMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The state behind the lock: the emulator's own state `S`, to which this dereferences, and the work that waits
@@ -31,6 +32,8 @@ pub struct MachineState<S, U> {
     ready: VecDeque<U>,
     /// Dispatches that more workers can join.
     shares: Vec<Arc<SharedDispatch>>,
+    /// The number of dispatches, each of which a worker stays with to its end.
+    dispatches: usize,
     /// How many units were drawn.
     drawn: u64,
     programs: HashMap<u64, Arc<dyn HostProgram>>,
@@ -78,6 +81,8 @@ pub type MachineGuard<'a, S, U> = MutexGuard<'a, MachineState<S, U>>;
 pub struct MachineCore<S, U> {
     execution: Execution,
     state: Mutex<MachineState<S, U>>,
+    /// True if a unit is ready: a worker that helps with a dispatch goes to it.
+    is_ready: AtomicBool,
     /// Workers sleep here.
     work: Condvar,
     /// The clock sleeps here.
@@ -95,12 +100,14 @@ impl<S, U: Copy + Ord> MachineCore<S, U> {
                 own,
                 ready: VecDeque::new(),
                 shares: Vec::new(),
+                dispatches: 0,
                 drawn: 0,
                 programs: HashMap::new(),
                 next_program: 1,
                 alarm: None,
                 stopping: false,
             }),
+            is_ready: AtomicBool::new(false),
             work: Condvar::new(),
             clock: Condvar::new(),
             places: std::iter::repeat_with(Condvar::new).take(places).collect(),
@@ -138,8 +145,16 @@ impl<S, U: Copy + Ord> MachineCore<S, U> {
     pub fn offer(&self, state: &mut MachineState<S, U>, unit: U) {
         if !state.ready.contains(&unit) {
             state.ready.push_back(unit);
+            self.is_ready.store(true, Ordering::Relaxed);
             self.work.notify_one();
         }
+    }
+
+    /// Takes a unit that no worker can come to, because each stays with a dispatch. Returns whether it was ready.
+    pub fn take_from_busy(&self, state: &mut MachineState<S, U>, unit: U) -> bool {
+        let place = state.ready.iter().position(|ready| *ready == unit);
+        let place = place.filter(|_| state.dispatches >= self.execution.workers);
+        place.and_then(|place| state.ready.remove(place)).is_some()
     }
 
     /// Takes a unit that was offered. Sleeps until there is one, and helps with dispatches meanwhile. Returns
@@ -152,10 +167,11 @@ impl<S, U: Copy + Ord> MachineCore<S, U> {
             if let Some(unit) = self.draw(state) {
                 return Some(unit);
             }
+            self.is_ready.store(false, Ordering::Relaxed);
             let share = state.shares.iter().find(|share| share.has_more()).cloned();
             match share {
                 Some(share) => MutexGuard::unlocked(state, || {
-                    share.help(worker);
+                    share.help_until(worker, || self.is_ready.load(Ordering::Relaxed));
                     // Dropping it may drop the program, which is foreign code: not under the lock.
                     drop(share);
                 }),
@@ -185,15 +201,25 @@ impl<S, U: Copy + Ord> MachineCore<S, U> {
     /// Returns the program's failure, if it fails.
     pub fn run(&self, dispatch: Dispatch, worker: usize) -> Result<(), Failure> {
         let share = Arc::new(SharedDispatch::new(dispatch, self.execution.workers));
-        if !share.is_shared() {
-            share.help(worker);
-            return share.finish();
+        let mut state = self.lock();
+        state.dispatches += 1;
+        if share.is_shared() {
+            state.shares.push(share.clone());
+            self.work.notify_all();
         }
-        self.lock().shares.push(share.clone());
-        self.work.notify_all();
+        if !state.ready.is_empty() {
+            // Requests that sleep may have to take what is ready.
+            self.places.iter().for_each(|place| {
+                place.notify_all();
+            });
+        }
+        drop(state);
         share.help(worker);
         let result = share.finish();
-        self.lock().shares.retain(|other| !Arc::ptr_eq(other, &share));
+        let mut state = self.lock();
+        state.dispatches -= 1;
+        state.shares.retain(|other| !Arc::ptr_eq(other, &share));
+        drop(state);
         result
     }
 
@@ -499,5 +525,51 @@ mod tests {
                 (None, true) => assert_eq!(groups, 0, "pieces are only counted"),
             }
         }
+    }
+
+    /// Waits until it is told to end.
+    struct Endless(AtomicBool);
+
+    impl HostProgram for Endless {
+        fn functions(&self) -> &[Function] {
+            &[]
+        }
+
+        fn run(&self, _: &HostCall<'_>, _: Range<u64>, _: usize) -> Result<(), Failure> {
+            while !self.0.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn unit_is_taken_from_workers_that_all_stay_with_dispatches() {
+        let machine = machine(|execution| execution.workers = 1);
+        let program = Arc::new(Endless(AtomicBool::new(false)));
+        let dispatch = Dispatch {
+            program: program.clone(),
+            abort: Arc::default(),
+            function: 0,
+            workgroup_size: [1; 3],
+            workgroups: [10, 1, 1],
+            constants: Vec::new(),
+            bindings: Vec::new(),
+            local_memory: 0,
+        };
+        machine.offer(&mut machine.lock(), 7);
+        assert!(!machine.take_from_busy(&mut machine.lock(), 7), "a worker comes to it");
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| machine.run(dispatch, 0));
+            while machine.lock().dispatches == 0 {
+                std::thread::yield_now();
+            }
+            assert!(!machine.take_from_busy(&mut machine.lock(), 8));
+            assert!(machine.take_from_busy(&mut machine.lock(), 7));
+            assert!(!machine.take_from_busy(&mut machine.lock(), 7), "each unit is taken once");
+            program.0.store(true, Ordering::Relaxed);
+            worker.join().unwrap().unwrap();
+        });
+        assert_eq!(machine.lock().dispatches, 0);
     }
 }

@@ -50,9 +50,9 @@ pub const fn cards(default: &'static str) -> Parameter {
     Parameter { name: "cards", values: "N", default, effect: "how many cards there are, 1 to 8" }
 }
 
-/// `speed=N`, with what it speeds up.
+/// `speed=N`, with what it speeds up; `1/N` gives slow machines more time.
 pub const fn speed(effect: &'static str) -> Parameter {
-    Parameter { name: "speed", values: "N", default: "1", effect }
+    Parameter { name: "speed", values: "N|1/N", default: "1", effect }
 }
 
 /// How a machine executes.
@@ -65,14 +65,16 @@ pub struct Execution {
     /// The seed of `seeded` and of random faults.
     pub seed: u64,
     /// How much faster than the clock emulated seconds pass.
-    pub speed: u64,
+    pub speed: u32,
+    /// How much slower.
+    pub slowness: u32,
     /// Under which name other processes see what is in use.
     pub machine: Option<String>,
 }
 
 impl Default for Execution {
     fn default() -> Self {
-        Self { workers: processors(), seeded: false, seed: 0, speed: 1, machine: None }
+        Self { workers: processors(), seeded: false, seed: 0, speed: 1, slowness: 1, machine: None }
     }
 }
 
@@ -112,7 +114,20 @@ impl Execution {
 
     /// The same, with the speed of the parameters.
     pub fn with_speed(self, parameters: &mut Parameters<'_>) -> Result<Self, Failure> {
-        Ok(Self { speed: parameters.number("speed", 1, 1, 1_000_000)?, ..self })
+        const MOST: u32 = 1_000_000;
+        let Some(text) = parameters.take("speed")? else { return Ok(self) };
+        let number = |text: &str| text.parse().ok().filter(|number| (1..=MOST).contains(number));
+        let (speed, slowness) = match text.strip_prefix("1/") {
+            Some(slower) => (Some(1), number(slower)),
+            None => (number(text), Some(1)),
+        };
+        match (speed, slowness) {
+            (Some(speed), Some(slowness)) => Ok(Self { speed, slowness, ..self }),
+            _ => {
+                let why = format!("is {text:?}; it takes a number from 1 to {MOST}, or 1/ and such a number");
+                Err(parameters.refuse("speed", &why))
+            }
+        }
     }
 
     /// The same, with the [name](MACHINE) of the parameters.
@@ -122,8 +137,7 @@ impl Execution {
 
     /// How long an emulated length of time takes.
     pub fn real(&self, emulated: Duration) -> Duration {
-        let speed = u32::try_from(self.speed).unwrap_or(u32::MAX);
-        emulated / speed.max(1)
+        emulated.saturating_mul(self.slowness) / self.speed.max(1)
     }
 }
 
@@ -164,6 +178,8 @@ mod tests {
         assert_eq!((execution.workers, execution.seed, execution.speed), (3, 9, 100));
         assert_eq!(execution.machine.as_deref(), Some("rack-1_a"));
         assert_eq!(execution.real(Duration::from_secs(1)), Duration::from_millis(10));
+        let slow = read(&[("speed", "1/20")]).unwrap();
+        assert_eq!(slow.real(Duration::from_secs(1)), Duration::from_secs(20));
         let seeded = read(&[("schedule", "seeded"), ("workers", "8")]).unwrap();
         assert_eq!((seeded.workers, seeded.seeded), (1, true));
     }
@@ -185,6 +201,8 @@ mod tests {
             ("schedule", "chaotic"),
             ("seed", "-1"),
             ("speed", "0"),
+            ("speed", "1/0"),
+            ("speed", "2/3"),
             ("machine", ""),
             ("machine", "a/b"),
         ] {

@@ -133,7 +133,7 @@ fn listed(start: u64, end: u64) -> Option<bool> {
 /// mappings: memory is pinned; a device is not, nor a file that the kernel writes back
 /// (`vma_needs_dirty_tracking`, since 6.5).
 fn is_memory(path: &str, kept_by_system: impl Fn(&Path) -> bool) -> bool {
-    let shared = ["/memfd:", "/SYSV", "/dev/zero", "/dev/shm/"];
+    let shared = ["/memfd:", "/SYSV", "/dev/zero", "/dev/shm/", "/anon_hugepage"];
     match path {
         // Memory without a name; stacks and heaps have one in brackets.
         "" => true,
@@ -239,6 +239,14 @@ pub(crate) fn lent(address: u64, length: u64) -> Option<HostRange> {
     })
 }
 
+/// Zeros; `ENOMEM` where the process has no memory left for them, which a program may limit (`ulimit -v`).
+pub fn zeroed(length: usize) -> Result<Vec<u8>, Errno> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| Errno::NOMEM)?;
+    bytes.resize(length, 0);
+    Ok(bytes)
+}
+
 /// The same memory, which also keeps `other` alive.
 #[expect(clippy::expect_used, reason = "memory of this process is no longer than its address space")]
 pub fn keeping(range: HostRange, other: Box<dyn Any + Send + Sync>) -> HostRange {
@@ -254,6 +262,14 @@ pub fn keeping(range: HostRange, other: Box<dyn Any + Send + Sync>) -> HostRange
 mod tests {
     use super::*;
     use rustix::mm::{MapFlags, ProtFlags};
+
+    #[test]
+    fn memory_that_there_is_not_is_an_error() {
+        assert_eq!(zeroed(3), Ok(vec![0; 3]));
+        for length in [isize::MAX.unsigned_abs(), 1 << 60] {
+            assert_eq!(zeroed(length), Err(Errno::NOMEM));
+        }
+    }
 
     fn pages(count: usize, rights: ProtFlags) -> u64 {
         // SAFETY: a fresh mapping, never ended.
@@ -279,7 +295,9 @@ mod tests {
     #[test]
     fn files_that_are_written_back_and_devices_are_not_pinned() {
         let kept = |path: &Path| path.starts_with("/home");
-        for memory in ["", "[heap]", "/memfd:x", "/dev/zero", "/dev/shm/x", "/SYSV00000000", "/run/x"] {
+        for memory in
+            ["", "[heap]", "/memfd:x", "/dev/zero", "/dev/shm/x", "/SYSV00000000", "/anon_hugepage", "/run/x"]
+        {
             assert!(is_memory(memory, kept), "{memory}");
         }
         for other in ["/home/x", "/dev/mem", "/dev/dri/card0", "anon_inode:x"] {

@@ -5,13 +5,14 @@
 //! The worker that owns the item takes pieces like the others, and waits for the pieces that others have taken.
 //! So the item ends when all of its workgroups have ended, and no worker uses its memory any more.
 
-use hal_backend::{Code, Failure, HostCall, HostPart, HostProgram, HostRange};
+use hal_backend::{Code, Failure, HostCall, HostPart, HostProgram, HostRange, WORKGROUPS_AT_A_TIME};
 use parking_lot::{Condvar, Mutex};
+use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How many pieces there are for each worker, so that a late worker delays the others only briefly.
+/// How many pieces there are at least for each worker, so that a late worker delays the others only briefly.
 const PIECES: u64 = 4;
 
 /// One call of a program, with all that it needs.
@@ -56,7 +57,7 @@ impl SharedDispatch {
     pub(crate) fn new(dispatch: Dispatch, concurrency: usize) -> Self {
         let count = |total: u64, &count: &u32| total.saturating_mul(u64::from(count));
         let total = dispatch.workgroups.iter().fold(1, count);
-        let piece = (total / (concurrency as u64 * PIECES).max(1)).max(1);
+        let piece = (total / (concurrency as u64 * PIECES).max(1)).clamp(1, WORKGROUPS_AT_A_TIME);
         let (next, state) = (AtomicU64::new(0), Mutex::new(DispatchProgress::default()));
         Self { dispatch, concurrency, total, piece, next, state, over: Condvar::new() }
     }
@@ -71,8 +72,13 @@ impl SharedDispatch {
         self.concurrency > 1 && self.total > 1
     }
 
-    /// Takes pieces until there are none. After a failure or an abort, pieces are only counted.
+    /// Takes pieces until there are none. After a failure or an abort, the rest is one piece, and only counted.
     pub(crate) fn help(&self, worker: usize) {
+        self.help_until(worker, || false);
+    }
+
+    /// The same, until the worker is needed elsewhere.
+    pub(crate) fn help_until(&self, worker: usize, is_needed: impl Fn() -> bool) {
         let dispatch = &self.dispatch;
         let parts: Vec<HostPart<'_>> = dispatch.bindings.iter().map(HostRange::whole).collect();
         let call = HostCall {
@@ -85,21 +91,18 @@ impl SharedDispatch {
             local_memory: dispatch.local_memory,
         };
         let (mut done, mut failure) = (0, None);
-        loop {
-            let start = self.next.fetch_add(self.piece, Ordering::Relaxed);
-            if start >= self.total {
-                break;
-            }
-            let end = (start + self.piece).min(self.total);
-            if failure.is_none() && !dispatch.abort.load(Ordering::Relaxed) {
-                let run = || dispatch.program.run(&call, start..end, worker);
+        while !is_needed() {
+            let is_over = failure.is_some() || dispatch.abort.load(Ordering::Relaxed);
+            let Some(piece) = self.take(if is_over { u64::MAX } else { self.piece }) else { break };
+            if !is_over {
+                let run = || dispatch.program.run(&call, piece.clone(), worker);
                 failure = match std::panic::catch_unwind(AssertUnwindSafe(run)) {
                     Ok(Ok(())) => None,
                     Ok(Err(failure)) => Some(failure),
                     Err(_) => Some(Failure::new(Code::Internal, "a program panicked")),
                 };
             }
-            done += end - start;
+            done += piece.end - piece.start;
         }
         let mut progress = self.state.lock();
         progress.done += done;
@@ -111,6 +114,15 @@ impl SharedDispatch {
         }
     }
 
+    /// Takes the next workgroups, at most so many. There may be as many as can be counted, so the counter stops at
+    /// the last one.
+    fn take(&self, most: u64) -> Option<Range<u64>> {
+        let end = |start: u64| start.saturating_add(most).min(self.total);
+        let next = |start| (start < self.total).then(|| end(start));
+        let start = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+        Some(start..end(start))
+    }
+
     /// Waits for the pieces that others have taken. Returns the first failure.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         let mut progress = self.state.lock();
@@ -118,5 +130,62 @@ impl SharedDispatch {
             self.over.wait(&mut progress);
         }
         progress.failure.take().map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hal_backend::Function;
+
+    /// A program that aborts its call at a workgroup, and counts those before.
+    struct Aborts {
+        at: u64,
+        abort: Arc<AtomicBool>,
+        ran: AtomicU64,
+    }
+
+    impl HostProgram for Aborts {
+        fn functions(&self) -> &[Function] {
+            &[]
+        }
+
+        fn run(&self, _: &HostCall<'_>, workgroups: Range<u64>, _: usize) -> Result<(), Failure> {
+            self.ran.fetch_add(workgroups.end - workgroups.start, Ordering::Relaxed);
+            if workgroups.contains(&self.at) {
+                self.abort.store(true, Ordering::Relaxed);
+            }
+            Ok(())
+        }
+    }
+
+    /// The counter neither wraps, nor do those that are only counted take time.
+    #[test]
+    fn grid_of_as_many_workgroups_as_can_be_counted_is_aborted_at_once() {
+        for concurrency in [1, 3] {
+            for workgroups in [[1, u32::MAX, u32::MAX], [u32::MAX; 3]] {
+                let abort = Arc::new(AtomicBool::new(false));
+                let program = Arc::new(Aborts { at: 10_000, abort: abort.clone(), ran: AtomicU64::new(0) });
+                let dispatch = Dispatch {
+                    program: program.clone(),
+                    abort,
+                    function: 0,
+                    workgroup_size: [1; 3],
+                    workgroups,
+                    constants: Vec::new(),
+                    bindings: Vec::new(),
+                    local_memory: 0,
+                };
+                let share = SharedDispatch::new(dispatch, concurrency);
+                std::thread::scope(|scope| {
+                    let share = &share;
+                    (0..concurrency).for_each(|worker| drop(scope.spawn(move || share.help(worker))));
+                });
+                assert!(share.finish().is_ok());
+                assert!(!share.has_more() && share.take(1).is_none());
+                let ran = program.ran.load(Ordering::Relaxed);
+                assert!((10_000..1 << 40).contains(&ran), "{ran}");
+            }
+        }
     }
 }

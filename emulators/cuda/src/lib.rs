@@ -11,7 +11,8 @@
 //! Clients are unmodified: IREE's own CUDA driver is the first. Kernels are PTX, interpreted:
 //!
 //! * [`ptx`] reads and decodes a module. What it does not know is refused there, with the instruction's text:
-//!   tensor cores, textures, calls, asynchronous copies to shared memory.
+//!   tensor cores, textures, calls, asynchronous copies to shared memory. Types of registers, qualifiers,
+//!   and the target that an instruction needs are checked as PTX's manual says, and a refusal names its section.
 //! * [`simt`] runs a grid, block after block, in warps of 32 lanes.
 //! * [`driver`] has the objects: contexts, streams, events, memory, modules, graphs.
 //! * [`ffi`] is the C interface, where pointers of a program are followed. Memory of a device is accessed in

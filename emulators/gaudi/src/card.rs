@@ -27,6 +27,7 @@ use crate::space::Space;
 use crate::sync::{Sync, WaitCondition};
 use emulator_core::Errno;
 use emulator_core::claim::Claim;
+use emulator_core::complaints::Complaints;
 use emulator_core::injection::Injections;
 use hal_backend::HostRange;
 use hal_gaudi_abi::uapi::{PageFault, TimeoutEvent};
@@ -140,6 +141,8 @@ pub(crate) struct Card {
     pub(crate) closed: bool,
     /// True if the file is being released while workers still use its context.
     pub(crate) releasing: bool,
+    /// True if a reset belongs to the close of the last file, which a kernel ends before the call returns.
+    pub(crate) closing: bool,
     /// True if the program that has it open has switched its debugging on.
     pub(crate) debugging: bool,
     pub(crate) sync: Sync,
@@ -147,12 +150,11 @@ pub(crate) struct Card {
     pub(crate) drops: RefusalCounts,
     /// How often the firmware reported each of its events: since the last reset, and ever.
     pub(crate) events: BTreeMap<u16, [u32; 2]>,
-    /// The last error, for people.
-    pub(crate) complaint: Option<String>,
+    pub(crate) complaints: Complaints,
 }
 
 impl Card {
-    pub(crate) fn new(injections: Injections) -> Self {
+    pub(crate) fn new(number: usize, injections: Injections) -> Self {
         Self {
             status: Status::Operational,
             until: None,
@@ -173,12 +175,13 @@ impl Card {
             multi_waits: 0,
             closed: false,
             releasing: false,
+            closing: false,
             debugging: false,
             sync: Sync::default(),
             errors: CapturedErrors::default(),
             drops: RefusalCounts::default(),
             events: BTreeMap::new(),
-            complaint: None,
+            complaints: Complaints::new(number, include_str!("../rules.md")),
         }
     }
 

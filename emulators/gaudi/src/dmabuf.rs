@@ -7,13 +7,11 @@ use crate::injection;
 use crate::machine::Machine;
 use crate::space::{Hint, MappingKind, Pool};
 use emulator_core::file::is_held;
-use emulator_core::process::keeping;
-use emulator_core::{Errno, PAGE, Process, dmabuf, map_shared};
+use emulator_core::{Errno, PAGE, Process, dmabuf};
 use hal_gaudi_abi::uapi::{Abi, MemExport, MemRegister};
 use rustix::fs::OFlags;
 use rustix::io::FdFlags;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 
 /// The name of device-memory files.
 pub(crate) const NAME: &str = "habanalabs-dram";
@@ -89,9 +87,7 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let size = usize::try_from(request.length).map_err(|_| Errno::NOMEM)?;
-        let range = map_shared(buffer.as_fd(), size, offset)?;
-        // The attachment holds the dma-buf after its descriptors are closed.
-        let range = keeping(range, Box::new(Arc::new(buffer)));
+        let range = dmabuf::map(buffer, offset, size)?;
         let mut state = self.lock();
         let card = &mut state.cards[number];
         // The exporter checks at the mapping whether the other device can reach it. rule(export-peer)

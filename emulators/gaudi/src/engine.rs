@@ -144,7 +144,10 @@ impl Machine {
                 self.watch(state, number);
             }
             ItemEnd::Hang | ItemEnd::Held(..) => {}
-            ItemEnd::Reset => self.reset(state, number),
+            ItemEnd::Reset => {
+                state.cards[number].complaints.add("a fault resets it".to_owned());
+                self.reset(state, number);
+            }
             ItemEnd::Malfunction => self.break_down(state, number),
             ItemEnd::CommandError(error) => self.report(state, number, queue_number, error),
         }
@@ -314,9 +317,9 @@ impl Machine {
         };
         let engine = u16::try_from(queue / 4).unwrap_or(u16::MAX);
         card.errors.engine.get_or_insert((stamp, engine));
-        card.complaint = Some(format!("queue {queue}: {words}"));
         // Any such error counts as met by an engine that a program used. rule(error-events)
-        self.fail(state, number, events | event::USER_ENGINE_ERROR | event::DEVICE_RESET);
+        let events = events | event::USER_ENGINE_ERROR | event::DEVICE_RESET;
+        self.fail(state, number, events, ("error-events", &format!("queue {queue}: {words}")));
     }
 }
 

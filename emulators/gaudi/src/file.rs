@@ -8,7 +8,7 @@
 //!
 //! Then the file is released: the program's memory and mappings go, and a card that still has work is reset.
 
-use crate::card::{CapturedErrors, Context, Status};
+use crate::card::{CapturedErrors, Card, Context, Status};
 use crate::dmabuf;
 use crate::injection;
 use crate::machine::{Guard, Machine, State};
@@ -74,7 +74,7 @@ impl Machine {
             card.owner = Some(opened.identity);
             card.claim = claim;
             card.opener = opener;
-            (card.closed, card.debugging) = (false, false);
+            (card.closed, card.closing, card.debugging) = (false, false, false);
             card.errors = CapturedErrors::default();
             card.sync.restore(self.hardware);
             card.counts.opens += 1;
@@ -124,6 +124,19 @@ impl Machine {
         }
     }
 
+    /// Releases every file without a holder, and waits for the resets that belong to that.
+    pub(crate) fn end_closes(&self) {
+        let mut state = self.lock();
+        self.reap(&mut state);
+        for number in 0..state.cards.len() {
+            let goes_on =
+                |card: &Card| card.closing && matches!(card.status, Status::InReset | Status::Releasing);
+            while goes_on(&state.cards[number]) && !state.is_stopping() {
+                self.sleep(&mut state, number, None);
+            }
+        }
+    }
+
     /// Begins to release every file without a holder.
     pub(crate) fn collect(&self, state: &mut State) {
         for (identity, file) in state.files.take_closed() {
@@ -149,12 +162,14 @@ impl Machine {
         // rule(close-clean)
         let unclean =
             card.watchdog.is_some() || !context.lost && (context.is_busy() || !context.alarms.is_empty());
-        card.releasing = true;
+        (card.releasing, card.closing) = (true, true);
         card.last_period = u64::try_from(card.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
         card.counts.leaked_at_last_close = context.held();
         card.counts.leaked_at_close += card.counts.leaked_at_last_close;
         context.live.abort.store(true, Ordering::Relaxed);
         if unclean {
+            card.complaints
+                .add_by_rule("close-clean", "the file was closed with work in flight: the card is reset");
             self.reset(state, number);
         }
         self.end_release(state, number);

@@ -19,7 +19,7 @@
 //! | `register=on\|off` | off | the vendor's operation 99, which no upstream kernel has |
 //! | `abi=drm\|old` | drm | the request numbers: of kernels since 6.7, or those of type `'H'` |
 //! | `hz=N` | 250 | ticks of the kernel's clock in a second, 100 to 1000; a wait ends at a tick |
-//! | `speed=N` | 1 | how much faster timeouts (30 s, 600 s), watchdogs (30 s) and resets (1 s) pass |
+//! | `speed=N\|1/N` | 1 | how much faster timeouts (30 s, 600 s), watchdogs (30 s) and resets (1 s) pass |
 //! | `workers=N` | one for each processor | threads that execute, 1 to 64 |
 //! | `schedule=parallel\|seeded` | parallel | `seeded` executes on one thread, in an order drawn by `seed` |
 //! | `seed=N` | 0 | the seed of `schedule=seeded` and of random faults |
@@ -138,14 +138,19 @@ impl Machine {
 
     /// The last error in a card's commands, for people.
     pub fn complaint(&self, card: usize) -> Option<String> {
-        self.lock().cards.find(card)?.complaint.clone()
+        self.lock().cards.find(card)?.complaints.last().map(str::to_owned)
     }
 
     /// A card's firmware reports an error that only a reset mends; nothing, if there is none of that number.
     pub fn report_error(&self, card: usize) {
         let mut state = self.lock();
         if state.cards.find(card).is_some() {
-            self.fail(&mut state, card, event::USER_ENGINE_ERROR | event::DEVICE_RESET);
+            self.fail(
+                &mut state,
+                card,
+                event::USER_ENGINE_ERROR | event::DEVICE_RESET,
+                ("error-events", "an error that a test asked for"),
+            );
         }
     }
 

@@ -5,7 +5,7 @@
 //! The machine's [one lock](emulator_core::machine) guards all cards. Waits and closes sleep at the condition
 //! of their card until something of it has [ended](Machine::ended).
 
-use crate::card::{Card, Status};
+use crate::card::{Card, Context, Status};
 use crate::engine::Ended;
 use crate::file::OpenNode;
 use crate::hardware::{self, Hardware};
@@ -60,7 +60,7 @@ pub struct Machine {
 
 impl Machine {
     pub(crate) fn new(options: Options) -> Self {
-        let card = |_| Card::new(Injections::new(&options.injections));
+        let card = |number| Card::new(number, Injections::new(&options.injections));
         let cards = Cards {
             cards: (0..options.cards).map(card).collect(),
             files: OpenFiles::default(),
@@ -158,6 +158,10 @@ impl Machine {
         }
         let card = &mut state.cards[number];
         if card.watchdog.is_some_and(|at| at <= now) {
+            card.complaints.add_by_rule(
+                "abort-waits",
+                "the program has not closed the card within 30 s of an error: it is reset",
+            );
             self.reset(state, number);
             return;
         }
@@ -177,8 +181,10 @@ impl Machine {
         if card.context.is_none() || card.status != Status::InReset {
             return;
         }
-        if card.checks == 0 {
-            card.counts.kills += u64::from(card.opener.kill());
+        if card.checks == 0 && card.opener.kill() {
+            card.counts.kills += 1;
+            let line = "the process that opened the card is killed, as it holds it in a reset";
+            card.complaints.add_by_rule("reset-waits", line);
         }
         card.checks += 1;
         if card.checks == TRIALS {
@@ -237,26 +243,32 @@ impl Machine {
         let first = card.errors.timeout.is_none();
         card.errors.timeout.get_or_insert(TimeoutEvent { timestamp: stamp, seq: sequence });
         let notified = if first { event::CS_TIMEOUT } else { 0 };
+        let line = format!("submission {sequence} has not ended within {} s", cs.timeout);
         if !cs.skip_reset {
             cs.error = Some(Errno::TIMEDOUT);
-            self.fail(state, number, notified | event::DEVICE_RESET);
+            self.fail(state, number, notified | event::DEVICE_RESET, ("cs-timeout", &line));
         } else if first {
             context.notify(notified);
+            card.complaints.add_by_rule("cs-timeout", &line);
         }
     }
 
     /// An error that only a reset mends. A program that registered an eventfd is notified and has some time;
     /// otherwise the reset begins at once.
-    pub(crate) fn fail(&self, state: &mut State, number: usize, events: u64) {
+    pub(crate) fn fail(&self, state: &mut State, number: usize, events: u64, (rule, line): (&str, &str)) {
         let card = &mut state.cards[number];
         if card.status != Status::Operational {
             return;
         }
+        let has_time = |context: &Context| context.notify.is_some() || card.watchdog.is_some();
+        let has_time = !card.releasing && card.context.as_ref().is_some_and(has_time);
+        let what_then = if has_time { "the program has 30 s to close the card" } else { "the card is reset" };
+        card.complaints.add_by_rule(rule, &format!("{line}: {what_then}"));
         let Some(context) = &mut card.context else {
             self.reset(state, number);
             return;
         };
-        if (context.notify.is_some() || card.watchdog.is_some()) && !card.releasing {
+        if has_time {
             context.notify(events);
             // Sleeping threads get an error; later requests find the card busy. rule(abort-waits)
             for cs in context.submissions.values_mut() {
@@ -294,6 +306,7 @@ impl Machine {
 
     /// Two fatal errors: a reset that does not help.
     pub(crate) fn break_down(&self, state: &mut State, number: usize) {
+        state.cards[number].complaints.add("a fault breaks it down".to_owned());
         self.reset(state, number);
         let card = &mut state.cards[number];
         card.status = Status::Malfunction;

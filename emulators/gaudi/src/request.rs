@@ -6,6 +6,7 @@ use crate::card::Status;
 use crate::file::OpenNode;
 use crate::injection;
 use crate::{Emulator, Machine, Options};
+use emulator_core::claim::Claims;
 use emulator_core::threads::Running;
 use emulator_core::{EmulatedMachine, Errno, OwnProcess, PAGE, Process, accel, drm, identity};
 use hal_backend::{Failure, HostRange};
@@ -102,6 +103,10 @@ impl EmulatedMachine for Machine {
     fn machines() -> &'static Registry<(u32, Options), Emulator> {
         static MACHINES: Registry<(u32, Options), Emulator> = Registry::new();
         &MACHINES
+    }
+
+    fn check_host(options: &Options) -> Result<(), Failure> {
+        Claims::new("gaudi", options.execution.machine.clone()).check()
     }
 
     fn start(options: Options) -> Result<Running<Self>, Failure> {

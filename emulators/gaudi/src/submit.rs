@@ -15,9 +15,8 @@ use crate::hardware::QueueKind;
 use crate::injection;
 use crate::machine::{Guard, Machine};
 use crate::parser;
-use emulator_core::Errno;
-use emulator_core::Process;
 use emulator_core::drm::{give, take};
+use emulator_core::{Errno, Process, zeroed};
 use hal_gaudi_abi::uapi::{Chunk, CsIn, CsOut, NO_SEQUENCE, chunk, cs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -357,7 +356,7 @@ impl Machine {
                     return Err(SubmissionRefusal::invalid());
                 }
                 let length = usize::try_from(chunk.cb_size).map_err(|_| SubmissionRefusal::invalid())?;
-                let mut bytes = vec![0; length];
+                let mut bytes = zeroed(length).map_err(parsing)?;
                 if !buffer.range.read(0, &mut bytes) {
                     return Err(SubmissionRefusal::invalid());
                 }
@@ -456,7 +455,7 @@ impl Machine {
                 return Err(Errno::INVAL);
             }
             let length = usize::try_from(wanted.count).map_err(|_| Errno::INVAL)? * size_of::<Chunk>();
-            let mut bytes = vec![0; length];
+            let mut bytes = zeroed(length)?;
             process.read(wanted.chunks, &mut bytes)?;
             let chunks = bytes.chunks_exact(size_of::<Chunk>());
             chunks.map(|bytes| Chunk::read_from_bytes(bytes).map_err(|_| Errno::FAULT)).collect()

@@ -86,6 +86,10 @@ impl SupervisedMachine for Machine {
         !state.files.is_empty() || state.cards.iter().any(|card| card.releasing)
     }
 
+    fn end_closes(&self) {
+        self.end_closes();
+    }
+
     fn wake_requests(&self) {
         self.core.wake_all();
     }
@@ -107,6 +111,9 @@ impl SupervisedMachine for Machine {
                 counts.kills,
                 counts.leaked_at_close
             );
+            for line in self.lock().cards[card].complaints.lines() {
+                let _ = writeln!(text, "  {line}");
+            }
         }
         text
     }

@@ -26,7 +26,7 @@
 //! | `datapath_poll_interval_us=N` | 100 | of the kernel module: microseconds between two polls |
 //! | `control_resp_timeout_s=N` | 60 | of the kernel module: seconds that the device has for an answer |
 //! | `wait_exec_default_timeout_ms=N` | 5000 | of the kernel module: milliseconds of a wait that says none |
-//! | `speed=N` | 1 | how much faster the two timeouts above and resets (1 s) pass |
+//! | `speed=N\|1/N` | 1 | how much faster the two timeouts above and resets (1 s) pass |
 //! | `workers=N` | one for each processor | threads that execute, 1 to 64 |
 //! | `schedule=parallel\|seeded` | parallel | `seeded` executes on one thread, in an order drawn by `seed` |
 //! | `seed=N` | 0 | the seed of `schedule=seeded` and of random faults |
@@ -108,6 +108,6 @@ impl Machine {
 
     /// The last error of a card's user, for people.
     pub fn complaint(&self, card: usize) -> Option<String> {
-        self.lock().cards.find(card)?.complaint.clone()
+        self.lock().cards.find(card)?.complaints.last().map(str::to_owned)
     }
 }

@@ -15,6 +15,7 @@ use crate::kernel::object::Objects;
 use crate::kernel::uevent::Uevents;
 use crate::kernel::user::{User, UserFile};
 use crate::options::Options;
+use emulator_core::complaints::Complaints;
 use emulator_core::file::OpenFiles;
 use emulator_core::injection::Injections;
 use emulator_core::machine::Timers;
@@ -130,8 +131,7 @@ pub(crate) struct Card {
     pub(crate) status: Status,
     pub(crate) injections: Injections,
     pub(crate) counts: Counts,
-    /// The last error, for people.
-    pub(crate) complaint: Option<String>,
+    pub(crate) complaints: Complaints,
     pub(crate) bus: DeviceBus,
     pub(crate) registers: ChannelList<RingRegisters>,
     // The kernel's half.
@@ -150,12 +150,12 @@ pub(crate) struct Card {
 }
 
 impl Card {
-    fn new(options: &Options) -> Self {
+    fn new(number: usize, options: &Options) -> Self {
         Self {
             status: Status::Online,
             injections: Injections::new(&options.injections),
             counts: Counts::default(),
-            complaint: None,
+            complaints: Complaints::new(number, include_str!("../rules.md")),
             bus: DeviceBus::default(),
             registers: ChannelList::default(),
             users: BTreeMap::new(),
@@ -235,7 +235,7 @@ pub struct Machine {
 impl Machine {
     pub(crate) fn new(options: Options) -> Self {
         let cards = Cards {
-            cards: std::iter::repeat_with(|| Card::new(&options)).take(options.cards).collect(),
+            cards: (0..options.cards).map(|number| Card::new(number, &options)).collect(),
             files: OpenFiles::default(),
             later: Timers::default(),
         };
@@ -306,6 +306,7 @@ impl Machine {
         }
         card.status = Status::Offline;
         card.counts.resets += 1;
+        card.complaints.add("it is reset (qaic_pci_reset_prepare): everything in flight fails".to_owned());
         // `qaic_notify_reset`.
         card.uevents.send("offline".to_owned());
         self.tear_down(state, number);

@@ -76,6 +76,9 @@ impl SupervisedMachine for Machine {
                 "card {card}: {} opens, {} messages, {} calls, {} bytes moved, {} resets, {} users left",
                 counts.opens, counts.messages, counts.calls, counts.bytes_moved, counts.resets, counts.users
             );
+            for line in self.lock().cards[card].complaints.lines() {
+                let _ = writeln!(text, "  {line}");
+            }
         }
         text
     }

@@ -36,7 +36,7 @@ mod serve;
 mod target;
 mod tree;
 
-use emulator_core::SupervisedMachine;
+use emulator_core::{SupervisedMachine, complaints};
 use launch::{OURS, Refused};
 use machine::{AnyCards, SupervisedCards};
 use serve::Supervisor;
@@ -125,6 +125,7 @@ fn supervise<M: SupervisedMachine>(
     arguments: &[OsString],
 ) -> Result<u8, Refused> {
     let ours = |message: String| Refused { status: OURS, message };
+    complaints::log_with(|line| eprintln!("with-cards: {line}"));
     let SupervisedCards { machine, driver, numbers } = cards;
     let folder = Folder::new("with-cards")
         .map_err(|error| ours(format!("there is no folder for what programs list: {error}")))?;

@@ -21,7 +21,7 @@ use crate::target::TargetProcess;
 use crate::tree::Tree;
 use emulator_core::remote::Service;
 use emulator_core::{Emulator, Errno, Process, SupervisedMachine, interrupt};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -83,6 +83,8 @@ pub(crate) struct Supervisor<M> {
     waiting: AtomicUsize,
     requests: Mutex<Requests>,
     begun: Condvar,
+    /// Locked for reading while a thread hands a file to a program.
+    hands: RwLock<()>,
     /// True if a file may be open.
     open: Mutex<bool>,
     opened: Condvar,
@@ -98,6 +100,7 @@ impl<M: SupervisedMachine> Supervisor<M> {
             waiting: AtomicUsize::new(0),
             requests: Mutex::default(),
             begun: Condvar::new(),
+            hands: RwLock::new(()),
             open: Mutex::new(false),
             opened: Condvar::new(),
         })
@@ -155,6 +158,7 @@ impl<M: SupervisedMachine> Supervisor<M> {
             Ok(Answer::Pass) => self.listener.pass(notice),
             Ok(Answer::Value(value)) => self.listener.answer(notice, Ok(value)),
             Ok(Answer::File { file, cloexec }) => {
+                let _hand = self.hands.read();
                 self.listener.answer_with(notice, file.as_fd(), cloexec);
                 drop(file);
             }
@@ -169,6 +173,8 @@ impl<M: SupervisedMachine> Supervisor<M> {
         let file = match target.descriptor(half(number).cast_signed()) {
             Ok(file) => file,
             Err(Errno::PERM) => return Err(forbidden(notice)),
+            // This process has no descriptor left.
+            Err(errno @ (Errno::MFILE | Errno::NFILE)) => return Err(errno),
             // The system reports the error in the descriptor.
             Err(_) => return Ok(Answer::Pass),
         };
@@ -209,6 +215,9 @@ impl<M: SupervisedMachine> Supervisor<M> {
 
     /// Opens a node for a process.
     pub(crate) fn open_node(&self, target: &TargetProcess<'_>, path: &Path) -> Result<OwnedFd, Errno> {
+        // The program may have closed what another thread here has just handed to it, and still has.
+        drop(self.hands.write());
+        self.machine.end_closes();
         let file = self.machine.open_node(target, path)?;
         let mut open = self.open.lock();
         *open = true;

@@ -13,12 +13,14 @@ use emulator_core::file::Identity;
 use emulator_core::process::{is_writable, keeping, pinnable};
 use emulator_core::{Errno, PAGE, Process, view};
 use hal_backend::{HostPart, HostRange};
+use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The longest path that the system takes, with its end.
 const PATH_MAX: usize = 4096;
@@ -93,6 +95,23 @@ impl<'a> TargetProcess<'a> {
         Err(Errno::NAMETOOLONG)
     }
 
+    /// The process's memory, in which something is mapped at an address. All of its mappings share a descriptor.
+    fn memory(&self, process: u32, mapped: u64) -> Result<Arc<OwnedFd>, Errno> {
+        static FILES: Mutex<BTreeMap<u32, Weak<OwnedFd>>> = Mutex::new(BTreeMap::new());
+        let mut files = FILES.lock();
+        if let Some(memory) = files.get(&process).and_then(Weak::upgrade)
+            // Not that of an earlier program.
+            && rustix::io::pread(&*memory, &mut [0], mapped) == Ok(1)
+        {
+            return Ok(memory);
+        }
+        files.retain(|_, memory| memory.strong_count() > 0);
+        let memory = rustix::fs::open(self.proc("mem"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let memory = Arc::new(memory);
+        files.insert(process, Arc::downgrade(&memory));
+        Ok(memory)
+    }
+
     /// True if a signal waits that would end the thread's sleep in a kernel, or the thread is gone.
     pub(crate) fn is_interrupted(&self) -> bool {
         let Ok(status) = self.text("status") else { return true };
@@ -145,8 +164,8 @@ impl Process for TargetProcess<'_> {
     fn pin(&self, address: u64, length: u64) -> Result<HostRange, Errno> {
         let maps = self.text("maps")?;
         pinnable(address, length, |start, end| is_writable(&maps, start, end).unwrap_or(false))?;
-        let memory = rustix::fs::open(self.proc("mem"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let process = self.id();
+        let memory = self.memory(process, address)?;
         self.still()?;
         let skip = address % PAGE;
         let copy = HostRange::allocate(skip + length, 4096).map_err(|_| Errno::NOMEM)?;
@@ -194,7 +213,7 @@ const fn rest_of_page(at: u64) -> usize {
 /// Memory that a process has lent to a device.
 struct LentMemory {
     /// The process's memory file. It ends with the program that the process ran then.
-    memory: OwnedFd,
+    memory: Arc<OwnedFd>,
     process: u32,
     start: u64,
 }

@@ -7,7 +7,7 @@
 //! opened, and paths relative to one of them refer to the folder that it stands for.
 
 use emulator_core::{Emulator, Errno, SupervisedMachine, System, accel, remote};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
@@ -91,24 +91,58 @@ pub(crate) enum TreeEntry {
     File(String),
 }
 
-/// A folder of this process, removed when this is dropped.
+/// A folder of this process, removed when this is dropped. It is locked as long as the process lives, however that
+/// ends.
 #[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct Folder {
+    path: PathBuf,
+    #[expect(dead_code, reason = "it holds the lock")]
+    lock: OwnedFd,
+}
 
 impl Folder {
-    /// A folder that only this user can write to.
+    /// A folder that only this user can write to. Those that killed processes have left are removed.
     pub(crate) fn new(name: &str) -> std::io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
-        // A folder that another user has made is refused.
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
+        let folder = std::env::temp_dir();
+        let is_ours = |found: &str| {
+            let numbers = found.strip_prefix(name).and_then(|rest| rest.strip_prefix('-')?.split_once('-'));
+            numbers
+                .is_some_and(|(one, other)| [one, other].iter().all(|number| number.parse::<u32>().is_ok()))
+        };
+        for entry in std::fs::read_dir(&folder)?.flatten() {
+            if is_ours(&entry.file_name().to_string_lossy()) {
+                // A folder of another user's cannot be locked or removed, and is not in the way.
+                let _ = lock(&entry.path()).map(|_lock| std::fs::remove_dir_all(entry.path()));
+            }
+        }
+        (0..=u32::MAX).find_map(|number| Self::create(&folder, name, number).transpose()).unwrap_or_else(
+            || Err(std::io::Error::new(std::io::ErrorKind::AlreadyExists, "every name is taken")),
+        )
     }
+
+    /// The folder with this number, unless it is there, or another process has just taken it for one that was left.
+    fn create(folder: &Path, name: &str, number: u32) -> std::io::Result<Option<Self>> {
+        let path = folder.join(format!("{name}-{}-{number}", std::process::id()));
+        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Ok(None),
+            result => result?,
+        }
+        Ok(lock(&path).ok().filter(|_| path.exists()).map(|lock| Self { path, lock }))
+    }
+}
+
+/// Locks a folder, unless a process has.
+fn lock(path: &Path) -> std::io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(path, flags, Mode::empty())?;
+    rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(folder)
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
         // It holds only names, and the next tree has another path.
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
@@ -129,7 +163,7 @@ impl<M: SupervisedMachine> Tree<M> {
     pub(crate) fn new(machine: Arc<Emulator<M>>, driver: &str, numbers: Numbers, folder: &Folder) -> Self {
         let module = Path::new("/sys/module").join(driver);
         let parameters = module.join("parameters");
-        Self { machine, numbers, root: folder.0.clone(), module, parameters }
+        Self { machine, numbers, root: folder.path.clone(), module, parameters }
     }
 
     /// True if a path begins in a folder of this tree, and leads out of it again.
@@ -300,6 +334,28 @@ mod tests {
         let machine = Emulator::new(Options::default()).unwrap();
         let folder = Folder::new(name).unwrap();
         (Tree::new(machine, "habanalabs", Numbers::Accelerators, &folder), folder)
+    }
+
+    #[test]
+    fn folders_that_killed_processes_left_are_removed_and_others_stay() {
+        const NAME: &str = "with-cards-folders";
+        let temporary = std::env::temp_dir();
+        let make = |name: &str| {
+            let path = temporary.join(format!("{NAME}-{name}"));
+            std::fs::create_dir_all(path.join("dev")).unwrap();
+            path
+        };
+        let (left, other) = (make("1-0"), make("notes"));
+        // A process that had this one's number.
+        let number = make(&format!("{}-0", std::process::id()));
+        let first = Folder::new(NAME).unwrap();
+        assert!(!left.exists() && other.exists());
+        assert_eq!(first.path, number, "it was left, and is taken again");
+        let second = Folder::new(NAME).unwrap();
+        assert!(first.path.exists() && second.path.exists() && first.path != second.path);
+        drop((first, second));
+        assert!(!number.exists());
+        std::fs::remove_dir_all(other).unwrap();
     }
 
     #[test]

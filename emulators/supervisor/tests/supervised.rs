@@ -139,9 +139,34 @@ fn no_request_is_lost_or_repeated_under_a_storm_of_signals() {
 }
 
 #[test]
+fn card_is_opened_as_soon_as_a_close_has_returned() {
+    for text in both("again", "fault=hang:20") {
+        assert!(text.contains("30 opens"), "{text}");
+    }
+}
+
+#[test]
+fn mappings_take_no_descriptors() {
+    let script = programs().join("cards.py");
+    let mut command = Command::new("sh");
+    command.args([
+        "-c",
+        r#"ulimit -n 200 && exec "$0" "$@""#,
+        SUPERVISOR,
+        "gaudi://emulated",
+        "--",
+        "python3",
+    ]);
+    let output = command.arg(script).arg("many").output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
 fn program_that_closes_after_a_reset_notification_is_spared() {
     for text in both("told", "fault=hang:1&speed=100") {
-        assert!(text.contains("1 resets, 0 kills"), "{text}");
+        let late = "with-cards: card 0: submission 1 has not ended within";
+        assert!(text.contains("1 resets, 0 kills") && text.contains(late), "{text}");
+        assert!(text.contains("(rule cs-timeout: cs_timedout, cs_handle_tdr)"), "{text}");
     }
 }
 
@@ -152,7 +177,17 @@ fn program_without_notification_is_killed_by_a_reset() {
         let uri = format!("gaudi://emulated?generation={generation}&fault=reset:1");
         let output = run(&uri, Path::new("python3"), &[script.to_str().unwrap(), "untold"]);
         assert_eq!(output.status.code(), Some(128 + 9), "{}", text(&output));
-        assert!(text(&output).contains("1 resets, 1 kills"), "{}", text(&output));
+        let text = text(&output);
+        let killed = "with-cards: card 0: the process that opened the card is killed";
+        // At once, and once more at the end.
+        for said in [
+            "1 resets, 1 kills",
+            "with-cards: card 0: a fault resets it",
+            killed,
+            "device_kill_open_processes",
+        ] {
+            assert!(text.contains(said), "{said}: {text}");
+        }
     }
 }
 

@@ -124,6 +124,9 @@ impl Recording {
             self.fenced = true;
             return;
         }
+        if record.is_without_workgroups() {
+            return;
+        }
         if self.fenced {
             self.next();
         }

@@ -542,6 +542,12 @@ impl Record {
         }
     }
 
+    /// True for a dispatch that has no workgroups, which is done as soon as it is reached: no device gets it.
+    pub(crate) fn is_without_workgroups(&self) -> bool {
+        let Record::Dispatch(dispatch) = self else { return false };
+        matches!(dispatch.count, Count::Fixed(count) if count.contains(&0))
+    }
+
     /// The bytes that it moves.
     pub(crate) fn payload(&self) -> u64 {
         let length = |reference: &Reference| match reference {

@@ -15,6 +15,7 @@
 mod descriptor;
 mod poll_thread;
 
+use crate::device::until_end::UntilEnd;
 use crate::ffi::status::Result;
 use crate::sync::proactor::Proactor;
 use crate::sync::teardown;
@@ -31,7 +32,7 @@ use std::time::Duration;
 
 /// A device to poll, and the completer that takes its loss.
 pub(crate) struct DevicePoller<D: Device> {
-    device: Arc<D>,
+    device: UntilEnd<D>,
     completer: OnceLock<Completer>,
 }
 
@@ -77,7 +78,8 @@ enum PollingMethod<D: Device> {
 impl<D: Device> Completions<D> {
     /// Creates it without polling.
     pub(crate) fn new(device: &Arc<D>, properties: &Properties, proactor: &Arc<Proactor>) -> Arc<Self> {
-        let device_poller = Arc::new(DevicePoller { device: device.clone(), completer: OnceLock::new() });
+        let device_poller =
+            Arc::new(DevicePoller { device: UntilEnd::new(device), completer: OnceLock::new() });
         let method = match properties.queues.completion {
             Completion::Callback => PollingMethod::Callback,
             Completion::Poll => {
@@ -154,6 +156,16 @@ impl<D: Device> PollingGuard<D> {
     /// Stops polling; false if that takes longer than `limit`.
     pub(crate) fn end(&self, limit: Duration) -> bool {
         self.0.end(limit)
+    }
+
+    /// Gives up the device that was polled.
+    ///
+    /// # Safety
+    ///
+    /// Polling has ended.
+    pub(crate) unsafe fn release_device(&self) {
+        // SAFETY: only polling reads it, and that has ended, as the caller promises.
+        unsafe { self.0.device_poller.device.release() };
     }
 }
 

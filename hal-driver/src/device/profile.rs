@@ -86,6 +86,8 @@ struct Session {
     samples: AtomicU64,
     /// Serialises clock samples, so that they are numbered in order.
     clock: Mutex<()>,
+    /// The host's time when the device's clock was at zero, by the last sample.
+    epoch: AtomicI64,
 }
 
 /// IREE's recorder. It notifies its sink of the session's beginning, and of its end when it is dropped.
@@ -141,17 +143,32 @@ fn queue_record(physical: u32, ordinal: usize) -> sys::iree_hal_profile_queue_re
     record
 }
 
-/// Refuses data that only a device with a clock has, by the names of IREE's tools.
-fn refuse_without_clock(asked: u64, of_the_device: &[(u64, &str)], device: &str) -> Result {
-    let names: Vec<&str> =
-        of_the_device.iter().filter(|(family, _)| asked & family != 0).map(|&(_, name)| name).collect();
-    if names.is_empty() {
+/// Refuses data that no device here records, which IREE's recorder takes and leaves empty, and data that only a device
+/// with a clock has, by the names of IREE's tools.
+fn refuse_unrecorded(
+    asked: u64,
+    of_the_device: &[(u64, &'static str)],
+    has_clock: bool,
+    device: &str,
+) -> Result {
+    let none = [
+        (u64::from(sys::IREE_HAL_DEVICE_PROFILING_DATA_MEMORY_EVENTS), "memory-events"),
+        (u64::from(sys::IREE_HAL_DEVICE_PROFILING_DATA_COMMAND_REGION_EVENTS), "command-region-events"),
+    ];
+    let names = |families: &[(u64, &'static str)]| {
+        let asked = families.iter().filter(|(family, _)| asked & family != 0).map(|&(_, name)| name);
+        asked.collect::<Vec<_>>().join(" and ")
+    };
+    let (none, timed) = (names(&none), names(if has_clock { &[] } else { of_the_device }));
+    let message = if !none.is_empty() {
+        format!("this driver records no {none}: profile without them")
+    } else if !timed.is_empty() {
+        format!(
+            "{device} has no clock (Device::clock of its backend), which {timed} need: profile it without them"
+        )
+    } else {
         return Ok(());
-    }
-    let message = format!(
-        "{device} has no clock (Device::clock of its backend), which {} need: profile it without them",
-        names.join(" and ")
-    );
+    };
     Err(Failure::new(Code::Unimplemented, message))
 }
 
@@ -192,6 +209,7 @@ impl Profiler {
             submissions: AtomicU64::new(0),
             samples: AtomicU64::new(0),
             clock: Mutex::new(()),
+            epoch: AtomicI64::new(0),
         });
         opened.correlate(clock)?;
         *self.state.write() = SessionState::Open(opened);
@@ -218,9 +236,7 @@ impl Profiler {
             (sys::IREE_HAL_DEVICE_PROFILING_DATA_DEVICE_QUEUE_EVENTS, "device-queue-events"),
         ]
         .map(|(family, name)| (u64::from(family), name));
-        if !has_clock {
-            refuse_without_clock(options.data_families, &of_the_device, &properties.identifier)?;
-        }
+        refuse_unrecorded(options.data_families, &of_the_device, has_clock, &properties.identifier)?;
         // SAFETY: defaults are plain values; borrowed arguments live through the call, as the caller promises.
         unsafe {
             let mut device = sys::iree_hal_profile_device_record_default();
@@ -353,6 +369,7 @@ impl Session {
             let Some(tick) = clock() else { return Ok(()) };
             (self.samples.fetch_add(1, Ordering::Relaxed) + 1, begin, tick, now())
         };
+        self.epoch.store(begin.midpoint(end).saturating_sub_unsigned(tick), Ordering::Relaxed);
         // SAFETY: the default is a plain value; `with` holds the recorder, by the invariant of `Recorder`.
         self.with(|recorder| unsafe {
             let mut record = sys::iree_hal_profile_clock_correlation_record_default();
@@ -375,6 +392,13 @@ impl Session {
                 &raw const record,
             ))
         })
+    }
+}
+
+impl Session {
+    /// The host's time at a reading of the device's clock.
+    fn host_time(&self, tick: u64) -> i64 {
+        self.epoch.load(Ordering::Relaxed).saturating_add_unsigned(tick)
     }
 }
 
@@ -550,6 +574,45 @@ impl Trace {
         });
     }
 
+    /// Writes a dispatch of a command buffer with its times by the host's clock, from which IREE's tools sum up
+    /// functions for statistics. A dispatch that is an operation by itself is written when that ends.
+    ///
+    /// # Safety
+    ///
+    /// The recorder is alive.
+    unsafe fn append_host_dispatch(
+        &self,
+        recorder: *mut sys::iree_hal_local_profile_recorder_t,
+        dispatch: &Dispatched,
+        ticks: [u64; 2],
+    ) {
+        // SAFETY: the default is a plain value; the recorder is alive, as the caller promises.
+        unsafe {
+            let mut event = sys::iree_hal_local_profile_host_execution_event_info_default();
+            event.type_ = sys::IREE_HAL_PROFILE_QUEUE_EVENT_TYPE_DISPATCH;
+            event.flags = sys::IREE_HAL_PROFILE_HOST_EXECUTION_EVENT_FLAG_COMMAND_BUFFER;
+            if dispatch.indirect {
+                event.flags |= sys::IREE_HAL_PROFILE_HOST_EXECUTION_EVENT_FLAG_INDIRECT_PARAMETERS;
+            }
+            event.scope = self.scope();
+            event.submission_id = self.submission;
+            event.command_buffer_id = self.about.command_buffer;
+            event.command_index = Self::count(dispatch.index);
+            event.executable_id = dispatch.executable;
+            event.function_ordinal = Self::count(dispatch.function);
+            event.workgroup_count = dispatch.workgroups;
+            event.workgroup_size = dispatch.workgroup_size;
+            let [begin, end] = ticks.map(|tick| self.session.host_time(tick));
+            (event.start_host_time_ns, event.end_host_time_ns) = (begin, end);
+            event.operation_count = 1;
+            sys::iree_hal_local_profile_recorder_append_host_execution_event(
+                recorder,
+                &raw const event,
+                std::ptr::null_mut(),
+            );
+        }
+    }
+
     /// True if the program's filter selects this dispatch.
     ///
     /// # Safety
@@ -617,7 +680,11 @@ impl Observer for Trace {
                 recorder,
                 &raw const event,
                 std::ptr::null_mut(),
-            ))
+            ))?;
+            if self.about.command_buffer != 0 {
+                self.append_host_dispatch(recorder, dispatch, [begin, end]);
+            }
+            Ok(())
         });
     }
 

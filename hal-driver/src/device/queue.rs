@@ -495,7 +495,9 @@ impl<D: Device> Table<D> {
                 let record =
                     Record::dispatch(device, executable, function, &config, constants, bindings, flags)?;
                 record.check_direct()?;
-                // A dispatch without workgroups still has signals; the device finds that it does nothing.
+                if record.is_without_workgroups() {
+                    return state.barrier(state.affinity(affinity), &lists);
+                }
                 state.record(state.affinity(affinity), &lists, record, 1)
             }
         })

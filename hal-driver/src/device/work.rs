@@ -9,6 +9,7 @@ use crate::command::record::{Record, Substitutes};
 use crate::device::Bounce;
 use crate::device::completions::Completions;
 use crate::device::profile::Trace;
+use crate::device::until_end::UntilEnd;
 use crate::ffi::object::Opaque;
 use crate::ffi::object::{Retained, to_device_size};
 use crate::ffi::status::{Result, bug, check, misuse};
@@ -165,7 +166,7 @@ impl Transfer {
 
 /// The engine's backend: a device behind the operations of IREE's queues.
 pub(crate) struct EngineBackend<D: Device> {
-    pub(crate) device: Arc<D>,
+    pub(crate) device: UntilEnd<D>,
     pub(crate) spec: DeviceSpec,
     pub(crate) frontiers: Arc<Frontiers>,
     pub(crate) pending_allocas: Arc<PendingAllocas>,

@@ -33,6 +33,12 @@ impl Pool {
         self.0
     }
 
+    /// A reference to the pool.
+    pub(crate) fn retain(self) -> Option<Retained<sys::iree_hal_pool_t>> {
+        // SAFETY: the pool outlives its allocations, by the invariant.
+        unsafe { Retained::retain(self.0) }
+    }
+
     /// The identity of the pool's kind.
     pub(crate) fn kind(self) -> *const c_void {
         // SAFETY: the pool outlives its allocations, by the invariant of `Pool`, and every HAL object begins with

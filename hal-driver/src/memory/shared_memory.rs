@@ -77,7 +77,10 @@ impl SharedMemory {
 
     fn map(descriptor: OwnedFd, length: u64) -> Result<Arc<Self>> {
         let refused = |error: &dyn std::fmt::Display| {
-            let message = format!("{length} bytes of the descriptor's memory cannot be mapped: {error}");
+            let message = format!(
+                "{length} bytes of the descriptor's memory cannot be mapped: {error}; allocate a buffer and copy \
+                 into it"
+            );
             Failure::new(Code::Unavailable, message)
         };
         let length = usize::try_from(length).map_err(|error| refused(&error))?;

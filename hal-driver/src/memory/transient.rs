@@ -8,7 +8,7 @@
 //! program gets that wrong, only its bytes are wrong: each user of the memory, a command, a mapping or another
 //! device, holds its own reference to it ([`TransientBuffer::backing`]), taken under the lock that the deallocation
 //! takes too. The bytes may then belong to another allocation, and they stay memory of the device until the last
-//! user has released them.
+//! user has released them. A program's scoped mapping keeps more: the memory returns to its pool behind the last one.
 //!
 //! The memory returns to a pool, which may be the device's own. So a buffer keeps the device's pools, and may be
 //! released after the device.
@@ -44,8 +44,18 @@ struct Transient {
 struct TransientState {
     /// The memory, while there is any.
     backing: Option<Retained<sys::iree_hal_buffer_t>>,
-    /// Its reservation, which is returned after the memory.
+    /// Its reservation, which is returned after the memory and the mappings.
     reservation: Option<Reservation>,
+    /// The number of scoped mappings.
+    mappings: usize,
+    /// How the memory is to be returned behind the mappings, once it is.
+    late: Option<LateReturn>,
+}
+
+/// The return of memory that mappings still use. A program whose pool it is may release the pool by then.
+struct LateReturn {
+    frontier: Option<sys::iree_async_single_frontier_t>,
+    _pool: Option<Retained<sys::iree_hal_pool_t>>,
 }
 
 /// A counted reference to a stream-ordered buffer of ours.
@@ -129,7 +139,11 @@ impl TransientBuffer {
     ) -> Result {
         let backing = reservation.materialize(params)?;
         reservation.is_usable_now();
-        let state = TransientState { backing: Some(backing), reservation: Some(reservation) };
+        let state = TransientState {
+            backing: Some(backing),
+            reservation: Some(reservation),
+            ..TransientState::default()
+        };
         let before = std::mem::replace(&mut *self.object().state.lock(), state);
         debug_assert!(before.backing.is_none(), "a buffer is allocated once");
         drop(before);
@@ -142,10 +156,19 @@ impl TransientBuffer {
         backing.is_some()
     }
 
-    /// Returns the memory to its pool, unless that has happened. The pool may give it to allocations that wait for
-    /// the frontier.
+    /// Returns the memory to its pool, unless that has happened; behind the mappings, if there are any. The pool may
+    /// give it to allocations that wait for the frontier.
     pub(crate) fn release(&self, frontier: Option<&sys::iree_async_single_frontier_t>) {
-        let reservation = self.object().state.lock().reservation.take();
+        let mut state = self.object().state.lock();
+        if state.mappings > 0 {
+            if let (Some(reservation), None) = (&state.reservation, &state.late) {
+                let pool = reservation.pool().retain();
+                state.late = Some(LateReturn { frontier: frontier.copied(), _pool: pool });
+            }
+            return;
+        }
+        let reservation = state.reservation.take();
+        drop(state);
         if let Some(reservation) = reservation {
             reservation.release(frontier);
         }
@@ -163,6 +186,29 @@ impl Transient {
 
     fn backing(&self) -> Result<Retained<sys::iree_hal_buffer_t>> {
         self.state.lock().backing.clone().ok_or_else(no_memory)
+    }
+
+    /// The memory for a scoped mapping, which keeps it until [`end_mapping`](Self::end_mapping).
+    fn begin_mapping(&self) -> Result<Retained<sys::iree_hal_buffer_t>> {
+        let mut state = self.state.lock();
+        let backing = state.backing.clone().ok_or_else(no_memory)?;
+        state.mappings += 1;
+        Ok(backing)
+    }
+
+    fn end_mapping(&self) {
+        let mut state = self.state.lock();
+        state.mappings -= 1;
+        if state.mappings > 0 {
+            return;
+        }
+        let Some(late) = state.late.take() else { return };
+        let reservation = state.reservation.take();
+        // A pool is foreign code.
+        drop(state);
+        if let Some(reservation) = reservation {
+            reservation.release(late.frontier.as_ref());
+        }
     }
 }
 
@@ -205,27 +251,45 @@ unsafe extern "C" fn map_range(
     guard(|| {
         // SAFETY: C passes a live buffer of ours and a mapping to fill.
         let (buffer, mapping) = unsafe { (Transient::of(base), &mut *mapping) };
-        let backing = buffer.backing()?;
-        let mut inner = Box::new(sys::iree_hal_buffer_mapping_t::default());
-        // SAFETY: the memory is retained during the call, and by a scoped mapping until that ends.
-        unsafe {
-            let inner = &raw mut *inner;
-            check(sys::iree_hal_buffer_map_range(backing.get(), mode, access, offset, length, inner))?;
-        }
-        mapping.contents = inner.contents;
         // A persistent mapping keeps nothing. IREE records this in a bit field that shares a word with the field
         // before it, where the bindings do not find it.
         if mode & sys::IREE_HAL_MAPPING_MODE_PERSISTENT != 0 {
+            let (_, contents) = map_memory(&buffer.backing()?, mode, access, offset, length)?;
+            mapping.contents = contents;
             return Ok(());
         }
-        if inner.contents.data.is_null() {
+        let backing = buffer.begin_mapping()?;
+        let (mut inner, contents) =
+            map_memory(&backing, mode, access, offset, length).inspect_err(|_| buffer.end_mapping())?;
+        mapping.contents = contents;
+        if contents.data.is_null() {
             // IREE does not ask to unmap what is nowhere.
             // SAFETY: mapped above, unmapped once.
-            return unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut *inner)) };
+            let unmapped = unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut *inner)) };
+            buffer.end_mapping();
+            return unmapped;
         }
         set_inner(mapping, Box::into_raw(inner));
         Ok(())
     })
+}
+
+/// Maps the memory of a buffer. A scoped mapping keeps the memory's buffer until it ends.
+fn map_memory(
+    backing: &Retained<sys::iree_hal_buffer_t>,
+    mode: sys::iree_hal_mapping_mode_t,
+    access: Access,
+    offset: sys::iree_device_size_t,
+    length: sys::iree_device_size_t,
+) -> Result<(Box<sys::iree_hal_buffer_mapping_t>, sys::iree_byte_span_t)> {
+    let mut inner = Box::new(sys::iree_hal_buffer_mapping_t::default());
+    // SAFETY: the memory is retained during the call, and by a scoped mapping until that ends.
+    unsafe {
+        let inner = &raw mut *inner;
+        check(sys::iree_hal_buffer_map_range(backing.get(), mode, access, offset, length, inner))?;
+    }
+    let contents = inner.contents;
+    Ok((inner, contents))
 }
 
 /// Stores the memory's mapping in the field that IREE has for the driver.
@@ -250,7 +314,10 @@ unsafe extern "C" fn unmap_range(
         // SAFETY: put there by `map_range`, and taken out once: IREE clears the mapping behind this call.
         let mut inner = unsafe { Box::from_raw(inner as *mut sys::iree_hal_buffer_mapping_t) };
         // SAFETY: mapped by `map_range`, unmapped once.
-        unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut *inner)) }
+        let unmapped = unsafe { check(sys::iree_hal_buffer_unmap_range(&raw mut *inner)) };
+        // SAFETY: C passes a live buffer of ours.
+        unsafe { Transient::of(base) }.end_mapping();
+        unmapped
     })
 }
 

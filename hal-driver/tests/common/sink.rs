@@ -19,6 +19,8 @@ pub(crate) struct Sink {
     pub(crate) commands: Mutex<Vec<(u64, u32, u32)>>,
     /// The command buffer and the number in it of every dispatch that has ended.
     pub(crate) dispatches: Mutex<Vec<(u64, u32)>>,
+    /// The command buffer, and begin and end by the host's clock, of every function that ran for the host.
+    pub(crate) functions: Mutex<Vec<(u64, i64, i64)>>,
 }
 
 impl Sink {
@@ -32,7 +34,8 @@ impl Sink {
         let resource = sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const VTABLE).cast() };
         let (events, executions) = (Mutex::default(), Mutex::default());
         let (commands, dispatches) = (Mutex::default(), Mutex::default());
-        let mut sink = Box::new(Self { resource, events, executions, commands, dispatches });
+        let functions = Mutex::default();
+        let mut sink = Box::new(Self { resource, events, executions, commands, dispatches, functions });
         let options = sys::iree_hal_device_profiling_options_t {
             data_families: families.into(),
             sink: (&raw mut *sink).cast(),
@@ -89,6 +92,13 @@ unsafe extern "C" fn write(
     } else if kind.ends_with(b".dispatch-events") {
         for event in records::<sys::iree_hal_profile_dispatch_event_t>(spans) {
             sink.dispatches.lock().unwrap().push((event.command_buffer_id, event.command_index));
+        }
+    } else if kind.ends_with(b".host-execution-events") {
+        for event in records::<sys::iree_hal_profile_host_execution_event_t>(spans) {
+            if event.executable_id != 0 {
+                let times = (event.start_host_time_ns, event.end_host_time_ns);
+                sink.functions.lock().unwrap().push((event.command_buffer_id, times.0, times.1));
+            }
         }
     }
     null_mut()

@@ -367,3 +367,155 @@ fn device_opened_beside_a_bytecode_executable_that_runs_does_it_no_harm() {
         opened.join().unwrap().unwrap();
     });
 }
+
+/// Devices that run host executables, and one that runs its own.
+pub(crate) const DEVICES: [(&str, &str, &str); 6] = [
+    ("mock", "vmvx-bytecode-fb", "vmvx"),
+    ("template", "vmvx-bytecode-fb", "vmvx"),
+    ("gaudi://emulated?generation=gaudi1&seed=9701", "vmvx-bytecode-fb", "vmvx"),
+    ("gaudi://emulated?generation=gaudi2&seed=9702", "vmvx-bytecode-fb", "vmvx"),
+    ("qaic://emulated?seed=9703", "vmvx-bytecode-fb", "vmvx"),
+    ("nvidia://emulated", "PTXE", "cuda_sm80"),
+];
+
+/// A function that reads eight bytes and writes eight.
+pub(crate) struct Absolute {
+    executable: Executable,
+    input: Buffer,
+    output: Buffer,
+}
+
+impl Absolute {
+    pub(crate) fn new(device: &Device, format: &str, folder: &str) -> Self {
+        let bytes = crate::common::testdata(&format!("{folder}/command_buffer_dispatch_test.bin"));
+        let executable = device.load(format, &bytes).unwrap();
+        let (input, output) = (device.buffer(8), device.buffer(8));
+        input.write(0, [-2.5_f32, 4.0].map(f32::to_le_bytes).as_flattened());
+        output.write(0, &[7; 8]);
+        Self { executable, input, output }
+    }
+
+    /// Queues it with a grid, or with one that is in a buffer.
+    fn queue(
+        &self,
+        device: &Device,
+        signals: &List,
+        count: [u32; 3],
+        place: Option<&Buffer>,
+    ) -> crate::common::Result {
+        let bindings = [reference(&self.input), reference(&self.output)];
+        let mut config = sys::iree_hal_dispatch_config_t { workgroup_count: count, ..Default::default() };
+        let mut flags = 0;
+        if let Some(place) = place {
+            config.workgroup_count_ref = sys::iree_hal_buffer_ref_t { length: 12, ..reference(place) };
+            flags = u64::from(sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_PARAMETERS);
+        }
+        unsafe {
+            let function = sys::iree_hal_executable_function_from_index(0);
+            let bindings = sys::iree_hal_buffer_ref_list_t { count: 2, values: bindings.as_ptr() };
+            let constants = sys::iree_const_byte_span_t { data: std::ptr::null(), data_length: 0 };
+            let (waits, executable) = (List::none(), self.executable.0);
+            check(sys::iree_hal_device_queue_dispatch(
+                device.0,
+                1,
+                waits.raw(),
+                signals.raw(),
+                executable,
+                function,
+                config,
+                constants,
+                bindings,
+                flags,
+            ))
+        }
+    }
+
+    pub(crate) fn run(
+        &self,
+        device: &Device,
+        count: [u32; 3],
+        place: Option<&Buffer>,
+    ) -> crate::common::Result<Vec<u8>> {
+        let done = device.semaphore(0);
+        self.queue(device, &done.at(1), count, place)?;
+        done.wait(1)?;
+        Ok(self.output.read())
+    }
+
+    pub(crate) fn recorded(&self, device: &Device, count: [u32; 3]) -> crate::common::Result<Vec<u8>> {
+        let commands = device.record(0, |commands| unsafe {
+            let bindings = [reference(&self.input), reference(&self.output)];
+            let bindings = sys::iree_hal_buffer_ref_list_t { count: 2, values: bindings.as_ptr() };
+            let constants = sys::iree_const_byte_span_t { data: std::ptr::null(), data_length: 0 };
+            let config = sys::iree_hal_dispatch_config_t { workgroup_count: count, ..Default::default() };
+            let (executable, function) = (self.executable.0, sys::iree_hal_executable_function_from_index(0));
+            check(sys::iree_hal_command_buffer_dispatch(
+                commands, executable, function, config, constants, bindings, 0,
+            ))
+        })?;
+        let done = device.semaphore(0);
+        device.execute(1, &List::none(), &done.at(1), &commands, &[])?;
+        done.wait(1)?;
+        Ok(self.output.read())
+    }
+}
+
+/// IREE's own drivers run no workgroups, and signal.
+#[test]
+fn dispatch_without_workgroups_does_nothing_and_succeeds() {
+    let _types = crate::common::keep_types();
+    for (uri, format, folder) in DEVICES {
+        let device = Device::open(uri).unwrap();
+        let function = Absolute::new(&device, format, folder);
+        for count in [[0; 3], [0, 1, 1], [1, 0, 1], [u32::MAX, u32::MAX, 0]] {
+            assert_eq!(function.run(&device, count, None).unwrap(), [7; 8], "{uri}, {count:?}");
+            assert_eq!(function.recorded(&device, count).unwrap(), [7; 8], "{uri}, {count:?}");
+            let place = counts(&device);
+            place.write(0, count.map(u32::to_le_bytes).as_flattened());
+            assert_eq!(function.run(&device, [1; 3], Some(&place)).unwrap(), [7; 8], "{uri}, {count:?}");
+        }
+        assert_ne!(function.run(&device, [1; 3], None).unwrap(), [7; 8], "{uri}");
+    }
+}
+
+/// A workgroup's place in z has 16 bits in IREE's local executables.
+#[test]
+fn grid_that_is_too_deep_is_refused_and_the_device_goes_on() {
+    let _types = crate::common::keep_types();
+    for (uri, format, folder) in DEVICES {
+        let device = Device::open(uri).unwrap();
+        let function = Absolute::new(&device, format, folder);
+        for count in [[1, 1, 65_536], [1, u32::MAX, u32::MAX], [1, 1, u32::MAX]] {
+            let failure = function.run(&device, count, None).unwrap_err();
+            assert!(failure.text.contains("65,535") || failure.text.contains("65535"), "{uri}: {failure:?}");
+        }
+        assert_ne!(function.run(&device, [1; 3], None).unwrap(), [7; 8], "{uri}");
+    }
+}
+
+/// The counter of workgroups neither wraps, nor does a device that is released wait for them: what runs on a card of
+/// Gaudi ends with its submission's time.
+#[test]
+fn grid_that_never_ends_is_given_up_with_its_device() {
+    let _types = crate::common::keep_types();
+    for (uri, format, folder) in DEVICES {
+        if uri.starts_with("nvidia") {
+            continue;
+        }
+        let uri = &if uri.starts_with("gaudi") { format!("{uri}&timeout=1") } else { uri.to_owned() };
+        let device = Device::open(uri).unwrap();
+        let function = Absolute::new(&device, format, folder);
+        let done = device.semaphore(0);
+        function.queue(&device, &done.at(1), [u32::MAX, u32::MAX, 65_535], None).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        let begin = Instant::now();
+        drop((function, device));
+        assert!(begin.elapsed() < Duration::from_secs(5), "{uri} took {:?}", begin.elapsed());
+        assert!(done.wait(1).is_err(), "{uri}");
+        let begin = Instant::now();
+        let device = Device::open(uri).unwrap();
+        let function = Absolute::new(&device, format, folder);
+        assert_ne!(function.run(&device, [1; 3], None).unwrap(), [7; 8], "{uri}");
+        assert!(begin.elapsed() < Duration::from_secs(5), "{uri} took {:?}", begin.elapsed());
+    }
+}

@@ -322,6 +322,27 @@ fn buffer_without_a_descriptor_says_how_to_get_one() {
     }
 }
 
+/// The host cannot map a card's own memory, by its descriptor neither: what is not refused here would be mapped where
+/// other buffers are.
+#[test]
+fn memory_of_a_card_is_imported_by_no_device() {
+    let local = sys::iree_hal_buffer_params_t {
+        type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
+        usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT,
+        ..Default::default()
+    };
+    for uri in DEVICES.into_iter().filter(|uri| uri.starts_with("gaudi")) {
+        let device = Device::open(uri).unwrap();
+        let _first = device.try_buffer_of(local, LENGTH).unwrap();
+        let buffer = device.try_buffer_of(local, LENGTH).unwrap();
+        let (descriptor, size) = export(&device, &buffer).unwrap();
+        for other in [&device, &Device::open("mock").unwrap(), &Device::open("template").unwrap()] {
+            let taken = import(other, descriptor.as_raw_fd(), size, no_callback());
+            refused(taken, Code::Unavailable, "allocate a buffer and copy into it");
+        }
+    }
+}
+
 #[test]
 fn memory_of_a_card_is_exported_as_whole_pages() {
     for (at, generation) in ["gaudi1", "gaudi2"].into_iter().enumerate() {

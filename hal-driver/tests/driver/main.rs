@@ -36,6 +36,7 @@ mod orphans;
 mod parameters;
 mod polled;
 mod pools;
+mod processes;
 mod profiles;
 mod qaic;
 mod queries;

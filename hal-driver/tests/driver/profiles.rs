@@ -234,3 +234,48 @@ fn transfers_are_in_the_profile_that_is_open_when_they_are_submitted() {
         submit(6 + 6 * round);
     }
 }
+
+/// IREE's tools sum up functions from these events (`--print_device_statistics`, `--dispatch_statistics`), which is the
+/// cheapest of its profiles.
+#[test]
+fn each_dispatch_is_a_function_that_ran_with_times_of_the_hosts_clock() {
+    let _types = crate::common::keep_types();
+    let now = || unsafe { sys::iree_time_now() };
+    for (uri, format, folder) in crate::dispatches::DEVICES {
+        let device = Device::open(uri).unwrap();
+        let function = crate::dispatches::Absolute::new(&device, format, folder);
+        let families = sys::IREE_HAL_DEVICE_PROFILING_DATA_HOST_EXECUTION_EVENTS;
+        let profile = crate::common::sink::Sink::begin_with(&device, families).unwrap();
+        let begin = now();
+        function.recorded(&device, [1; 3]).unwrap();
+        function.run(&device, [1; 3], None).unwrap();
+        let end = now();
+        profile.end(&device).unwrap();
+        let functions = profile.functions.lock().unwrap().clone();
+        let in_command_buffers = functions.iter().filter(|(commands, ..)| *commands != 0).count();
+        assert_eq!((functions.len(), in_command_buffers), (2, 1), "{uri}: {functions:?}");
+        for (_, started, ended) in functions {
+            // The two clocks are compared at the beginning of the session, to some microseconds.
+            let slack = 1_000_000;
+            assert!(
+                begin - slack <= started && started <= ended && ended <= end + slack,
+                "{uri}: {started} to {ended}, between {begin} and {end}"
+            );
+        }
+    }
+}
+
+#[test]
+fn families_that_no_device_records_are_refused_by_name() {
+    let device = Device::open("mock").unwrap();
+    for (family, name) in [
+        (sys::IREE_HAL_DEVICE_PROFILING_DATA_MEMORY_EVENTS, "memory-events"),
+        (sys::IREE_HAL_DEVICE_PROFILING_DATA_COMMAND_REGION_EVENTS, "command-region-events"),
+    ] {
+        let families = family | sys::IREE_HAL_DEVICE_PROFILING_DATA_QUEUE_EVENTS;
+        let refused = crate::common::sink::Sink::begin_with(&device, families).err().unwrap();
+        assert_eq!(refused.code, Code::Unimplemented);
+        assert!(refused.text.contains(name), "{}", refused.text);
+    }
+    crate::common::sink::Sink::begin(&device).unwrap().end(&device).unwrap();
+}

@@ -208,26 +208,20 @@ fn dispatches_that_depend_on_each_other_are_in_order_and_those_ahead_in_the_ring
     done.iter().for_each(|done| done.wait(1).unwrap());
 }
 
+/// Networks that are idle make room, those of the same client at once, and those of others after a while.
 #[test]
-fn client_finds_no_room_beside_another_ones_networks_and_works_when_there_is_some() {
+fn client_gets_the_cores_and_channels_that_another_one_leaves_idle() {
     // Real cards run out of cores first; with more cores they run out of channels.
-    for (cores, status) in [(16, "-13"), (20, "-14")] {
+    for cores in [16, 20] {
         let machine = Machine::new(&format!("&cores={cores}"), Duration::ZERO);
         let (one, two) = (Device::open(&machine.uri).unwrap(), Device::open(&machine.uri).unwrap());
         let mut many: Vec<Workload<'_>> = (0..16).map(|_| Workload::new(&machine, &one, 1)).collect();
         many.iter_mut().for_each(|workload| workload.run().unwrap());
         assert_eq!(machine.emulator.counts(0).activations, 16);
         let mut late = Workload::new(&machine, &two, 1);
-        let failed = late.run().unwrap_err();
-        assert_eq!(failed.code, Code::ResourceExhausted, "{}", failed.text);
-        assert!(failed.text.contains("accel0") && failed.text.contains(status), "{}", failed.text);
-        // The other device's networks stay in place.
-        let messages = machine.emulator.counts(0).messages;
-        many.iter_mut().for_each(|workload| workload.run().unwrap());
-        assert_eq!(machine.emulator.counts(0).messages, messages, "nothing was started again");
-        drop(many.pop());
-        wait_until(|| machine.emulator.counts(0).channels < 16);
         late.run().unwrap();
+        assert!(machine.emulator.counts(0).activations < 16, "idle ones were deactivated");
+        many.iter_mut().for_each(|workload| workload.run().unwrap());
         assert!(many.iter().all(|workload| workload.first_byte() == 2) && late.first_byte() == 1);
         // A device's own networks make room for each other.
         let mut more: Vec<Workload<'_>> = (0..3).map(|_| Workload::new(&machine, &two, 1)).collect();
@@ -235,7 +229,6 @@ fn client_finds_no_room_beside_another_ones_networks_and_works_when_there_is_som
             more.iter_mut().for_each(|workload| workload.run().unwrap());
         }
         assert!(more.iter().all(|workload| workload.first_byte() == 2));
-        assert_eq!(machine.emulator.counts(0).activations, 16);
     }
 }
 

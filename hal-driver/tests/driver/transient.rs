@@ -141,6 +141,57 @@ fn mapping_keeps_memory_whatever_goes_before_it() {
     }
 }
 
+/// The memory goes to others behind the last mapping.
+#[test]
+fn mapping_shows_no_bytes_of_later_allocations() {
+    let fill = |device: &Device, buffer: &Buffer, byte| {
+        let done = device.semaphore(0);
+        device.fill(&List::none(), &done.at(1), buffer, (0, LENGTH), &[byte]).unwrap();
+        done.wait(1).unwrap();
+    };
+    for uri in ["mock", "template", "gaudi://emulated?seed=8601", "qaic://emulated?seed=8602"] {
+        let device = Device::open(uri).unwrap();
+        let (buffer, gone) = (allocated(&device, LENGTH), device.semaphore(0));
+        fill(&device, &buffer, 3);
+        let access = u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_READ).unwrap();
+        let mode = sys::IREE_HAL_MAPPING_MODE_SCOPED;
+        let mut mappings = [sys::iree_hal_buffer_mapping_t::default(); 2];
+        for mapping in &mut mappings {
+            unsafe { check(sys::iree_hal_buffer_map_range(buffer.0, mode, access, 0, LENGTH, mapping)) }
+                .unwrap();
+        }
+        device.dealloca(&List::none(), &gone.at(1), &buffer).unwrap();
+        gone.wait(1).unwrap();
+        for mapping in &mut mappings {
+            for _ in 0..3 {
+                let other = allocated(&device, LENGTH);
+                fill(&device, &other, 9);
+                let bytes = unsafe { std::slice::from_raw_parts(mapping.contents.data, LENGTH) };
+                assert!(bytes.iter().all(|&byte| byte == 3), "{uri}: {:?}", &bytes[..8]);
+            }
+            unsafe { check(sys::iree_hal_buffer_unmap_range(mapping)) }.unwrap();
+        }
+    }
+}
+
+/// Memory that a mapping keeps is not lost: the next allocation gets it when the mapping has ended.
+#[test]
+fn memory_of_an_ended_mapping_is_allocated_again() {
+    const PIECE: usize = 400 << 10;
+    let device = Device::open("mock://?memory=8m&queues=1").unwrap();
+    for _ in 0..100 {
+        let (buffer, gone) = (allocated(&device, PIECE), device.semaphore(0));
+        let access = u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_READ).unwrap();
+        let mode = sys::IREE_HAL_MAPPING_MODE_SCOPED;
+        let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+        let out = &raw mut mapping;
+        unsafe { check(sys::iree_hal_buffer_map_range(buffer.0, mode, access, 0, PIECE, out)) }.unwrap();
+        device.dealloca(&List::none(), &gone.at(1), &buffer).unwrap();
+        gone.wait(1).unwrap();
+        unsafe { check(sys::iree_hal_buffer_unmap_range(out)) }.unwrap();
+    }
+}
+
 /// A persistent mapping keeps nothing: it must end before the memory, and a late unmap is refused.
 #[test]
 fn persistent_mapping_ends_before_the_deallocation_or_its_unmap_is_refused() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Whose context a device works in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContextKind {
-    /// Its own: what it loses is lost to nobody else, and the other way round.
+    /// Its own: what is in it goes with the device, and nobody else uses it.
     Own,
     /// The card's primary one, in which other libraries of the process work.
     Primary,

@@ -41,15 +41,15 @@ fn advice(number: i32) -> &'static str {
         }
         214 => "; the card's memory is faulty or was, see nvidia-smi -q; open the device again",
         220 => "; an NVLink is faulty, see nvidia-smi nvlink; open the device again",
+        // CUDA's header says that the process must be launched again after these, and of the next one.
         226 | 700 | 714..=719 | 721 => {
-            // CUDA's header asks for a new process after these.
-            "; a kernel that was submitted before has a fault, which compute-sanitizer finds; open the device \
-             again, or start the program again if that fails"
+            "; a kernel that was submitted before has a fault, which compute-sanitizer finds; start the program \
+             again, since CUDA answers everything in this process with the same error"
         }
         701 => "; the launch needs more registers or shared memory than the card has",
         702 => {
-            "; a kernel ran longer than the system allows; open the device again, or start the program again if \
-             that fails"
+            "; a kernel ran longer than the system allows; start the program again, since CUDA answers everything in \
+             this process with the same error"
         }
         _ => "",
     }
@@ -73,7 +73,7 @@ fn code(number: i32) -> Code {
 }
 
 impl CudaError {
-    /// True if the context is of no use any more: CUDA answers every further call with this error.
+    /// True if the context is of no use any more, or the process.
     pub(crate) fn is_loss(&self) -> bool {
         matches!(
             self.number,
@@ -107,8 +107,8 @@ mod tests {
         let failure = error(700).failure("queue 1");
         assert_eq!((failure.code(), failure.origin()), (Code::Aborted, Origin::Device));
         let says = "queue 1: cuLaunchKernel answered CUDA_ERROR_X (700); a kernel that was submitted before has a \
-                    fault, which compute-sanitizer finds; open the device again, or start the program again if that \
-                    fails";
+                    fault, which compute-sanitizer finds; start the program again, since CUDA answers everything in \
+                    this process with the same error";
         assert_eq!(failure.message(), says);
         assert_eq!(error(2).failure("x").code(), Code::ResourceExhausted);
     }

@@ -58,11 +58,14 @@ pub(crate) fn launch_refused(rig: &Rig) {
     assert!(failure.same_root(outcomes[3].as_ref().unwrap_err()));
 }
 
-/// An error that stays is the loss of the device, with one cause, for work on every queue.
+/// An error that stays is the loss of the device, with one cause, for work on every queue, and of the process.
 pub(crate) fn fault(rig: &Rig) {
     for (fault, name) in
         [("illegal-address", "CUDA_ERROR_ILLEGAL_ADDRESS"), ("launch-failed", "CUDA_ERROR_LAUNCH_FAILED")]
     {
+        let before = rig.count("live");
+        rig.control("devices=2");
+        let other = Bench::new(Nvidia::<hal_cuda::NoEmulation>::open_uri(&rig.uri("1", "")).unwrap());
         let bench = rig.bench("");
         let memory = bench.memory(1, 4096);
         let view = bench.device().host_view(&memory).unwrap();
@@ -79,10 +82,25 @@ pub(crate) fn fault(rig: &Rig) {
         }
         let refused = bench.device().allocate(&MemoryRequest::new(0, 64)).unwrap_err();
         assert!(refused.message().contains(name), "{refused}");
+        // So is every other card of the process.
+        let of_other =
+            other.run(0, other.dispatch(BUSY, Workgroups::Count([1; 3]), &[1], vec![])).unwrap_err();
+        assert_eq!((of_other.code(), of_other.origin()), (Code::Aborted, Origin::Device), "{of_other}");
+        assert!(of_other.message().contains(name), "{of_other}");
+        drop(other);
         // The program still has its memory.
         assert!(view.write(0, &[1, 2, 3]));
-        drop((bench, memory, view));
-        // Another device has another context.
+        drop((timelines, bench, memory, view));
+        // A device cannot be opened in the process any more.
+        for more in ["", "&context=primary"] {
+            let refused = Nvidia::<hal_cuda::NoEmulation>::open_uri(&rig.uri("0", more)).unwrap_err();
+            assert_eq!(refused.code(), Code::Aborted, "{refused}");
+            for part in ["opening card 0", name, "start the program again"] {
+                assert!(refused.message().contains(part), "{refused}");
+            }
+        }
+        rig.await_live(before, name);
+        rig.control("relaunch");
         let bench = rig.bench("");
         let memory = bench.memory(0, 64);
         bench.run(0, fill(&[1], whole(&memory, 64))).unwrap();
@@ -214,13 +232,13 @@ pub(crate) fn each_call_fails(rig: &Rig) {
                 }
                 // What could not be destroyed stays.
                 let stays = matches!(function, "cuCtxDestroy" | "cuMemPoolDestroy");
-                let limit = Instant::now() + Duration::from_secs(10);
-                while !stays && rig.count("live") != before {
-                    // The last reference may be another thread's.
-                    assert!(Instant::now() < limit, "{place}: {} left", rig.count("live") - before);
-                    std::thread::sleep(Duration::from_millis(1));
+                if !stays {
+                    rig.await_live(before, &place);
                 }
                 let is_restored = rig.current_context() == current;
+                if result == 700 {
+                    rig.control("relaunch");
+                }
                 assert!(is_restored || function == "cuCtxPopCurrent", "{place}");
             }
         }

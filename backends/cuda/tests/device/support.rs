@@ -12,6 +12,7 @@ use hal_cuda::{Executable, Memory, Nvidia, NvidiaDevice};
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// The way in which streams wait, for the process.
 pub(crate) const WAITS: &str = "HAL_CUDA_WAITS";
@@ -125,6 +126,15 @@ impl Rig {
             let function =
                 self.library.get::<unsafe extern "C" fn(*const c_char) -> u64>(b"emulator_cuda_count");
             function.unwrap()(text.as_ptr())
+        }
+    }
+
+    /// Waits until the library has so many objects: the last reference to one may be another thread's.
+    pub(crate) fn await_live(&self, wanted: u64, place: &str) {
+        let limit = Instant::now() + Duration::from_secs(10);
+        while self.count("live") != wanted {
+            assert!(Instant::now() < limit, "{place}: {} objects, of {wanted}", self.count("live"));
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

@@ -88,6 +88,17 @@ pub enum Error {
         /// The device's generation.
         device: Version,
     },
+    /// Other programs have what is missing, and have not given it back.
+    #[error(
+        "{error}, since other programs that use it have had it for {waited:.0?}; let them run fewer networks at a time \
+         (channels=), or compile networks for fewer cores"
+    )]
+    Scarce {
+        /// What is missing.
+        error: Box<Error>,
+        /// How long they were waited for.
+        waited: Duration,
+    },
     /// A wait ended before what it waited for.
     #[error("it has not ended in time")]
     TimedOut,
@@ -213,6 +224,7 @@ impl Error {
             Error::Gone | Error::WorkloadLost | Error::Full | Error::Queued => Code::Unavailable,
             Error::Refused { status, .. } => refusal(*status),
             Error::Version { .. } | Error::Metadata { .. } | Error::Hardware { .. } => Code::Incompatible,
+            Error::Scarce { error, .. } => error.code(),
             Error::Answer { .. } => Code::Internal,
             Error::NoAnswer { .. } | Error::TimedOut => Code::DeadlineExceeded,
             Error::Checksum { .. } => Code::DataLoss,

@@ -4,7 +4,8 @@
 //!
 //! It goes round the queues, one command of each at a time, and sleeps when none can go on. A command waits for a run
 //! that it must not overtake, for room in the ring of its network, or for one of the sixteen channels. Each of these
-//! waits ends with a run, and the completion thread wakes this thread then.
+//! waits ends with a run, and the completion thread wakes this thread then. For what other programs have of the device
+//! this thread asks again and again, for a while.
 //!
 //! Only this thread starts and stops networks, so no two of these meet. It sends messages to the device's management
 //! processor then, and the other queues wait for that; runs in flight go on.
@@ -22,6 +23,9 @@ use hal_qaic_abi::programs::ProgramCall;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How often a network is tried for which other programs leave nothing of the device.
+const SCARCE: Duration = Duration::from_millis(100);
+
 /// The first and the longest sleep while others' work fills a ring.
 const BACK_OFF: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
@@ -31,8 +35,8 @@ struct StartingJob {
     phase: Phase,
     /// The next command.
     next: usize,
-    /// Since when its next run finds a ring full that nothing of ours is in.
-    full_since: Option<Instant>,
+    /// Since when its next run waits for what others have.
+    waits_since: Option<Instant>,
 }
 
 /// The state of a command after an attempt to begin it.
@@ -45,6 +49,8 @@ enum Progress {
     Waiting,
     /// It waits for a ring that other work, or work that has just ended, is in.
     Full,
+    /// It waits for what other programs have of the device.
+    Scarce(Error),
     Failed(RunError),
 }
 
@@ -133,12 +139,21 @@ impl Submissions {
                         self.pause = (self.pause * 2).min(BACK_OFF.1);
                     }
                 }
+                Some(Progress::Scarce(_)) => {
+                    if let Next::Sleep(_, None) = next {
+                        next = Next::Sleep(wakeups, Some(SCARCE));
+                    }
+                }
                 Some(Progress::Waiting) => {}
                 Some(Progress::Done | Progress::InFlight | Progress::Failed(_)) => {
                     self.pause = BACK_OFF.0;
                     next = Next::Again;
                 }
             }
+        }
+        if let Next::Sleep(_, most) = &mut next {
+            let idle = self.networks.park_idle(Instant::now());
+            *most = most.iter().copied().chain(idle).min();
         }
         let state = self.queues.state.lock();
         let is_done = state.stopping
@@ -201,13 +216,20 @@ impl Submissions {
         match step {
             Progress::Done | Progress::InFlight => {
                 starting.next += 1;
-                starting.full_since = None;
+                starting.waits_since = None;
             }
             Progress::Waiting => {}
             Progress::Full => {
-                let since = *starting.full_since.get_or_insert_with(Instant::now);
+                let since = *starting.waits_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= self.settings.timeout {
                     self.fail(queue, &starting, RunError::Device(Error::Full));
+                }
+            }
+            Progress::Scarce(ref error) => {
+                let waited = starting.waits_since.get_or_insert_with(Instant::now).elapsed();
+                if waited >= self.settings.scarce_timeout {
+                    let error = Error::Scarce { error: Box::new(error.clone()), waited };
+                    self.fail(queue, &starting, RunError::Device(error));
                 }
             }
             Progress::Failed(ref error) => self.fail(queue, &starting, error.clone()),
@@ -240,7 +262,7 @@ impl Submissions {
             job: None,
             failure: aborted,
         });
-        Some(StartingJob { job, phase: Phase { job: *number, barriers: 0 }, next: 0, full_since: None })
+        Some(StartingJob { job, phase: Phase { job: *number, barriers: 0 }, next: 0, waits_since: None })
     }
 
     /// True if nothing more of a job may begin.
@@ -336,10 +358,20 @@ impl Submissions {
         dispatch: &Dispatch<QaicDevice>,
         command_ref: CommandRef,
     ) -> Result<Progress, RunError> {
-        let executable: &Executable = &dispatch.executable;
-        executable.takes(dispatch.bindings.len()).map_err(RunError::Program)?;
+        let result = self.run(dispatch, command_ref);
+        // What is not in flight is kept by its job alone, and is free when that ends.
         self.bindings.clear();
         self.ranges.clear();
+        result
+    }
+
+    fn run(
+        &mut self,
+        dispatch: &Dispatch<QaicDevice>,
+        command_ref: CommandRef,
+    ) -> Result<Progress, RunError> {
+        let executable: &Executable = &dispatch.executable;
+        executable.takes(dispatch.bindings.len()).map_err(RunError::Program)?;
         for (number, span) in dispatch.bindings.iter().enumerate() {
             let binding = binding(span)?;
             self.ranges.push(AccessedRange::new(binding.view.whole(), executable.access(number)));
@@ -374,6 +406,7 @@ impl Submissions {
             }
             Err(Refusal::Busy) => Ok(Progress::Waiting),
             Err(Refusal::Full) => Ok(Progress::Full),
+            Err(Refusal::Scarce(error)) => Ok(Progress::Scarce(error)),
             Err(Refusal::Failed(error)) => Err(error),
         }
     }

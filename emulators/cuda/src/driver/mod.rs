@@ -38,8 +38,6 @@ pub struct Context {
     pub flags: u32,
     /// Whether it is its device's primary one.
     pub is_primary: bool,
-    /// The error that stays.
-    pub sticky: Arc<Sticky>,
     stop: Arc<AtomicBool>,
     default: Arc<Stream>,
 }
@@ -115,6 +113,8 @@ pub struct Driver {
     pub report: Report,
     /// All memory.
     pub memory: Space,
+    /// The error that stays.
+    pub sticky: Sticky,
     objects: Mutex<Objects>,
     /// The process that initialised the driver; 0 before that.
     process: AtomicU32,
@@ -135,6 +135,7 @@ pub static DRIVER: LazyLock<Driver> = LazyLock::new(|| {
     Driver {
         report,
         memory: Space::new(),
+        sticky: Sticky::default(),
         objects: Mutex::default(),
         process: AtomicU32::new(0),
         stalled: Mutex::new((0, 0)),
@@ -164,7 +165,9 @@ impl Driver {
             return Err(Error::NOT_INITIALIZED);
         }
         if let Err(error) = self.report.called(function) {
-            self.objects().contexts.values().filter(|_| error.stays()).for_each(|it| it.sticky.set(error));
+            if error.stays() {
+                self.sticky.set(error);
+            }
             return Err(error);
         }
         if IN_HOST_FUNCTION.get() {
@@ -212,14 +215,24 @@ impl Driver {
         self.objects().contexts.get(&handle).cloned().ok_or(Error::CONTEXT_IS_DESTROYED)
     }
 
-    /// A context with an error that stays refuses everything.
+    /// A process with an error that stays is refused everything.
     ///
     /// # Errors
-    /// There is no current context, or it has an error.
+    /// There is no current context, or the process has an error.
     pub fn healthy(&self, function: &str) -> Outcome<Arc<Context>> {
         let context = self.current(function)?;
-        context.sticky.check()?;
+        self.sticky.check()?;
         Ok(context)
+    }
+
+    /// Makes the process one that was launched anew: it has no context and no error, but is initialised.
+    pub fn relaunch(&self) {
+        let contexts: Vec<u64> = self.objects().contexts.keys().copied().collect();
+        for context in contexts {
+            let _ = self.destroy_context(context);
+        }
+        self.objects().primary.clear();
+        self.sticky.clear();
     }
 
     /// Counts a handle that is none.
@@ -230,21 +243,15 @@ impl Driver {
 
     /// Makes a context.
     pub(crate) fn create_context(&'static self, device: i32, flags: u32, is_primary: bool) -> Outcome<u64> {
+        self.sticky.check()?;
         let (handle, default) = {
             let mut objects = self.objects();
             (objects.handle(), objects.handle())
         };
-        let (sticky, stop) = (Arc::new(Sticky::default()), Arc::new(AtomicBool::new(false)));
-        let plan = Plan {
-            handle: default,
-            context: handle,
-            flags: 0,
-            priority: 0,
-            sticky: sticky.clone(),
-            stop: stop.clone(),
-        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let plan = Plan { handle: default, context: handle, flags: 0, priority: 0, stop: stop.clone() };
         let default = Stream::start(self, plan)?;
-        let context = Context { handle, device, flags, is_primary, sticky, stop, default };
+        let context = Context { handle, device, flags, is_primary, stop, default };
         self.objects().contexts.insert(handle, Arc::new(context));
         Ok(handle)
     }
@@ -267,18 +274,18 @@ impl Driver {
         objects.functions.retain(|_, it| it.module.context != handle);
         drop(objects);
         let is_busy = streams.iter().any(|it| !it.is_idle()) || !context.default.is_idle();
-        // After an error that stays nothing runs in the context any more.
-        if is_busy && context.sticky.check().is_ok() {
+        // After an error that stays nothing runs any more.
+        if is_busy && self.sticky.check().is_ok() {
             self.report.broken(Rule::DestroyedInUse, || "a context with work that is pending".to_owned());
         }
         context.stop.store(true, Relaxed);
         for stream in streams.iter().chain([&context.default]) {
-            let _ = stream.synchronize();
+            let _ = stream.synchronize(self);
             stream.close();
         }
         let memory = self.memory.of_context(handle);
         let owned = memory.iter().filter(|it| it.kind != Kind::Global).count();
-        if context.sticky.check().is_ok() && (owned > 0 || left > 0 || events > 0 || modules > 0) {
+        if self.sticky.check().is_ok() && (owned > 0 || left > 0 || events > 0 || modules > 0) {
             self.report.broken(Rule::Leak, || {
                 format!("{owned} allocations, {left} streams, {events} events, {modules} modules")
             });
@@ -298,14 +305,7 @@ impl Driver {
         let handle = self.objects().handle();
         let stream = Stream::start(
             self,
-            Plan {
-                handle,
-                context: context.handle,
-                flags,
-                priority,
-                sticky: context.sticky.clone(),
-                stop: context.stop.clone(),
-            },
+            Plan { handle, context: context.handle, flags, priority, stop: context.stop.clone() },
         )?;
         self.objects().streams.insert(handle, stream);
         Ok(handle)
@@ -346,16 +346,16 @@ impl Driver {
     /// Waits for all streams of a context.
     ///
     /// # Errors
-    /// The context's error.
+    /// The process's error.
     pub fn synchronize(&self, context: &Context) -> Outcome {
         let streams: Vec<_> = {
             let objects = self.objects();
             objects.streams_of(context.handle).cloned().collect()
         };
         for stream in streams.iter().chain([&context.default]) {
-            let _ = stream.synchronize();
+            let _ = stream.synchronize(self);
         }
-        context.sticky.check()
+        self.sticky.check()
     }
 
     /// Whether a stream of a context has work that has not ended.

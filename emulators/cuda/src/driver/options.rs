@@ -28,16 +28,16 @@ pub struct Options {
     /// `times`: each launch is printed with its time.
     pub times: bool,
     /// `fault=NAME@N`: the Nth event of this kind from now fails. `fault=FUNCTION:RESULT@N`: the Nth call of a
-    /// function, or of `any`, does nothing and returns a result; one that stays is every context's from then on.
+    /// function, or of `any`, does nothing and returns a result; one that stays is the process's from then on.
     pub faults: Vec<(Injection, u64)>,
 }
 
 /// A failure that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Injection {
-    /// `illegal-address`: a kernel that runs makes the context's error 700, which stays.
+    /// `illegal-address`: a kernel that runs makes the process's error 700, which stays.
     IllegalAddress,
-    /// `launch-failed`: a kernel that runs makes the context's error 719, which stays.
+    /// `launch-failed`: a kernel that runs makes the process's error 719, which stays.
     LaunchFailed,
     /// `launch-error`: a launch of a kernel or a graph is refused with 701.
     LaunchError,

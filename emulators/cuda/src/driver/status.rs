@@ -10,7 +10,7 @@ impl Error {
     /// True if any further work of the process answers with this error, as CUDA's header says of it.
     #[must_use]
     pub fn stays(self) -> bool {
-        matches!(self.0, 700 | 702 | 714..=719)
+        matches!(self.0, 226 | 700 | 702 | 714..=719 | 721)
     }
 }
 

@@ -3,7 +3,7 @@
 //! Streams: a thread each, which does one operation after the other.
 //!
 //! With a seed, a stream waits before an operation as long as its numbers say. An error that stays belongs to the
-//! context: from then on its streams do nothing, and who waits for them gets the error.
+//! process: from then on no stream does anything, and who waits for one gets the error.
 
 use super::Driver;
 use super::launch::Kernel;
@@ -139,7 +139,7 @@ struct Queue {
     is_closed: bool,
 }
 
-/// A context's error that stays.
+/// The process's error that stays: "any further CUDA work will return the same error", as CUDA's header says of it.
 #[derive(Default)]
 pub struct Sticky(AtomicI32);
 
@@ -150,6 +150,11 @@ impl Sticky {
             0 => Ok(()),
             error => Err(Error(error)),
         }
+    }
+
+    /// Ends the error, as the end of the process does.
+    pub(super) fn clear(&self) {
+        self.0.store(0, SeqCst);
     }
 
     /// Sets the error; the first one stays.
@@ -170,7 +175,6 @@ pub struct Stream {
     pub flags: u32,
     /// Its priority.
     pub priority: i32,
-    sticky: Arc<Sticky>,
     queue: Mutex<Queue>,
     changed: Condvar,
     /// Ends a kernel that runs; set when the context goes.
@@ -183,7 +187,6 @@ pub struct Plan {
     pub(super) context: u64,
     pub(super) flags: u32,
     pub(super) priority: i32,
-    pub(super) sticky: Arc<Sticky>,
     pub(super) stop: Arc<AtomicBool>,
 }
 
@@ -195,7 +198,6 @@ impl Stream {
             is_independent: plan.flags & 1 != 0,
             flags: plan.flags,
             priority: plan.priority,
-            sticky: plan.sticky,
             queue: Mutex::default(),
             changed: Condvar::new(),
             stop: plan.stop,
@@ -238,11 +240,11 @@ impl Stream {
     }
 
     /// Waits until everything has ended.
-    pub fn synchronize(&self) -> Outcome {
+    pub fn synchronize(&self, driver: &Driver) -> Outcome {
         if let Some(last) = self.last() {
             last.wait();
         }
-        self.sticky.check()
+        driver.sticky.check()
     }
 
     /// Takes no more; what was added still runs.
@@ -272,16 +274,18 @@ impl Stream {
                 std::thread::sleep(Duration::from_micros(random.below(longest + 1)));
             }
             let is_launch = matches!(item.op, Op::Launch(_) | Op::Graph(_));
-            if self.sticky.check().is_ok()
+            let is_wanted = !self.stop.load(Relaxed);
+            if is_wanted
+                && driver.sticky.check().is_ok()
                 && let Err(error) = self.perform(driver, &item.op, &mut random)
             {
-                self.sticky.set(error);
+                driver.sticky.set(error);
             }
             if is_launch {
                 self.queue.lock().launches -= 1;
                 self.changed.notify_all();
             }
-            item.done.set(self.sticky.check().err().map_or(0, |error| error.0));
+            item.done.set(driver.sticky.check().err().map_or(0, |error| error.0));
         }
     }
 
@@ -313,7 +317,7 @@ impl Stream {
                 unsafe { write_word(to, *value, *bytes) };
             }
             Op::Await(from, value, flags, bytes) => {
-                while self.sticky.check().is_ok() && !self.stop.load(Relaxed) {
+                while driver.sticky.check().is_ok() && !self.stop.load(Relaxed) {
                     let from = from.host(&driver.report)?;
                     // SAFETY: as above.
                     let found = unsafe { read_word(from, *bytes) };
@@ -361,16 +365,18 @@ impl Stream {
                 begin.elapsed()
             );
         }
-        outcome.map(|_| ()).map_err(|trap| {
-            if trap.fault != Fault::Stopped {
-                report.broken(Rule::KernelFault, || trap.to_string());
+        // One that was stopped had no fault.
+        outcome.map(|_| ()).or_else(|trap| {
+            if trap.fault == Fault::Stopped {
+                return Ok(());
             }
-            match trap.fault {
+            report.broken(Rule::KernelFault, || trap.to_string());
+            Err(match trap.fault {
                 Fault::Outside { .. } => Error::ILLEGAL_ADDRESS,
                 Fault::Misaligned { .. } => Error::MISALIGNED_ADDRESS,
                 Fault::Endless => Error::LAUNCH_TIMEOUT,
                 _ => Error::LAUNCH_FAILED,
-            }
+            })
         })
     }
 }

@@ -151,7 +151,7 @@ fn now(call: Call, direction: Direction, to: u64, from: u64, rows: Rows) -> Outc
     if waits {
         done.wait();
     }
-    context.sticky.check()
+    call.driver.sticky.check()
 }
 
 macro_rules! directions {

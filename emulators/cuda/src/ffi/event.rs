@@ -68,19 +68,19 @@ fn last(call: Call, event: u64) -> Outcome<Option<Arc<Done>>> {
 }
 
 pub(super) unsafe fn query(call: Call, event: u64) -> Outcome {
-    let context = call.context()?;
+    call.context()?;
     match last(call, event)? {
         Some(done) if !done.is_set() => Err(Error::NOT_READY),
-        _ => context.sticky.check(),
+        _ => call.driver.sticky.check(),
     }
 }
 
 pub(super) unsafe fn synchronize(call: Call, event: u64) -> Outcome {
-    let context = call.context()?;
+    call.context()?;
     if let Some(done) = last(call, event)? {
         done.wait();
     }
-    context.sticky.check()
+    call.driver.sticky.check()
 }
 
 pub(super) unsafe fn elapsed(call: Call, time: *mut f32, begin: u64, end: u64) -> Outcome {

@@ -33,7 +33,7 @@ struct Call {
 }
 
 impl Call {
-    /// The current context, which has no error that stays.
+    /// The current context, of a process that has no error that stays.
     fn context(self) -> Outcome<Arc<Context>> {
         self.driver.healthy(self.name)
     }

@@ -44,12 +44,12 @@ pub(super) unsafe fn destroy(call: Call, stream: u64) -> Outcome {
 
 pub(super) unsafe fn synchronize(call: Call, stream: u64) -> Outcome {
     let (_, stream) = call.stream(stream)?;
-    stream.synchronize()
+    stream.synchronize(call.driver)
 }
 
 pub(super) unsafe fn query(call: Call, stream: u64) -> Outcome {
-    let (context, stream) = call.stream(stream)?;
-    if stream.is_idle() { context.sticky.check() } else { Err(Error::NOT_READY) }
+    let (_, stream) = call.stream(stream)?;
+    if stream.is_idle() { call.driver.sticky.check() } else { Err(Error::NOT_READY) }
 }
 
 pub(super) unsafe fn priority(call: Call, stream: u64, priority: *mut i32) -> Outcome {

@@ -4,7 +4,9 @@
 
 use super::forms::lookup;
 use super::instruction::{Class, Constant, Inst, Op, Slot, Special, U32};
+use super::targets::least;
 use super::text::{Statement, Written};
+use super::types::{Kind, signature};
 use super::{Kernel, Refusal};
 use std::collections::{HashMap, HashSet};
 
@@ -37,14 +39,25 @@ const MOST_REGISTERS: u32 = 1 << 16;
 const MOST_LOCAL: u32 = 512 << 10;
 
 /// Registers, those of them that a block has declared itself, and variables.
-type Names = (HashMap<String, (Slot, Option<u32>)>, HashSet<String>, Variables);
+type Names = (HashMap<String, Family>, HashSet<String>, Variables);
+
+/// Registers that were declared together.
+#[derive(Clone, Copy, Debug)]
+struct Family {
+    first: Slot,
+    kind: Kind,
+    /// How many there are; none for a single name.
+    count: Option<u32>,
+}
 
 /// Decodes the body of a kernel.
 pub(super) struct Decoder {
     pub(super) kernel: Kernel,
     pub(super) variables: Variables,
-    /// Each family of names (`%r` of `%r<12>`) or single name, with its first register and how many it has.
-    families: HashMap<String, (Slot, Option<u32>)>,
+    /// The number of the module's target.
+    target: u32,
+    /// Each family of names (`%r` of `%r<12>`) or single name.
+    families: HashMap<String, Family>,
     /// The families that this block has declared itself.
     own: HashSet<String>,
     /// What the blocks around this one know.
@@ -63,10 +76,11 @@ pub(super) struct Decoder {
 pub(super) type Decoded<T> = Result<T, String>;
 
 impl Decoder {
-    pub(super) fn new(kernel: Kernel, variables: Variables) -> Self {
+    pub(super) fn new(kernel: Kernel, variables: Variables, target: u32) -> Self {
         let mut decoder = Self {
             kernel,
             variables,
+            target,
             families: HashMap::new(),
             own: HashSet::new(),
             outer: Vec::new(),
@@ -85,16 +99,16 @@ impl Decoder {
     pub(super) fn registers(
         &mut self,
         name: String,
-        class: Class,
+        kind: Kind,
         count: Option<u32>,
         line: u32,
     ) -> Result<(), Refusal> {
-        let first = self.fresh_many(class, count.unwrap_or(1)).map_err(|it| Refusal::new(line, it))?;
+        let first = self.fresh_many(kind.class(), count.unwrap_or(1)).map_err(|it| Refusal::new(line, it))?;
         // A register that a nested block declares hides one of the same name.
         if !self.own.insert(name.clone()) {
             return Err(Refusal::new(line, format!("a second `{name}`")));
         }
-        self.families.insert(name, (first, count));
+        self.families.insert(name, Family { first, kind, count });
         Ok(())
     }
 
@@ -188,65 +202,53 @@ impl Decoder {
     fn guarded(&mut self, statement: &Statement) -> Decoded<()> {
         self.guard = match &statement.guard {
             None => (0, false),
-            Some((name, negated)) => (self.register(name, Class::P)?, *negated),
+            Some((name, negated)) => (self.register(name, Kind::PREDICATE)?, *negated),
         };
         let name = statement.name.as_str();
+        let parts: Vec<&str> = name.split('.').collect();
+        let least = least(&parts);
+        if least > self.target {
+            let section = parts.first().copied().unwrap_or_default();
+            return Err(format!(
+                "sm_{least} or newer is needed: \"Target ISA Notes\" of section `{section}`"
+            ));
+        }
         if self.moves(name, &statement.operands)?
-            || self.generic(name, &statement.operands, statement.line)?
+            || self.generic(&parts, &statement.operands, statement.line)?
         {
             return Ok(());
         }
-        let flush = name.contains(".ftz");
         let form = name.replacen(".ftz", "", 1);
-        if flush && !form.ends_with(".f32") {
-            return Err("a form that is not known".to_owned());
+        let flush = form != name;
+        if flush && !flushes(&form) {
+            return Err("this form has no `.ftz`: the syntax in its section".to_owned());
         }
         let op = lookup(&form).ok_or("a form that is not known")?;
-        self.plain(op, &statement.operands, flush)
+        self.plain(op, &form, &statement.operands, flush)
     }
 
-    /// An instruction of the table: a destination and operands of fixed classes.
-    fn plain(&mut self, op: Op, operands: &[Written], flush: bool) -> Decoded<()> {
-        use Class::{D, P, W};
-        let (to, from): (Option<Class>, &[Class]) = match op {
-            Op::U32(_) => (Some(W), &[W]),
-            Op::U64(_) => (Some(D), &[D]),
-            Op::Narrow(_) => (Some(W), &[D]),
-            Op::B32(_) => (Some(W), &[W, W]),
-            Op::B64(shift) if shift.is_shift() => (Some(D), &[D, W]),
-            Op::B64(_) => (Some(D), &[D, D]),
-            Op::MulWide(_) => (Some(D), &[W, W]),
-            Op::MadWide(_) => (Some(D), &[W, W, D]),
-            Op::T32(_) => (Some(W), &[W, W, W]),
-            Op::T64(_) => (Some(D), &[D, D, D]),
-            Op::Bfi => (Some(W), &[W, W, W, W]),
-            Op::Select32 => (Some(W), &[W, W, P]),
-            Op::Select64 => (Some(D), &[D, D, P]),
-            Op::Pred(super::instruction::Pred::Mov | super::instruction::Pred::Not) => (Some(P), &[P]),
-            Op::Pred(_) => (Some(P), &[P, P]),
-            Op::ActiveMask => (Some(W), &[]),
-            Op::WarpBarrier => (None, &[W]),
-            _ => (None, &[]),
-        };
+    /// An instruction of the table: a destination and operands of fixed types.
+    fn plain(&mut self, op: Op, form: &str, operands: &[Written], flush: bool) -> Decoded<()> {
+        let (to, from) = signature(op, form);
         let expected = from.len() + usize::from(to.is_some());
         if operands.len() != expected {
             return Err(format!("{} operands where {expected} belong", operands.len()));
         }
         let (first, rest) = operands.split_at(usize::from(to.is_some()));
         let mut slots = [0; 4];
-        for ((slot, written), class) in slots.iter_mut().zip(rest).zip(from) {
-            *slot = self.source(written, *class)?;
-            if flush && *class == W {
+        for ((slot, written), kind) in slots.iter_mut().zip(rest).zip(from) {
+            *slot = self.source(written, kind)?;
+            if flush {
                 *slot = self.flushed(*slot)?;
             }
         }
         let d = match (first, to) {
-            ([written], Some(class)) => self.destination(written, class)?,
+            ([written], Some(kind)) => self.destination(written, kind)?,
             _ => 0,
         };
         let [a, b, c, e] = slots;
         self.emit(op, d, [a, b, c]).e = e;
-        if flush && to == Some(W) {
+        if flush {
             self.emit(Op::U32(U32::FlushF), d, [d, 0, 0]);
         }
         Ok(())
@@ -268,55 +270,76 @@ impl Decoder {
         Ok(())
     }
 
-    /// The register of a name, of any class.
-    pub(super) fn any_register(&self, name: &str) -> Option<Slot> {
-        if let Some((slot, None)) = self.families.get(name) {
-            return Some(*slot);
+    /// The register of a name, and its type.
+    pub(super) fn any_register(&self, name: &str) -> Option<(Slot, Kind)> {
+        if let Some(Family { first, kind, count: None }) = self.families.get(name) {
+            return Some((*first, *kind));
         }
         let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
         let number: u32 = name.get(prefix.len()..)?.parse().ok()?;
         match self.families.get(prefix) {
-            Some((first, Some(count))) if number < *count => {
-                Some(Slot { class: first.class, index: first.index + number })
+            Some(Family { first, kind, count: Some(count) }) if number < *count => {
+                Some((Slot { class: first.class, index: first.index + number }, *kind))
             }
             _ => None,
         }
     }
 
-    /// The register of a name, which is of this class.
-    pub(super) fn register(&self, name: &str, class: Class) -> Decoded<u32> {
+    /// The register of a name, which is of this type.
+    pub(super) fn register(&self, name: &str, kind: Kind) -> Decoded<u32> {
         match self.any_register(name) {
-            Some(slot) if slot.class == class => Ok(slot.index),
-            Some(_) => Err(format!("the register {name} has another type")),
+            Some((slot, found)) if found.agrees(kind) => Ok(slot.index),
+            Some(_) => Err(format!("the register {name} has another type: \"Type Checking Rules\"")),
             None => Err(format!("no register `{name}`")),
         }
     }
 
-    pub(super) fn destination(&mut self, written: &Written, class: Class) -> Decoded<u32> {
+    pub(super) fn destination(&self, written: &Written, kind: Kind) -> Decoded<u32> {
         match written.name() {
-            Some("_") => self.fresh(class),
-            Some(name) => self.register(name, class),
+            Some("_") => Err("`_` in place of this destination".to_owned()),
+            Some(name) => self.register(name, kind),
             None => Err("a destination that is not a register".to_owned()),
         }
     }
 
+    /// A destination that may be `_`, where nobody wants the result.
+    pub(super) fn destination_or_none(&mut self, written: &Written, kind: Kind) -> Decoded<u32> {
+        if written.name() == Some("_") { self.fresh(kind.class()) } else { self.destination(written, kind) }
+    }
+
     /// A register that holds an operand.
-    pub(super) fn source(&mut self, written: &Written, class: Class) -> Decoded<u32> {
+    pub(super) fn source(&mut self, written: &Written, kind: Kind) -> Decoded<u32> {
+        let class = kind.class();
         match written {
+            Written::Number(_, true) if kind.is_whole() => {
+                Err("a float where a whole number belongs: \"Type Checking Rules\"".to_owned())
+            }
             Written::Number(bits, _) => Ok(self.constant(class, Constant::Bits(*bits)).index),
             Written::Name(name) => {
                 if let Some(special) = special(name) {
-                    if class != Class::W {
-                        return Err(format!("{name} has 32 bits"));
+                    if !Kind::U32.agrees(kind) {
+                        return Err(format!("{name} is `u32`: \"Type Checking Rules\""));
                     }
                     return Ok(self.constant(class, Constant::Special(special)).index);
                 }
-                if class == Class::D && self.any_register(name).is_none() {
+                if Kind::U64.agrees(kind) && self.any_register(name).is_none() {
                     return self.address_of(name);
                 }
-                self.register(name, class)
+                self.register(name, kind)
             }
             _ => Err("an operand of this kind".to_owned()),
+        }
+    }
+
+    /// The type of the register of an operand that may be wider, as loads, stores and conversions take it; other
+    /// operands are of the instruction's type.
+    pub(super) fn wide(&self, written: &Written, kind: Kind) -> Decoded<Kind> {
+        match written.name().and_then(|name| Some((name, self.any_register(name)?))) {
+            Some((_, (_, found))) if found.holds(kind) => Ok(found),
+            Some((name, _)) => Err(format!(
+                "the register {name} does not hold this type: \"Operand Size Exceeding Instruction-Type Size\""
+            )),
+            None => Ok(kind),
         }
     }
 
@@ -390,4 +413,10 @@ fn special(name: &str) -> Option<Special> {
         ("%nctaid", 0..3) => Some(Special::Nctaid(axis)),
         _ => None,
     }
+}
+
+/// Whether a form without its `.ftz` may have one.
+fn flushes(form: &str) -> bool {
+    let name = form.split('.').next().unwrap_or_default();
+    form.ends_with(".f32") && !matches!(name, "mov" | "selp" | "copysign" | "tanh")
 }

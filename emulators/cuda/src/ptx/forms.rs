@@ -20,7 +20,7 @@ macro_rules! forms {
 
 forms! {
     U32 {
-        "mov.b32" | "mov.u32" | "mov.s32" | "mov.f32" | "mov.b16" | "mov.u16" | "mov.s16" | "mov.f16" => Mov,
+        "mov.b32" | "mov.u32" | "mov.s32" | "mov.f32" | "mov.b16" | "mov.u16" | "mov.s16" => Mov,
         "neg.s32" => Neg, "not.b32" => Not, "cnot.b32" => Cnot, "abs.s32" => Abs,
         "popc.b32" => Popc, "clz.b32" => Clz, "brev.b32" => Brev,
         "neg.s16" => Neg16, "not.b16" => Not16, "abs.s16" => Abs16,
@@ -60,7 +60,6 @@ forms! {
         "add.rz.f32" => AddRzF, "sub.rz.f32" => SubRzF, "mul.rz.f32" => MulRzF,
         "add.f16" | "add.rn.f16" => AddH, "sub.f16" | "sub.rn.f16" => SubH, "mul.f16" | "mul.rn.f16" => MulH,
         "min.f16" => MinH, "max.f16" => MaxH, "min.NaN.f16" => MinNanH, "max.NaN.f16" => MaxNanH,
-        "add.bf16" | "add.rn.bf16" => AddB, "sub.bf16" | "sub.rn.bf16" => SubB, "mul.bf16" | "mul.rn.bf16" => MulB,
         "min.bf16" => MinB, "max.bf16" => MaxB, "min.NaN.bf16" => MinNanB, "max.NaN.bf16" => MaxNanB,
         "add.f16x2" | "add.rn.f16x2" => AddH2, "sub.f16x2" | "sub.rn.f16x2" => SubH2,
         "mul.f16x2" | "mul.rn.f16x2" => MulH2, "min.f16x2" => MinH2, "max.f16x2" => MaxH2,

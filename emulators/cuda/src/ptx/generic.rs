@@ -4,9 +4,12 @@
 
 use super::decode::{Decoded, Decoder, Variable};
 use super::instruction::{
-    Access, Atomic, Class, Cmp, Combine, Constant, Convert, Op, Pred, Round, Shuffle, Slot, Space, Type, Vote,
+    Access, Atomic, Class, Cmp, Combine, Constant, Convert, Op, Pred, Round, Shuffle, Slot, Space, Type, U32,
+    Vote,
 };
+use super::memory_order::Qualifiers;
 use super::text::Written;
+use super::types::Kind;
 
 fn type_of(word: &str) -> Option<Type> {
     Some(match word {
@@ -50,8 +53,7 @@ const UNKNOWN: &str = "a form that is not known";
 
 impl Decoder {
     /// Decodes an instruction whose form has parts; false if it is none of them.
-    pub(super) fn generic(&mut self, name: &str, operands: &[Written], line: u32) -> Decoded<bool> {
-        let parts: Vec<&str> = name.split('.').collect();
+    pub(super) fn generic(&mut self, parts: &[&str], operands: &[Written], line: u32) -> Decoded<bool> {
         let Some((first, rest)) = parts.split_first() else { return Ok(false) };
         match *first {
             "setp" => self.compare(rest, operands)?,
@@ -82,7 +84,7 @@ impl Decoder {
         let Some(kind) = name.strip_prefix("mov.") else { return Ok(false) };
         let [to, from] = operands else { return Ok(false) };
         if from.name() == Some("%globaltimer") && matches!(kind, "u64" | "b64") {
-            let d = self.destination(to, Class::D)?;
+            let d = self.destination(to, Kind::U64)?;
             self.emit(Op::Timer, d, [0; 3]);
             return Ok(true);
         }
@@ -97,37 +99,34 @@ impl Decoder {
             "b64" => 8,
             _ => return Err(UNKNOWN.to_owned()),
         };
-        let class = if bytes == 8 { Class::D } else { Class::W };
         let count = u8::try_from(several.len()).unwrap_or(u8::MAX);
         if !matches!(count, 2 | 4) || bytes / count == 0 {
             return Err("a vector of this length".to_owned());
         }
-        let list = self.list(several, |_| Class::W, !packs)?;
         let part = bytes / count;
+        let (kind, of_part) = (Kind::untyped(bytes * 8), Kind::untyped(part * 8));
+        let mut slots = Vec::new();
+        for written in several {
+            let index = if packs {
+                self.source(written, of_part)?
+            } else {
+                self.destination_or_none(written, of_part)?
+            };
+            slots.push(Slot { class: Class::W, index });
+        }
+        let list = self.list(slots)?;
         if packs {
-            let d = self.destination(whole, class)?;
+            let d = self.destination(whole, kind)?;
             self.emit(Op::Pack { bytes: part, parts: count, list }, d, [0; 3]);
         } else {
-            let a = self.source(whole, class)?;
+            let a = self.source(whole, kind)?;
             self.emit(Op::Unpack { bytes: part, parts: count, list }, 0, [a, 0, 0]);
         }
         Ok(true)
     }
 
     /// Puts the registers of a vector into the kernel's list.
-    fn list(
-        &mut self,
-        several: &[Written],
-        class: impl Fn(Option<Class>) -> Class,
-        written: bool,
-    ) -> Decoded<u32> {
-        let mut slots = Vec::new();
-        for part in several {
-            let found = part.name().and_then(|name| self.any_register(name)).map(|slot| slot.class);
-            let class = class(found);
-            let index = if written { self.destination(part, class)? } else { self.source(part, class)? };
-            slots.push(Slot { class, index });
-        }
+    fn list(&mut self, slots: impl IntoIterator<Item = Slot>) -> Decoded<u32> {
         let list = u32::try_from(self.kernel.lists.len()).map_err(|_| "too many vectors")?;
         self.kernel.lists.extend(slots);
         Ok(list)
@@ -135,6 +134,11 @@ impl Decoder {
 
     fn compare(&mut self, rest: &[&str], operands: &[Written]) -> Decoded<()> {
         let (flush, rest): (Vec<&str>, Vec<&str>) = rest.iter().partition(|part| **part == "ftz");
+        let flush = match flush.len() {
+            0 => false,
+            1 if rest.last() == Some(&"f32") => true,
+            _ => return Err("this form has no `.ftz`: the syntax in its section".to_owned()),
+        };
         let (cmp, combine, kind) = match rest.as_slice() {
             [cmp, kind] => (cmp, Combine::None, kind),
             [cmp, "and", kind] => (cmp, Combine::And, kind),
@@ -148,38 +152,36 @@ impl Decoder {
             [b's', ..] => !matches!(*cmp, "lo" | "ls" | "hi" | "hs"),
             _ => true,
         };
+        let operand = Kind::of(kind).ok_or(UNKNOWN)?;
         let kind = type_of(kind).filter(|kind| kind.bytes() > 1 && fits).ok_or(UNKNOWN)?;
         let cmp = cmp_of(cmp, kind).ok_or(UNKNOWN)?;
-        if !flush.is_empty() && kind != Type::F32 {
-            return Err(UNKNOWN.to_owned());
-        }
         let (to, a, b, third) = match operands {
             [to, a, b] if combine == Combine::None => (to, a, b, None),
             [to, a, b, c] if combine != Combine::None => (to, a, b, Some(c)),
             _ => return Err("operands of another number".to_owned()),
         };
-        let mut a = self.source(a, kind.class())?;
-        let mut b = self.source(b, kind.class())?;
-        if !flush.is_empty() {
+        let mut a = self.source(a, operand)?;
+        let mut b = self.source(b, operand)?;
+        if flush {
             a = self.flushed(a)?;
             b = self.flushed(b)?;
         }
         let c = match third {
             None => 0,
             Some(Written::Not(name)) => {
-                let from = self.register(name, Class::P)?;
+                let from = self.register(name, Kind::PREDICATE)?;
                 let negated = self.fresh(Class::P)?;
                 self.emit(Op::Pred(Pred::Not), negated, [from, 0, 0]);
                 negated
             }
-            Some(written) => self.source(written, Class::P)?,
+            Some(written) => self.source(written, Kind::PREDICATE)?,
         };
         let (d, e) = match to {
             Written::Pair(p, q) => (
-                self.destination(&Written::Name(p.clone()), Class::P)?,
-                self.destination(&Written::Name(q.clone()), Class::P)?,
+                self.destination_or_none(&Written::Name(p.clone()), Kind::PREDICATE)?,
+                self.destination_or_none(&Written::Name(q.clone()), Kind::PREDICATE)?,
             ),
-            one => (self.destination(one, Class::P)?, self.fresh(Class::P)?),
+            one => (self.destination(one, Kind::PREDICATE)?, self.fresh(Class::P)?),
         };
         self.emit(Op::Compare(cmp, kind, combine), d, [a, b, c]).e = e;
         Ok(())
@@ -192,8 +194,11 @@ impl Decoder {
         let mut flush = false;
         for modifier in modifiers {
             match *modifier {
-                "sat" => convert.saturate = true,
-                "ftz" if from == Type::F32 || to == Type::F32 => flush = true,
+                "sat" if !convert.saturate => convert.saturate = true,
+                "ftz" if from != Type::F32 && to != Type::F32 => {
+                    return Err("a conversion without `f32` has no `.ftz`: section `cvt`".to_owned());
+                }
+                "ftz" if !flush => flush = true,
                 other if convert.round == Round::None => {
                     convert.round = match other {
                         "rn" => Round::Rn,
@@ -213,15 +218,14 @@ impl Decoder {
         if !rounds(convert) {
             return Err(UNKNOWN.to_owned());
         }
+        if convert.saturate && !saturates(to, from) {
+            return Err("nothing that saturation could change: section `cvt`".to_owned());
+        }
         let [d, a] = operands else { return Err("operands of another number".to_owned()) };
-        // Registers may be wider than the types.
-        let found = |written: &Written, decoder: &Self| {
-            written.name().and_then(|name| decoder.any_register(name)).map(|slot| slot.class)
-        };
-        let wide_to = found(d, self) == Some(Class::D) && to.class() == Class::W;
-        let wide_from = found(a, self) == Some(Class::D) && from.class() == Class::W;
-        let mut source = self.source(a, if wide_from { Class::D } else { from.class() })?;
-        if wide_from {
+        let source_kind = self.wide(a, from.into())?;
+        let target_kind = self.wide(d, to.into())?;
+        let mut source = self.source(a, source_kind)?;
+        if source_kind.class() == Class::D && from.class() == Class::W {
             let narrow = self.fresh(Class::W)?;
             self.emit(Op::Convert(bits(Type::U32, Type::U64)), narrow, [source, 0, 0]);
             source = narrow;
@@ -229,15 +233,17 @@ impl Decoder {
         if flush && from == Type::F32 {
             source = self.flushed(source)?;
         }
-        if wide_to {
+        let d = self.destination(d, target_kind)?;
+        if target_kind.class() == Class::D && to.class() == Class::W {
             let narrow = self.fresh(Class::W)?;
             self.emit(Op::Convert(convert), narrow, [source, 0, 0]);
             let widen = if to.is_signed() { bits(Type::S64, to) } else { bits(Type::U64, to) };
-            let d = self.destination(d, Class::D)?;
             self.emit(Op::Convert(widen), d, [narrow, 0, 0]);
         } else {
-            let d = self.destination(d, to.class())?;
             self.emit(Op::Convert(convert), d, [source, 0, 0]);
+            if flush && to == Type::F32 {
+                self.emit(Op::U32(U32::FlushF), d, [d, 0, 0]);
+            }
         }
         Ok(())
     }
@@ -256,8 +262,8 @@ impl Decoder {
             _ => return Err(UNKNOWN.to_owned()),
         };
         let [d, a] = operands else { return Err("operands of another number".to_owned()) };
-        let a = self.source(a, Class::D)?;
-        let d = self.destination(d, Class::D)?;
+        let a = self.source(a, Kind::U64)?;
+        let d = self.destination(d, Kind::U64)?;
         let base = if back { 0_u64.wrapping_sub(base) } else { base };
         let b = self.constant(Class::D, Constant::Bits(base)).index;
         self.emit(Op::B64(super::instruction::B64::Add), d, [a, b, 0]);
@@ -265,22 +271,18 @@ impl Decoder {
     }
 
     fn memory(&mut self, rest: &[&str], operands: &[Written], store: bool) -> Decoded<()> {
-        let mut rest = rest.to_vec();
-        let kind = rest.pop().and_then(type_of).ok_or(UNKNOWN)?;
+        let (word, rest) = rest.split_last().ok_or(UNKNOWN)?;
+        let (kind, operand) = (type_of(word).ok_or(UNKNOWN)?, Kind::of(word).ok_or(UNKNOWN)?);
         let mut parts = 1;
-        let mut space = None;
+        let mut qualifiers = Qualifiers::default();
         for word in rest {
-            match word {
-                "v2" => parts = 2,
-                "v4" => parts = 4,
-                // Order: one thread runs at a time, and what it writes is there.
-                "volatile" | "weak" | "relaxed" | "acquire" | "release" | "cta" | "gpu" | "sys" | "mmio" => {}
-                "nc" | "L1::no_allocate" | "L1::evict_first" | "L1::evict_last" | "L1::evict_normal" => {}
-                "ca" | "cg" | "cs" | "cv" | "lu" | "wb" | "wt" => {}
-                space_word if space.is_none() => space = Some(space_word),
-                _ => return Err(UNKNOWN.to_owned()),
+            match *word {
+                "v2" if parts == 1 => parts = 2,
+                "v4" if parts == 1 => parts = 4,
+                word => qualifiers.take(word)?,
             }
         }
+        let space = if store { qualifiers.of_store()? } else { qualifiers.of_load()? };
         let (value, address) = match operands {
             [address, value] if store => (value, address),
             [value, address] => (value, address),
@@ -297,13 +299,13 @@ impl Decoder {
         if several.len() != usize::from(parts) || kind.bytes() * parts > 16 {
             return Err("a vector of another length".to_owned());
         }
-        // Registers may be wider than what is moved.
-        let least = kind.class();
-        let pick = move |found| match found {
-            Some(Class::D) => Class::D,
-            _ => least,
-        };
-        let list = self.list(several, pick, !store)?;
+        let mut slots = Vec::new();
+        for part in several {
+            let kind = self.wide(part, operand)?;
+            let index = if store { self.source(part, kind)? } else { self.destination(part, kind)? };
+            slots.push(Slot { class: kind.class(), index });
+        }
+        let list = self.list(slots)?;
         let mut access = Access {
             space: Space::Generic,
             bytes: kind.bytes(),
@@ -357,7 +359,14 @@ impl Decoder {
         let Some(name) = base else {
             return Ok(self.constant(Class::D, Constant::Bits(0)).index);
         };
-        match (self.any_register(name), self.variable(name)) {
+        let found = self.any_register(name);
+        match (found.map(|(slot, _)| slot), self.variable(name)) {
+            (Some(Slot { class, .. }), _)
+                if !found.is_some_and(|(_, kind)| kind.agrees(Kind::U64) || kind.agrees(Kind::U32))
+                    && class != Class::P =>
+            {
+                Err(format!("{name} is no address: \"Type Checking Rules\""))
+            }
             (Some(Slot { class: Class::D, index }), _) => Ok(index),
             (Some(Slot { class: Class::W, index }), _) if access.space != Space::Generic => {
                 let wide = self.fresh(Class::D)?;
@@ -380,38 +389,22 @@ impl Decoder {
     }
 
     fn atomic(&mut self, rest: &[&str], operands: &[Written], wanted: bool) -> Decoded<()> {
-        let mut rest: Vec<&str> = rest.to_vec();
-        let kind = rest.pop().and_then(type_of).ok_or(UNKNOWN)?;
-        let word = rest.pop().ok_or(UNKNOWN)?;
+        let (word, rest) = rest.split_last().ok_or(UNKNOWN)?;
+        let (kind, operand) = (type_of(word).ok_or(UNKNOWN)?, Kind::of(word).ok_or(UNKNOWN)?);
+        let (before, rest) = rest.split_last().ok_or(UNKNOWN)?;
         // `atom.global.add.noftz.f16`.
-        let word = if word == "noftz" { rest.pop().ok_or(UNKNOWN)? } else { word };
-        let mut space = None;
-        for part in rest {
-            match part {
-                "relaxed" | "acquire" | "release" | "acq_rel" | "cta" | "gpu" | "sys" => {}
-                part if space.is_none() => space = Some(part),
-                _ => return Err(UNKNOWN.to_owned()),
-            }
-        }
-        let float = kind.is_float();
-        let op = match word {
-            "add" if float => Atomic::AddF,
-            "add" => Atomic::Add,
-            "min" if !float => Atomic::Min,
-            "max" if !float => Atomic::Max,
-            "and" if !float => Atomic::And,
-            "or" if !float => Atomic::Or,
-            "xor" if !float => Atomic::Xor,
-            "exch" if wanted && !float => Atomic::Exch,
-            "cas" if wanted && !float => Atomic::Cas,
-            "inc" if kind == Type::U32 => Atomic::Inc,
-            "dec" if kind == Type::U32 => Atomic::Dec,
-            _ => return Err(UNKNOWN.to_owned()),
+        let (name, rest, keeps) = match (*before, rest.split_last()) {
+            ("noftz", Some((name, rest))) => (*name, rest, true),
+            (name, _) => (name, rest, false),
         };
-        let narrow_ok = op == Atomic::AddF || (op == Atomic::Cas && kind == Type::U16);
-        if kind.bytes() < 4 && !narrow_ok {
-            return Err(UNKNOWN.to_owned());
+        let mut qualifiers = Qualifiers::default();
+        rest.iter().try_for_each(|part| qualifiers.take(part))?;
+        let space = qualifiers.of_atomic()?;
+        if keeps != (name == "add" && *word == "f16") {
+            return Err("`.noftz` is for sums of 16-bit floats, which need it: section `atom`".to_owned());
         }
+        let op = atomic_of(name, word).filter(|op| wanted || !matches!(op, Atomic::Exch | Atomic::Cas));
+        let op = op.ok_or("no operation of this name and type: section `atom`")?;
         let (to, rest) = match operands {
             [to, rest @ ..] if wanted => (Some(to), rest),
             rest => (None, rest),
@@ -431,10 +424,10 @@ impl Decoder {
         let a = self.base(address, &mut access)?;
         let mut slots = [0; 2];
         for (slot, value) in slots.iter_mut().zip(values) {
-            *slot = self.source(value, kind.class())?;
+            *slot = self.source(value, operand)?;
         }
         let d = match to {
-            Some(to) => self.destination(to, kind.class())?,
+            Some(to) => self.destination_or_none(to, operand)?,
             None => self.fresh(kind.class())?,
         };
         let [b, c] = slots;
@@ -454,19 +447,17 @@ impl Decoder {
         let [to, a, b, c, members] = operands else { return Err("operands of another number".to_owned()) };
         let (d, p) = match to {
             Written::Pair(d, p) => (
-                self.destination(&Written::Name(d.clone()), Class::W)?,
-                self.destination(&Written::Name(p.clone()), Class::P)?,
+                self.destination_or_none(&Written::Name(d.clone()), Kind::B32)?,
+                self.destination_or_none(&Written::Name(p.clone()), Kind::PREDICATE)?,
             ),
-            one => (self.destination(one, Class::W)?, self.fresh(Class::P)?),
+            one => (self.destination(one, Kind::B32)?, self.fresh(Class::P)?),
         };
-        let a = self.source(a, Class::W)?;
-        let b = self.source(b, Class::W)?;
-        let c = self.source(c, Class::W)?;
-        let members = self.source(members, Class::W)?;
+        let a = self.source(a, Kind::B32)?;
+        let b = self.source(b, Kind::U32)?;
+        let c = self.source(c, Kind::U32)?;
+        let members = self.source(members, Kind::U32)?;
         // Four operands and two destinations: the first two of these lie in the list.
-        let list = u32::try_from(self.kernel.lists.len()).map_err(|_| "too many vectors")?;
-        self.kernel.lists.push(Slot { class: Class::W, index: d });
-        self.kernel.lists.push(Slot { class: Class::P, index: p });
+        let list = self.list([Slot { class: Class::W, index: d }, Slot { class: Class::P, index: p }])?;
         self.emit(Op::Shuffle(mode), list, [a, b, c]).e = members;
         Ok(())
     }
@@ -482,15 +473,15 @@ impl Decoder {
         let [to, a, members] = operands else { return Err("operands of another number".to_owned()) };
         let a = match a {
             Written::Not(name) => {
-                let from = self.register(name, Class::P)?;
+                let from = self.register(name, Kind::PREDICATE)?;
                 let negated = self.fresh(Class::P)?;
                 self.emit(Op::Pred(Pred::Not), negated, [from, 0, 0]);
                 negated
             }
-            written => self.source(written, Class::P)?,
+            written => self.source(written, Kind::PREDICATE)?,
         };
-        let members = self.source(members, Class::W)?;
-        let d = self.destination(to, if vote == Vote::Ballot { Class::W } else { Class::P })?;
+        let members = self.source(members, Kind::U32)?;
+        let d = self.destination(to, if vote == Vote::Ballot { Kind::B32 } else { Kind::PREDICATE })?;
         self.emit(Op::Vote(vote), d, [a, 0, 0]).e = members;
         Ok(())
     }
@@ -500,10 +491,10 @@ impl Decoder {
             return Err(UNKNOWN.to_owned());
         };
         let table = u8::try_from(*table).map_err(|_| "a table of more than eight bits")?;
-        let a = self.source(a, Class::W)?;
-        let b = self.source(b, Class::W)?;
-        let c = self.source(c, Class::W)?;
-        let d = self.destination(d, Class::W)?;
+        let a = self.source(a, Kind::B32)?;
+        let b = self.source(b, Kind::B32)?;
+        let c = self.source(c, Kind::B32)?;
+        let d = self.destination(d, Kind::B32)?;
         self.emit(Op::Lop3(table), d, [a, b, c]);
         Ok(())
     }
@@ -525,6 +516,24 @@ impl Decoder {
     }
 }
 
+/// The operation of a name on a type: bits, whole numbers and floats have different ones.
+fn atomic_of(name: &str, kind: &str) -> Option<Atomic> {
+    Some(match (name, kind) {
+        ("and", "b32" | "b64") => Atomic::And,
+        ("or", "b32" | "b64") => Atomic::Or,
+        ("xor", "b32" | "b64") => Atomic::Xor,
+        ("exch", "b32" | "b64") => Atomic::Exch,
+        ("cas", "b16" | "b32" | "b64") => Atomic::Cas,
+        ("add", "u32" | "s32" | "u64") => Atomic::Add,
+        ("add", "f16" | "f32" | "f64") => Atomic::AddF,
+        ("min", "u32" | "s32" | "u64" | "s64") => Atomic::Min,
+        ("max", "u32" | "s32" | "u64" | "s64") => Atomic::Max,
+        ("inc", "u32") => Atomic::Inc,
+        ("dec", "u32") => Atomic::Dec,
+        _ => return None,
+    })
+}
+
 fn space_of(space: Option<&str>) -> Decoded<Space> {
     match space {
         None => Ok(Space::Generic),
@@ -537,6 +546,18 @@ fn space_of(space: Option<&str>) -> Decoded<Space> {
 
 fn bits(to: Type, from: Type) -> Convert {
     Convert { to, from, round: Round::None, saturate: false }
+}
+
+/// Whether the values of one type are more than those of the other, or its result is a float from 0 to 1.
+fn saturates(to: Type, from: Type) -> bool {
+    let more = if to.is_signed() { 1 } else { 0 };
+    match (to, from) {
+        (Type::Bf16, _) => false,
+        _ if to.is_float() || from.is_float() => true,
+        _ if to.is_signed() == from.is_signed() => to.bytes() < from.bytes(),
+        _ if from.is_signed() => true,
+        _ => to.bytes() * 8 - more < from.bytes() * 8,
+    }
 }
 
 /// Whether a conversion rounds as its types need.

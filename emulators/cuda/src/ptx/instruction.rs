@@ -120,7 +120,7 @@ ops!(/// Two operands in `W`, result in `W`.
     Add16 Sub16 Mul16 MulHiU16 MulHiS16 DivU16 DivS16 RemU16 RemS16 MinU16 MinS16 MaxU16 MaxS16 Shl16 ShrU16 ShrS16
     MulWideU16 MulWideS16
     AddF SubF MulF DivF MinF MaxF MinNanF MaxNanF CopysignF AddRzF SubRzF MulRzF
-    AddH SubH MulH MinH MaxH MinNanH MaxNanH AddB SubB MulB MinB MaxB MinNanB MaxNanB
+    AddH SubH MulH MinH MaxH MinNanH MaxNanH MinB MaxB MinNanB MaxNanB
     AddH2 SubH2 MulH2 MinH2 MaxH2 MinNanH2 MaxNanH2);
 ops!(/// Two operands in `D`, result in `D`; of shifts, the second is in `W`.
     B64: Add Sub Mul MulHiU MulHiS DivU DivS RemU RemS MinU MinS MaxU MaxS And Or Xor Shl ShrU ShrS

@@ -7,8 +7,11 @@ mod decode;
 pub mod forms;
 mod generic;
 pub mod instruction;
+mod memory_order;
 mod module;
+mod targets;
 mod text;
+mod types;
 
 use instruction::{Constant, Inst, Slot};
 use thiserror::Error;

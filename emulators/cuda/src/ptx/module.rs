@@ -3,8 +3,8 @@
 //! Directives: what a module declares around its instructions.
 
 use super::decode::{Decoder, Variable, Variables};
-use super::instruction::Class;
 use super::text::{Cursor, Written, statement, tokens, unsigned};
+use super::types::Kind;
 use super::{Global, Kernel, Module, Parameter, Refusal};
 
 /// The oldest and newest versions of PTX whose texts are read.
@@ -12,17 +12,17 @@ const VERSIONS: std::ops::RangeInclusive<(u64, u64)> = (6, 0)..=(8, 8);
 
 /// The targets that a device of capability 8.0 runs, with the first version of PTX that has them: the table of target
 /// architectures at `.target`.
-const TARGETS: &[(&str, (u64, u64))] = &[
-    ("sm_50", (4, 0)),
-    ("sm_52", (4, 1)),
-    ("sm_53", (4, 2)),
-    ("sm_60", (5, 0)),
-    ("sm_61", (5, 0)),
-    ("sm_62", (5, 0)),
-    ("sm_70", (6, 0)),
-    ("sm_72", (6, 1)),
-    ("sm_75", (6, 3)),
-    ("sm_80", (7, 0)),
+const TARGETS: &[(u32, (u64, u64))] = &[
+    (50, (4, 0)),
+    (52, (4, 1)),
+    (53, (4, 2)),
+    (60, (5, 0)),
+    (61, (5, 0)),
+    (62, (5, 0)),
+    (70, (6, 0)),
+    (72, (6, 1)),
+    (75, (6, 3)),
+    (80, (7, 0)),
 ];
 
 pub(super) fn parse(text: &str) -> Result<Module, Refusal> {
@@ -32,19 +32,21 @@ pub(super) fn parse(text: &str) -> Result<Module, Refusal> {
     let mut variables = Variables::default();
     cursor.expect(".version")?;
     let version = cursor.take()?.to_owned();
-    let number =
+    let version_number =
         version.split_once('.').and_then(|(major, minor)| Some((unsigned(major)?, unsigned(minor)?)));
-    if !number.is_some_and(|it| VERSIONS.contains(&it)) {
+    if !version_number.is_some_and(|it| VERSIONS.contains(&it)) {
         let mut refusal = Refusal::new(cursor.line(), format!("version {version} of PTX"));
-        refusal.is_newer = number.is_some_and(|it| it > *VERSIONS.end());
+        refusal.is_newer = version_number.is_some_and(|it| it > *VERSIONS.end());
         return Err(refusal);
     }
     cursor.expect(".target")?;
     let target = cursor.take()?;
-    let least = TARGETS.iter().find(|(name, _)| *name == target).map(|(_, least)| *least);
-    if least.is_none_or(|least| number < Some(least)) {
+    let Some((target, _)) = TARGETS
+        .iter()
+        .find(|(number, least)| target == format!("sm_{number}") && version_number >= Some(*least))
+    else {
         return Err(Refusal::new(cursor.line(), format!("target {target} in version {version} of PTX")));
-    }
+    };
     cursor.expect(".address_size")?;
     cursor.expect("64")?;
     while let Some(word) = cursor.peek() {
@@ -57,7 +59,7 @@ pub(super) fn parse(text: &str) -> Result<Module, Refusal> {
             }
             ".global" | ".const" | ".shared" => declare(&mut cursor, &mut module, &mut variables)?,
             ".entry" => {
-                let kernel = entry(&mut cursor, text, &variables)?;
+                let kernel = entry(&mut cursor, text, *target, &variables)?;
                 if module.kernel(&kernel.name).is_some() {
                     return Err(Refusal::new(cursor.line(), "a second entry of this name"));
                 }
@@ -192,7 +194,12 @@ fn initial(cursor: &mut Cursor<'_, '_>) -> Result<Vec<u64>, Refusal> {
     }
 }
 
-fn entry(cursor: &mut Cursor<'_, '_>, text: &str, module: &Variables) -> Result<Kernel, Refusal> {
+fn entry(
+    cursor: &mut Cursor<'_, '_>,
+    text: &str,
+    target: u32,
+    module: &Variables,
+) -> Result<Kernel, Refusal> {
     cursor.expect(".entry")?;
     let mut kernel = Kernel { name: cursor.take()?.to_owned(), ..Kernel::default() };
     let mut variables = module.clone();
@@ -224,7 +231,7 @@ fn entry(cursor: &mut Cursor<'_, '_>, text: &str, module: &Variables) -> Result<
             word => return Err(Refusal::new(cursor.line(), format!("the directive `{word}`"))),
         }
     }
-    body(cursor, text, kernel, variables)
+    body(cursor, text, Decoder::new(kernel, variables, target))
 }
 
 fn block(cursor: &mut Cursor<'_, '_>) -> Result<[u32; 3], Refusal> {
@@ -238,14 +245,8 @@ fn block(cursor: &mut Cursor<'_, '_>) -> Result<[u32; 3], Refusal> {
     Ok(sizes)
 }
 
-fn body(
-    cursor: &mut Cursor<'_, '_>,
-    text: &str,
-    kernel: Kernel,
-    variables: Variables,
-) -> Result<Kernel, Refusal> {
+fn body(cursor: &mut Cursor<'_, '_>, text: &str, mut decoder: Decoder) -> Result<Kernel, Refusal> {
     let lines: Vec<&str> = text.lines().collect();
-    let mut decoder = Decoder::new(kernel, variables);
     loop {
         match cursor.peek() {
             Some("{") => {
@@ -308,13 +309,8 @@ fn label_or_statement(
 fn registers(cursor: &mut Cursor<'_, '_>, decoder: &mut Decoder) -> Result<(), Refusal> {
     cursor.expect(".reg")?;
     let kind = cursor.take()?;
-    let class = match (kind, type_bytes(kind)) {
-        (".pred", _) => Class::P,
-        (".f16x2", _) => Class::W,
-        (_, Some(8)) => Class::D,
-        (_, Some(_)) => Class::W,
-        _ => return Err(Refusal::new(cursor.line(), format!("registers of type `{kind}`"))),
-    };
+    let known = kind.strip_prefix('.').filter(|word| !word.starts_with("bf")).and_then(Kind::of);
+    let known = known.ok_or_else(|| Refusal::new(cursor.line(), format!("registers of type `{kind}`")))?;
     loop {
         let name = cursor.take()?.to_owned();
         let count = if cursor.accept("<") {
@@ -324,7 +320,7 @@ fn registers(cursor: &mut Cursor<'_, '_>, decoder: &mut Decoder) -> Result<(), R
         } else {
             None
         };
-        decoder.registers(name, class, count, cursor.line())?;
+        decoder.registers(name, known, count, cursor.line())?;
         if cursor.accept(";") {
             return Ok(());
         }

@@ -30,6 +30,7 @@ pub(super) fn convert(it: Convert, bits: u64) -> u64 {
     };
     let value = match value {
         Value::Float(it_is) => Value::Float(whole(it.round, it_is)),
+        Value::Whole(it_is) if it.saturate && it.to.is_float() => Value::Whole(it_is.clamp(0, 1)),
         other => other,
     };
     match (value, it.to.is_float()) {

@@ -6,9 +6,13 @@ use crate::library::{Library, call};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-/// A kernel's access to what is no memory is the context's error from then on.
+/// A kernel's access to what is no memory is the error of all contexts from then on, of new ones too: "This leaves the
+/// process in an inconsistent state and any further CUDA work will return the same error. To continue using CUDA, the
+/// process must be terminated and relaunched", as CUDA's header says of `CUDA_ERROR_ILLEGAL_ADDRESS` and others.
 pub(crate) fn faults(library: &Library) {
     for (offset, error) in [(1_u64 << 20, 700), (2, 716)] {
+        let other = library.begin();
+        let of_other = library.stream();
         let context = library.begin();
         let stream = library.stream();
         let read = library.function("read");
@@ -27,11 +31,21 @@ pub(crate) fn faults(library: &Library) {
         ] {
             assert_eq!(result, error);
         }
-        // Another context is not touched.
-        let mut other = 0_u64;
-        assert_eq!(call!(library, cuCtxCreate_v2(&mut other, 0, 0)), 0);
-        library.allocate(4);
+        let mut new = 0_u64;
+        assert_eq!(call!(library, cuCtxSetCurrent(other)), 0);
+        for result in [
+            call!(library, cuStreamSynchronize(of_other)),
+            call!(library, cuMemAlloc_v2(&mut address, 4)),
+            call!(library, cuCtxCreate_v2(&mut new, 0, 0)),
+            call!(library, cuDevicePrimaryCtxRetain(&mut new, 0)),
+        ] {
+            assert_eq!(result, error);
+        }
+        // What is left may go, and changes nothing.
+        assert_eq!(call!(library, cuCtxDestroy_v2(other)), 0);
         assert_eq!(call!(library, cuCtxDestroy_v2(context)), 0);
+        assert_eq!(call!(library, cuCtxCreate_v2(&mut new, 0, 0)), error);
+        library.control("relaunch");
     }
     assert_eq!(library.count("kernel-fault"), 2);
     // Memory of the program's own is no memory of the device.
@@ -40,6 +54,7 @@ pub(crate) fn faults(library: &Library) {
     let own = 5_u64;
     assert_eq!(library.launch(read, 1, 1, 0, &[std::ptr::from_ref(&own).expose_provenance() as u64]), 0);
     assert_eq!(call!(library, cuCtxSynchronize()), 700);
+    library.control("relaunch");
     // A kernel that does not end.
     library.begin();
     library.control("budget=1000");
@@ -59,6 +74,7 @@ pub(crate) fn injections(library: &Library) {
         assert_eq!(call!(library, cuCtxSynchronize()), 0);
         assert_eq!(library.launch(busy, 1, 1, 0, &[1]), 0);
         assert_eq!(call!(library, cuCtxSynchronize()), error, "{fault}");
+        library.control("relaunch");
     }
     library.begin();
     let busy = library.function("busy");
@@ -116,6 +132,7 @@ pub(crate) fn use_after_free(library: &Library) {
     assert_eq!(call!(library, cuStreamSynchronize(stream)), 700);
     assert_eq!(library.count("use-after-free"), before + 1);
     // Before its allocation has happened, memory is not there for others.
+    library.control("relaunch");
     library.begin();
     let (stream, _) = (library.stream(), other);
     let late = library.stream();
@@ -303,7 +320,7 @@ pub(crate) fn modules_in_use(library: &Library) {
     assert_eq!(call!(library, cuStreamSynchronize(stream)), 0);
 }
 
-/// A context with an error that stays may go at any time: that is what there is to do with it.
+/// After an error that stays a context may go at any time.
 pub(crate) fn lost_contexts(library: &Library) {
     let context = library.begin();
     let (stream, other, busy) = (library.stream(), library.stream(), library.function("busy"));

@@ -77,7 +77,7 @@ pub(crate) fn fault(body: &str, threads: u32, words: &[u64]) -> Trap {
     launch(&kernel(body), 1, threads, &mut words).expect_err(body)
 }
 
-/// Runs one instruction on operands that are loaded from memory; the name of a register's file (`r`, `d`, `p`) stands
+/// Runs one instruction on operands that are loaded from memory; the name of a register's file (`h` with 16 bits, `r`, `d`, `p`) stands
 /// for the result and for each operand. Also under a predicate that is false: then nothing changes.
 pub(crate) fn instruction(form: &str, to: char, from: &[(char, u64)]) -> u64 {
     let mut load = String::new();
@@ -90,6 +90,7 @@ pub(crate) fn instruction(form: &str, to: char, from: &[(char, u64)]) -> u64 {
         load += &match file {
             'p' => format!("ld.u32 %r30, [%at+{offset}];\nsetp.ne.u32 %p{slot}, %r30, 0;\n"),
             'r' => format!("ld.u32 %r{slot}, [%at+{offset}];\n"),
+            'h' => format!("ld.u16 %h{slot}, [%at+{offset}];\n"),
             _ => format!("ld.u64 %d{slot}, [%at+{offset}];\n"),
         };
         operands.push(format!(", %{file}{slot}"));
@@ -97,6 +98,7 @@ pub(crate) fn instruction(form: &str, to: char, from: &[(char, u64)]) -> u64 {
     let (begin, store) = match to {
         'p' => ("setp.ne.u32 %p0, 0, 0;", "selp.u32 %r31, 1, 0, %p0;\nst.u32 [%at], %r31;"),
         'r' => ("mov.u32 %r0, 0x5a5a5a5a;", "st.u32 [%at], %r0;"),
+        'h' => ("mov.u16 %h0, 0x5a5a;", "st.u16 [%at], %h0;"),
         _ => ("mov.u64 %d0, 0x5a5a5a5a5a5a5a5a;", "st.u64 [%at], %d0;"),
     };
     let operands = operands.concat();
@@ -106,6 +108,7 @@ pub(crate) fn instruction(form: &str, to: char, from: &[(char, u64)]) -> u64 {
     let before = match to {
         'p' => 0,
         'r' => 0x5a5a_5a5a,
+        'h' => 0x5a5a,
         _ => 0x5a5a_5a5a_5a5a_5a5a,
     };
     assert_eq!(run_body(&never, 1, &words)[0], before, "{form} under a predicate that is false");

@@ -228,8 +228,8 @@ impl Card {
         } else {
             element.status = FAILED;
             let address = element.request.db_addr;
-            self.complaint =
-                Some(format!("channel {channel}: no memory of the network for a doorbell at {address:#x}"));
+            let line = format!("channel {channel}: no memory of the network for a doorbell at {address:#x}");
+            self.complaints.add(line);
         }
     }
 
@@ -381,7 +381,7 @@ impl Machine {
         } else {
             element.status = FAILED;
             let Request { src_addr, dest_addr, len, .. } = element.request;
-            card.complaint = Some(format!(
+            card.complaints.add(format!(
                 "channel {channel}: {len} bytes from {src_addr:#x} to {dest_addr:#x} are not all there, \
                      or not the network's"
             ));

@@ -242,7 +242,7 @@ impl Card {
         }
         let loaded = self.server.networks.get(&network).ok_or(Status::NOT_FOUND)?;
         let image = Image::read(&loaded.image).map_err(|error| {
-            self.complaint = Some(error);
+            self.complaints.add(error);
             Status::METADATA
         })?;
         if image.semaphores() > usize::from(sem::COUNT) {

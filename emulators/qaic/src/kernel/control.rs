@@ -3,7 +3,7 @@
 //! The control channel in the kernel: messages that wait for an answer (`msg_xfer`, `resp_worker`).
 
 use crate::injection;
-use crate::machine::{Guard, Machine, Status};
+use crate::machine::{Guard, Machine, Status, Unit};
 use emulator_core::{Errno, interrupt};
 use hal_qaic_abi::nnc::wire::{Header, Message, NO_PARTITION, ToDevice};
 use std::collections::BTreeMap;
@@ -113,6 +113,11 @@ impl Machine {
             }
             if state.is_stopping() {
                 return Err(Errno::IO);
+            }
+            // A card's management processor is not one of those that run networks.
+            if self.core.take_from_busy(state, Unit::Control { card: number }) {
+                self.serve(state, number);
+                continue;
             }
             self.sleep(state, number, Some(until));
         }

@@ -4,7 +4,7 @@
 
 use crate::bus::Segment;
 use crate::machine::{Guard, Machine};
-use emulator_core::{Errno, PAGE, Process};
+use emulator_core::{Errno, PAGE, Process, zeroed};
 use hal_backend::HostRange;
 use hal_qaic_abi::dbc::{self, Response};
 use hal_qaic_abi::nnc::transaction;
@@ -218,7 +218,7 @@ fn read<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
 fn copy(process: &dyn Process, address: u64, size: u64) -> Result<HostRange, Errno> {
     /// The size of a read: unmapped memory is noticed before much memory is taken.
     const CHUNK: u64 = 1 << 20;
-    let mut bytes = vec![0; usize::try_from(size.min(CHUNK)).map_err(|_| Errno::NOMEM)?];
+    let mut bytes = zeroed(usize::try_from(size.min(CHUNK)).map_err(|_| Errno::NOMEM)?)?;
     // The last byte first, so that a size that is far too large takes no memory.
     process.read(address + size - 1, &mut [0])?;
     let memory = HostRange::allocate(size, 4096).map_err(|_| Errno::NOMEM)?;

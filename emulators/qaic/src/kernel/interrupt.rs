@@ -110,7 +110,7 @@ impl Machine {
     fn complete(&self, state: &mut State, number: usize, channel: u32, response: Response) {
         let card = &mut state.cards[number];
         if response.status != 0 {
-            card.complaint = Some(format!(
+            card.complaints.add(format!(
                 "channel {channel}: req_id {} failed with status {}",
                 response.req_id, response.status
             ));

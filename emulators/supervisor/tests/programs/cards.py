@@ -467,6 +467,28 @@ def left():
     opened("/dev/accel/accel0", 20).close()
 
 
+def again():
+    """A card can be opened as soon as a close has returned, also with work in flight. Needs fault=hang:20."""
+    begin = time.monotonic()
+    for number in range(30):
+        card = Card()
+        sequence = card.nothing()
+        if number != 19:
+            card.wait(sequence)
+        [view.close() for view in card.kept if isinstance(view, mmap.mmap)]
+        card.close()
+    assert time.monotonic() - begin < 60
+
+
+def many():
+    """More mappings than the supervisor may have descriptors, and a request behind them."""
+    card = Card()
+    addresses = [card.host(size=PAGE)[1] for _ in range(1000)]
+    card.wait(card.nothing())
+    for address in addresses:
+        card.unmap(address)
+
+
 def send(connection, file):
     socket.send_fds(connection, [b"f"], [file])
 

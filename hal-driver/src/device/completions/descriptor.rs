@@ -195,6 +195,7 @@ unsafe extern "C" fn is_ready<D: Device>(
 #[cfg(feature = "mock")]
 mod tests {
     use super::*;
+    use crate::device::until_end::UntilEnd;
     use crate::testing;
     use hal_backend::{Driver, Parameters};
     use hal_mock::Mock;
@@ -205,7 +206,8 @@ mod tests {
     fn operation_that_comes_back_is_submitted_again_unless_the_watch_is_closing() {
         let mut parameters = Parameters::new("mock", [("completion", "descriptor")]);
         let device = Arc::new(Mock::create().open("", &mut parameters).unwrap());
-        let device_poller = Arc::new(DevicePoller { device, completer: OnceLock::new() });
+        let device_poller =
+            Arc::new(DevicePoller { device: UntilEnd::new(&device), completer: OnceLock::new() });
         let watch = DescriptorWatch::new(device_poller, testing::proactor());
         for is_closing in [true, false] {
             watch.state.lock().is_closing = is_closing;

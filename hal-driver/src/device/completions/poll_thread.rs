@@ -201,6 +201,7 @@ impl<D: Device> PollThread<D> {
 #[cfg(feature = "mock")]
 mod tests {
     use super::*;
+    use crate::device::until_end::UntilEnd;
     use hal_backend::{Driver, Parameters};
     use hal_mock::Mock;
     use std::sync::OnceLock;
@@ -208,7 +209,10 @@ mod tests {
     fn poller(queues: usize) -> Arc<PollThread<<Mock as Driver>::Device>> {
         let mut parameters = Parameters::new("mock", std::iter::empty());
         let device = Arc::new(Mock::create().open("", &mut parameters).unwrap());
-        PollThread::new(Arc::new(DevicePoller { device, completer: OnceLock::new() }), queues)
+        PollThread::new(
+            Arc::new(DevicePoller { device: UntilEnd::new(&device), completer: OnceLock::new() }),
+            queues,
+        )
     }
 
     /// Threads that report ends overtake each other.

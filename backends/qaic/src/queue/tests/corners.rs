@@ -107,6 +107,23 @@ fn network_without_some_of_its_bindings_is_not_run() {
     }
 }
 
+/// A program's release callback for imported memory comes when the last reference to it is gone.
+#[test]
+fn memory_of_a_dispatch_that_does_not_run_is_free_when_its_job_ends() {
+    let mut bench = Bench::with_channels(16);
+    let (adder, network) = (bench.adder(), network(&bench));
+    // Without workgroups; with more than a network has; with a function that there is not.
+    for (executable, function, workgroups) in
+        [(&adder, 0, [0, 1, 1]), (&network, 0, [2, 1, 1]), (&adder, 7, [1; 3])]
+    {
+        let memory = bench.memory(&[1; 8192]);
+        let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];
+        let _outcome = bench.dispatch(executable, function, workgroups, &bindings);
+        drop(bindings);
+        assert_eq!(Arc::strong_count(&memory), 1, "{workgroups:?}");
+    }
+}
+
 #[test]
 fn binding_beyond_the_kernels_counter_of_a_buffer_is_copied() {
     const TWO: u64 = 2 << 30;

@@ -169,9 +169,72 @@ fn device_that_had_not_enough_once_is_asked_again_when_a_network_has_gone() {
     assert_eq!(bench.networks().len(), 2, "there was room beside the second one");
 }
 
+/// Another program on the same device.
+fn beside(bench: &Bench) -> Bench {
+    Bench::on(bench.fake.clone(), bench.fake.clone(), bench.fake.clone(), Settings::default())
+}
+
 #[test]
-fn device_that_has_nothing_for_the_only_network_is_not_waited_for() {
-    let mut bench = Bench::with_channels(0);
+fn idle_network_leaves_its_channel_to_other_programs_and_stays_loaded() {
+    let mut one = Bench::with_channels(1);
+    let mut other = beside(&one);
+    let executables = [network(&one), network(&other)];
+    let memories = [one.memory(&[1; 4096]), one.memory(&[0; 4096])];
+    let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));
+    one.dispatch(&executables[0], 0, [1; 3], &bindings).unwrap();
+    // It is idle, and the thread looks again in time.
+    let Next::Sleep(_, Some(left)) = one.submissions.step() else { panic!("it has nothing else to do") };
+    assert!(left <= Duration::from_secs(1), "{left:?}");
+    let epoch = other.submit(0, &[dispatch(&executables[1], 0, [1; 3], &bindings)]);
+    assert!(matches!(other.submissions.step(), Next::Sleep(_, Some(_))), "the first one has the channel");
+    std::thread::sleep(left + Duration::from_millis(10));
+    assert!(matches!(one.submissions.step(), Next::Sleep(_, None)));
+    assert_eq!(one.networks().len(), 0);
+    other.until_ended(epoch).unwrap();
+    // The first one has it back likewise, and is activated alone.
+    other.begin_all();
+    std::thread::sleep(Duration::from_millis(1010));
+    other.begin_all();
+    one.fake.calls();
+    one.dispatch(&executables[0], 0, [1; 3], &bindings).unwrap();
+    let messages = one.fake.calls().into_iter().filter(|call| *call == Asked::Manage).count();
+    assert_eq!(messages, 1, "it was loaded");
+}
+
+#[test]
+fn network_in_use_is_not_parked() {
+    let mut bench = Bench::with_channels(1);
+    let executable = network(&bench);
+    let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
+    let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));
+    bench.fake.hold();
+    bench.submit(0, &[dispatch(&executable, 0, [1; 3], &bindings)]);
+    bench.begin_all();
+    let later = std::time::Instant::now() + Duration::from_secs(100);
+    assert_eq!(bench.networks().park_idle(later), None);
+    assert_eq!(bench.networks().len(), 1);
+}
+
+#[test]
+fn other_programs_are_waited_for_and_named_when_that_was_too_long() {
+    let mut bench = Bench::new(
+        FakeCard::new(0, 1),
+        Settings { scarce_timeout: Duration::from_millis(50), ..Settings::default() },
+    );
+    let executable = network(&bench);
+    let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
+    let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));
+    let begin = std::time::Instant::now();
+    let failure = bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap_err();
+    assert!(begin.elapsed() >= Duration::from_millis(50));
+    assert_eq!(failure.code(), Code::ResourceExhausted, "{failure}");
+    assert!(failure.message().contains("channels="), "{failure}");
+}
+
+#[test]
+fn device_that_has_nothing_for_the_only_network_is_not_waited_for_if_so_asked() {
+    let settings = Settings { scarce_timeout: Duration::ZERO, ..Settings::default() };
+    let mut bench = Bench::new(FakeCard::new(0, 1), settings);
     let executable = network(&bench);
     let memories = [bench.memory(&[1; 4096]), bench.memory(&[0; 4096])];
     let bindings = memories.each_ref().map(|memory| span(memory, 0, 4096));

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What a process has of a device: threads and descriptors; and processes that are forked beside open devices.
+
+use crate::common::{Device, List};
+use hal_semaphore::Code;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const DEVICES: [&str; 6] = [
+    "mock",
+    "mock://0?completion=descriptor",
+    "template",
+    "gaudi://emulated?generation=gaudi1&seed=8401",
+    "gaudi://emulated?generation=gaudi2&seed=8402",
+    "qaic://emulated?seed=8403",
+];
+
+/// Fills a buffer on a device.
+fn fill(device: &Device) -> bool {
+    let (buffer, done) = (device.buffer(4096), device.semaphore(0));
+    device.fill(&List::none(), &done.at(1), &buffer, (0, 4096), &[7]).unwrap();
+    done.wait(1).unwrap();
+    buffer.read() == [7; 4096]
+}
+
+/// The threads and the descriptors of this process.
+fn counts() -> [usize; 2] {
+    ["task", "fd"].map(|folder| std::fs::read_dir(format!("/proc/self/{folder}")).unwrap().count())
+}
+
+/// Alone, as it counts what the whole process has.
+#[test]
+fn semaphore_that_a_program_keeps_keeps_no_device() {
+    const ALONE: &str = "PROCESSES_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let name = "processes::semaphore_that_a_program_keeps_keeps_no_device";
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let child =
+            command.args([name, "--exact", "--nocapture"]).env(ALONE, "1").stdin(Stdio::null()).output();
+        let child = child.unwrap();
+        let text = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    for uri in DEVICES {
+        // What a driver has for the process stays.
+        assert!(fill(&Device::open(uri).unwrap()), "{uri}");
+        let before = counts();
+        let device = Device::open(uri).unwrap();
+        assert!(fill(&device), "{uri}");
+        let (kept, never) = (device.semaphore(3), device.semaphore(0));
+        device.barrier(&never.at(1), &device.semaphore(0).at(1)).unwrap();
+        never.when_known(2, drop);
+        drop(device);
+        // A semaphore has its proactor, which exports timepoints: a thread, and two descriptors.
+        let has_no_more = |now: [usize; 2]| now[0] <= before[0] + 1 && now[1] <= before[1] + 2;
+        // An emulated card ends what its driver has closed on threads of its own.
+        let until = Instant::now() + Duration::from_secs(5);
+        while !has_no_more(counts()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(has_no_more(counts()), "{uri}: {before:?}, {:?}", counts());
+        kept.signal(4).unwrap();
+        assert_eq!(kept.value().unwrap(), 4, "{uri}");
+        assert!(never.signal(1).is_ok() && never.value().unwrap() == 1, "{uri}");
+    }
+}
+
+/// What the host lacks is no card that is missing.
+#[test]
+fn host_without_a_folder_for_locks_is_told_what_to_set() {
+    const ALONE: &str = "PROCESSES_WITHOUT_A_FOLDER";
+    if std::env::var_os(ALONE).is_none() {
+        let name = "processes::host_without_a_folder_for_locks_is_told_what_to_set";
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([name, "--exact"]).env(ALONE, "1").env("XDG_RUNTIME_DIR", "/absent/folder");
+        let child = command.stdin(Stdio::null()).output().unwrap();
+        let text = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let uri = "gaudi://emulated?machine=processes";
+    Device::cannot_be_opened(uri, Code::FailedPrecondition, "set XDG_RUNTIME_DIR");
+    Device::open("gaudi://emulated").unwrap();
+}
+
+/// The outcome of a function in a forked process: its exit, or a signal if it takes longer than twenty seconds.
+fn forked(child: impl FnOnce() -> bool) -> i32 {
+    let process = unsafe { libc::fork() };
+    if process == 0 {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+        unsafe { libc::_exit(i32::from(!outcome.is_ok_and(|outcome| outcome))) };
+    }
+    let (until, mut status) = (Instant::now() + Duration::from_secs(20), -1);
+    while unsafe { libc::waitpid(process, &raw mut status, libc::WNOHANG) } == 0 {
+        if Instant::now() > until {
+            unsafe { libc::kill(process, libc::SIGKILL) };
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    status
+}
+
+/// Python's `multiprocessing` forks. The child has none of its parent's threads, and finds locks as they had them.
+///
+#[test]
+fn process_that_was_forked_beside_open_devices_is_refused_one() {
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        assert!(fill(&device), "{uri}");
+        let refused = forked(|| {
+            let refused = Device::open(uri).err().unwrap();
+            refused.code == Code::FailedPrecondition && refused.text.contains("spawn")
+        });
+        assert_eq!(refused, 0, "{uri}");
+        // The parent goes on.
+        assert!(fill(&device) && fill(&Device::open(uri).unwrap()), "{uri}");
+    }
+}
