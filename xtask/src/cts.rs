@@ -115,14 +115,25 @@ const LOST: [Variant<'static>; 7] = [
     lost("tenstorrent/reset", "tenstorrent://emulated?fault=reset:10", RISC_V),
 ];
 
-/// A device that is lost. One test is left out: googletest compares its contents in quadratic time where they differ.
+/// The tests that do not end, or end their program, where what they do fails, whatever the driver does.
+const NOT_FOR_FAILURES: &str = concat!(
+    "*Large*=compares contents in quadratic time where they differ;",
+    "*Classes*=compares contents in quadratic time where they differ;",
+    "*QueueHostCallTest.NonBlockingFlag*=waits without end for what a call does, which is not made;",
+    "*SemaphoreSubmissionTest.WaitAllHostAndDeviceSemaphores*=leaves a thread behind, which aborts;",
+    "*SemaphoreSubmissionTest.WaitAnyHostAndDeviceSemaphores*=leaves a thread behind, which aborts;",
+    "*SemaphoreSubmissionTest.BatchWaitingOn*=leaves a thread behind, which aborts;",
+    "*FileTest.Read*=reads a buffer that it was not given;",
+    "*FileTest.Chained*=reads a buffer that it was not given",
+);
+
+/// A device that is lost.
 const fn lost(name: &'static str, uri: &'static str, formats: &'static str) -> Variant<'static> {
-    let unsupported = "*LargeRangeRoundTrip*=its contents are compared in quadratic time where they differ";
-    Variant { name, uri, unsupported, skips: None, formats }
+    Variant { name, uri, unsupported: NOT_FOR_FAILURES, skips: None, formats }
 }
 
 /// How many seconds the suite may take on a device that is lost.
-const LOST_LIMIT: &str = "300";
+const LOST_LIMIT: &str = "60";
 
 /// Executables for NVIDIA's cards, by both names that IREE has for their format.
 pub(crate) const CUDA: &str = "cuda_sm80=PTXE;cuda_sm60=cuda-nvptx-fb";
