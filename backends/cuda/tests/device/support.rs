@@ -162,6 +162,29 @@ impl Rig {
         context
     }
 
+    /// Makes a context of the program's own, which is current on this thread then.
+    pub(crate) fn push_context(&self) -> u64 {
+        let mut context = 0;
+        // SAFETY: their declarations.
+        unsafe {
+            let init = self.library.get::<unsafe extern "C" fn(u32) -> i32>(b"cuInit").unwrap();
+            let create =
+                self.library.get::<unsafe extern "C" fn(*mut u64, u32, i32) -> i32>(b"cuCtxCreate_v2");
+            assert_eq!((init(0), create.unwrap()(&raw mut context, 0, 0)), (0, 0));
+        }
+        context
+    }
+
+    /// Ends a context of the program's own; below it nothing is current.
+    pub(crate) fn pop_context(&self, context: u64) {
+        // SAFETY: its declaration.
+        unsafe {
+            let destroy = self.library.get::<unsafe extern "C" fn(u64) -> i32>(b"cuCtxDestroy_v2").unwrap();
+            assert_eq!(destroy(context), 0);
+        }
+        assert_eq!(self.current_context(), 0);
+    }
+
     /// A rule that the case breaks on purpose.
     pub(crate) fn allow(&self, rule: &'static str) {
         self.allowed.lock().unwrap().insert(rule);
