@@ -98,7 +98,12 @@ static void launch(int count) {
 static void finish(int stream) {
   ++written;
   CHECK(cuStreamWriteValue64_v2(streams[stream], (uint64_t)(uintptr_t)word, written, 0));
-  while (*word < written) {
+  time_t begin = time(NULL);
+  for (unsigned polls = 1; *word < written; ++polls) {
+    if (polls % (1u << 20) == 0 && time(NULL) - begin > 10) {
+      fprintf(stderr, "raw_cuda: a stream has written nothing for 10 s; the card has stopped, or has faulted\n");
+      exit(1);
+    }
   }
 }
 

@@ -121,7 +121,7 @@ case $run in
     calls=${CALLS:-200}
     warm=$((calls / 10 + 5))
     # shellcheck disable=SC2046 # each is a number
-    ./raw_cuda "$cuda" 0 "$calls" $(cat models/*.dispatches) > "$scratch/raw" || failed=1
+    timeout -k 5 120 ./raw_cuda "$cuda" 0 "$calls" $(cat models/*.dispatches) > "$scratch/raw" || failed=1
     cat "$scratch/raw"
     printf '\n%-16s%12s%12s%12s%12s\n' "a call, in us" "raw CUDA" "IREE" "ours" "ours/IREE"
     for model in $(models); do compare "$model"; done

@@ -91,6 +91,9 @@ pub(crate) struct Starts {
     pub(crate) t_enable: u32,
     pub(crate) nc: u32,
     pub(crate) nc_enable: u32,
+    /// A word in the same memory, where that is another than that of the register which releases the cores. Not every
+    /// simulator can read the others.
+    pub(crate) beside: Option<u32>,
 }
 
 /// `fence iorw, iorw`
@@ -112,7 +115,13 @@ const BLACKHOLE: Generation = Generation {
         harvest: Harvest::Telemetry,
     },
     network: Network { command: 0x40, coordinates: 8, shift: 0 },
-    starts: Starts { t: 0xffb1_2228, t_enable: 0xffb1_2234, nc: 0xffb1_2238, nc_enable: 0xffb1_223c },
+    starts: Starts {
+        t: 0xffb1_2228,
+        t_enable: 0xffb1_2234,
+        nc: 0xffb1_2238,
+        nc_enable: 0xffb1_223c,
+        beside: None,
+    },
     discard: Some(FENCE),
 };
 
@@ -142,7 +151,13 @@ const WORMHOLE: Generation = Generation {
     // Coordinates are above the 36 bits of an address.
     network: Network { command: 0x28, coordinates: 4, shift: 4 },
     // Words of the matrix engine's configuration, which the tile's own cores reach and the network does not.
-    starts: Starts { t: 0xffef_0278, t_enable: 0xffef_0284, nc: 0xffef_0288, nc_enable: 0xffef_028c },
+    starts: Starts {
+        t: 0xffef_0278,
+        t_enable: 0xffef_0284,
+        nc: 0xffef_0288,
+        nc_enable: 0xffef_028c,
+        beside: Some(0xffef_0000),
+    },
     // A fence does nothing, and there is no cache of data.
     discard: None,
 };

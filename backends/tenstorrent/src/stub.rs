@@ -15,9 +15,9 @@
 //! A core's stores reach one kind of memory in order, but not two (`MemoryOrdering.md` of both chips): a store to the
 //! tile's memory may be overtaken by one to a register of the network, and on Blackhole no fence prevents that. So the
 //! word that begins a transfer goes through the tile's memory: it is stored there, and loaded back from there, behind
-//! everything that the core has stored before, and what is loaded is stored to the register. For the same reason the
-//! register with the last start address is read back before the cores are released. Between cores, the word by which
-//! one reports its end comes after what it has stored.
+//! everything that the core has stored before, and what is loaded is stored to the register. For the same reason a
+//! Wormhole core that has said where the others start stores a word beside that, and loads it back, before it releases
+//! them. Between cores, the word by which one reports its end comes after what it has stored.
 //!
 //! A Blackhole core keeps some of what it reads of the tile's memory, while others change it. A fence
 //! [discards](Generation::discard) that: where a core begins, behind each transfer, and in each poll of another core's
@@ -300,23 +300,26 @@ fn first_core(asm: &mut Assembler, routines: &Routines, generation: &Generation,
     finish(asm, common::DONE, S[0]);
 }
 
-/// Says where the other cores start. On Wormhole that is behind another way than what lets them go: the last register
-/// is read back, and what was read is used. Those of the last core are not read, which not every simulator can.
+/// Says where the other cores start, before what lets them go.
 fn say_starts(asm: &mut Assembler, starts: &Starts, [_, t0, t1, t2, nc]: [u32; CORES]) {
     let words = [
         (starts.t, t0),
         (starts.t + 4, t1),
         (starts.t + 8, t2),
+        (starts.t_enable, 7),
         (starts.nc, nc),
         (starts.nc_enable, 1),
-        (starts.t_enable, 7),
     ];
     for (address, value) in words {
         asm.constant(T[1], address);
         asm.constant(T[2], value);
         asm.emit(sw(T[2], 0, T[1]));
     }
-    asm.emit_all([lw(T[2], 0, T[1]), addi(T[2], T[2], 0)]);
+    // The word keeps its value. It is loaded back behind all of these, and used.
+    if let Some(beside) = starts.beside {
+        asm.constant(T[1], beside);
+        asm.emit_all([lw(T[2], 0, T[1]), sw(T[2], 0, T[1]), lw(T[2], 0, T[1]), addi(T[2], T[2], 0)]);
+    }
 }
 
 fn other_core(asm: &mut Assembler, routines: &Routines, generation: &Generation, core: usize) {

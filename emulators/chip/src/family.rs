@@ -112,6 +112,8 @@ pub struct Starts {
     pub nc_enable: u64,
     /// True if they are reached over the network, or only by cores of the tile other than NC.
     pub(crate) over_network: bool,
+    /// A word beside them without an effect here, which can be read, unlike them.
+    pub(crate) beside: Option<u64>,
 }
 
 impl Starts {
@@ -120,10 +122,12 @@ impl Starts {
         self.over_network || core != Core::Nc
     }
 
-    /// True if what was written to one of them can be read. In the vendor's simulator, those for NC cannot where the
-    /// network reaches them.
+    /// True if what was written to one of them can be read. In the vendor's simulators those for NC cannot, and none
+    /// that the network does not reach.
     pub(crate) fn is_readable(&self, address: u64) -> bool {
-        !self.over_network || ![self.nc, self.nc_enable].contains(&address)
+        let written_alone =
+            if self.over_network { self.nc..=self.nc_enable } else { self.t[0]..=self.nc_enable };
+        !written_alone.contains(&address)
     }
 }
 
@@ -201,6 +205,7 @@ pub static BLACKHOLE: Family = Family {
         nc: 0xffb1_2238,
         nc_enable: 0xffb1_223c,
         over_network: true,
+        beside: None,
     },
 };
 
@@ -246,6 +251,8 @@ pub static WORMHOLE: Family = Family {
         nc: 0xffef_0288,
         nc_enable: 0xffef_028c,
         over_network: false,
+        // The first word of that configuration.
+        beside: Some(0xffef_0000),
     },
 };
 

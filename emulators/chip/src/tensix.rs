@@ -79,8 +79,9 @@ pub(crate) struct CoreControl {
     t_start_enable: u32,
     nc_start: u32,
     nc_start_enable: u32,
-    /// The register with a start that a core wrote last, until it is read back, where it is behind another way than
-    /// [`SOFT_RESET`].
+    beside: u32,
+    /// The register that a core wrote last of those with starts and the one beside, until it is read back, where they are
+    /// behind another way than [`SOFT_RESET`].
     unread: Option<u64>,
 }
 
@@ -94,6 +95,7 @@ impl CoreControl {
             t_start_enable: 0,
             nc_start: 0,
             nc_start_enable: 0,
+            beside: 0,
             unread: None,
         }
     }
@@ -108,6 +110,7 @@ impl CoreControl {
             return None;
         }
         match address {
+            _ if Some(address) == starts.beside => Some(&mut self.beside),
             _ if address == starts.t_enable => Some(&mut self.t_start_enable),
             _ if address == starts.nc => Some(&mut self.nc_start),
             _ if address == starts.nc_enable => Some(&mut self.nc_start_enable),

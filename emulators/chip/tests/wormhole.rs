@@ -118,6 +118,26 @@ fn row_that_is_fused_off_loses_the_device() {
     }
 }
 
+/// The first word of the matrix engine's configuration.
+const CONFIGURATION: u32 = 0xffef_0000;
+
+#[test]
+fn starts_are_written_and_not_read() {
+    let starts = &WORMHOLE.starts;
+    for address in [starts.t[0], starts.t_enable, starts.nc, starts.nc_enable] {
+        let chip = chip();
+        let mut program = Assembler::new();
+        program.constant(T0, u32::try_from(address).unwrap());
+        program.emit(lw(T1, 0, T0));
+        load(&chip, TILE, 0, program);
+        release(&chip, TILE, Core::B);
+        chip.step(100);
+        let stopped = chip.stopped();
+        let [Stopped { stop: CoreStop::Trap(trap), .. }] = &stopped[..] else { panic!("{stopped:?}") };
+        assert!(trap.to_string().contains("nothing is mapped"), "{trap}");
+    }
+}
+
 #[test]
 fn cores_start_where_another_core_has_said() {
     let starts = &WORMHOLE.starts;
@@ -132,8 +152,9 @@ fn cores_start_where_another_core_has_said() {
     {
         store(&mut program, register(address), value);
     }
-    // What is written last is read back, and comes before the release.
-    program.constant(T0, register(starts.nc_enable));
+    // A word beside them, which is written last and read back, comes before the release.
+    store(&mut program, CONFIGURATION, 9);
+    program.constant(T0, CONFIGURATION);
     program.emit(lw(T1, 0, T0));
     store(&mut program, 0xffb1_21b0, 0);
     stay(&mut program);
@@ -153,13 +174,14 @@ fn cores_start_where_another_core_has_said() {
 fn release_needs_what_was_written_last_to_be_read_back() {
     let starts = &WORMHOLE.starts;
     let register = |address: u64| u32::try_from(address).unwrap();
-    for read in [None, Some(starts.t[0])] {
+    for reads in [false, true] {
         let chip = chip();
         let mut program = Assembler::new();
         store(&mut program, register(starts.t[0]), 0x4000);
         store(&mut program, register(starts.t_enable), 1);
-        if let Some(read) = read {
-            program.constant(T0, register(read));
+        // Another word of the same memory, which may come first.
+        if reads {
+            program.constant(T0, CONFIGURATION);
             program.emit(lw(T1, 0, T0));
         }
         store(&mut program, 0xffb1_21b0, 0x4_6000);

@@ -4,7 +4,7 @@
 //!
 //! | operation | MPI's |
 //! |---|---|
-//! | all-gather, all-to-all, broadcast | the function of that name, of pieces that with places |
+//! | all-gather, all-to-all, broadcast | the function of that name; of pieces, its form with places |
 //! | all-reduce, reduce, reduce-scatter | the same, with one of [MPI's operations or ours](crate::library::Fold) |
 //! | an average of integers, `f16`, `bf16` | a sum of [partial results](Folding), and a division |
 //! | send, recv | a transfer |

@@ -64,12 +64,15 @@ impl Pool {
 
 /// Reserved memory. Dropping it returns the memory, with the frontier that is still to be waited for.
 ///
+/// It keeps its pool. IREE asks the pool's owner to keep it longer than its allocations, but the owner cannot know when
+/// they end: what an operation keeps goes after its signals, when the owner may release the pool.
+///
 /// # Invariants
 ///
-/// `reservation` is out of `pool`, and only this returns it. Until then `frontier` is null or the pool's own, which
+/// `reservation` is out of `pool`, and only this returns it. Until then `frontier` is null, or the pool's own, which
 /// does not change.
 pub(crate) struct Reservation {
-    pool: Pool,
+    pool: Retained<sys::iree_hal_pool_t>,
     reservation: sys::iree_hal_pool_reservation_t,
     /// The frontier to wait for before the memory may be used; null if there is none.
     frontier: *const sys::iree_async_frontier_t,
@@ -90,11 +93,16 @@ impl Reservation {
         reservation: sys::iree_hal_pool_reservation_t,
         frontier: *const sys::iree_async_frontier_t,
     ) -> Self {
+        // SAFETY: the pool is alive, by the invariant of `Pool`.
+        let pool = unsafe { Retained::retain(pool.get()) };
+        #[expect(clippy::expect_used, reason = "a pool that has given memory is not null")]
+        let pool = pool.expect("memory comes out of a pool");
         Self { pool, reservation, frontier }
     }
 
     pub(crate) fn pool(&self) -> Pool {
-        self.pool
+        // SAFETY: the pool is retained as long as memory is out of it.
+        unsafe { Pool::new(self.pool.get()) }
     }
 
     /// The frontier to wait for before the memory may be used.
@@ -118,7 +126,7 @@ impl Reservation {
         let buffer = unsafe {
             let reservation = &raw const self.reservation;
             check(sys::iree_hal_pool_materialize_reservation(
-                self.pool.0,
+                self.pool.get(),
                 params,
                 reservation,
                 flags,
@@ -130,12 +138,10 @@ impl Reservation {
     }
 
     /// Returns the memory. The pool may give it to allocations that wait for the frontier.
-    pub(crate) fn release(self, frontier: Option<&sys::iree_async_single_frontier_t>) {
-        let this = std::mem::ManuallyDrop::new(self);
-        let frontier = frontier.map_or(std::ptr::null(), |frontier| std::ptr::from_ref(frontier).cast());
-        // SAFETY: out of this pool and returned here alone, by the invariant; a frontier of one entry is a
-        // frontier, read during the call.
-        unsafe { sys::iree_hal_pool_release_reservation(this.pool.0, &raw const this.reservation, frontier) };
+    pub(crate) fn release(mut self, frontier: Option<&sys::iree_async_single_frontier_t>) {
+        // A frontier of one entry is a frontier; it is read before this function returns.
+        self.frontier = frontier.map_or(std::ptr::null(), |frontier| std::ptr::from_ref(frontier).cast());
+        drop(self);
     }
 }
 
@@ -143,7 +149,11 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         // SAFETY: out of this pool and returned here alone, by the invariant.
         unsafe {
-            sys::iree_hal_pool_release_reservation(self.pool.0, &raw const self.reservation, self.frontier);
+            sys::iree_hal_pool_release_reservation(
+                self.pool.get(),
+                &raw const self.reservation,
+                self.frontier,
+            );
         }
     }
 }

@@ -33,31 +33,60 @@ pub(crate) struct Pool {
     is_nowhere: AtomicBool,
 }
 
+/// A reference of the program's to a pool.
+pub(crate) struct Owned(*mut Pool);
+
+impl std::ops::Deref for Owned {
+    type Target = Pool;
+
+    fn deref(&self) -> &Pool {
+        unsafe { &*self.0 }
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        unsafe { sys::iree_hal_pool_release(self.raw()) };
+    }
+}
+
 impl Pool {
     /// A pool over a device's memory, which outlives it. Its memory is free once an epoch of an axis has come.
-    pub(crate) fn new(device: &Device, axis: sys::iree_async_axis_t, epoch: u64) -> Box<Self> {
+    pub(crate) fn new(device: &Device, axis: sys::iree_async_axis_t, epoch: u64) -> Owned {
+        Self::with(device, (axis, epoch), null_mut())
+    }
+
+    fn with(
+        device: &Device,
+        (axis, epoch): (sys::iree_async_axis_t, u64),
+        notification: *mut sys::iree_async_notification_t,
+    ) -> Owned {
         let mut frontier = sys::iree_async_single_frontier_t { entry_count: 1, ..Default::default() };
         frontier.entries = [sys::iree_async_frontier_entry_t { axis, epoch }];
         let resource = sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const VTABLE).cast() };
-        Box::new(Self {
+        Owned(Box::into_raw(Box::new(Self {
             resource,
             allocator: device.allocator(),
             frontier,
             back: Mutex::default(),
             tracker: Mutex::new(null_mut()),
             woken: AtomicUsize::new(0),
-            notification: null_mut(),
+            notification,
             asked: Mutex::default(),
             is_nowhere: AtomicBool::new(false),
-        })
+        })))
     }
 
     /// A pool over a device's memory that has none at first, and then some that is unused.
-    pub(crate) fn late(device: &Device, proactor: &Proactor) -> Box<Self> {
-        let mut pool = Self::new(device, 0, 0);
-        let out = &raw mut pool.notification;
-        unsafe { check(sys::iree_async_notification_create(proactor.0, 0, out)).unwrap() };
-        pool
+    pub(crate) fn late(device: &Device, proactor: &Proactor) -> Owned {
+        let mut notification = null_mut();
+        unsafe { check(sys::iree_async_notification_create(proactor.0, 0, &raw mut notification)).unwrap() };
+        Self::with(device, (0, 0), notification)
+    }
+
+    /// How many references there are to it.
+    pub(crate) fn references(&self) -> i32 {
+        unsafe { AtomicI32::from_ptr((&raw const self.resource.ref_count).cast_mut()) }.load(Ordering::SeqCst)
     }
 
     /// Advances the epoch when memory returns.
@@ -97,7 +126,7 @@ impl Drop for Pool {
 }
 
 static VTABLE: sys::iree_hal_pool_vtable_t = sys::iree_hal_pool_vtable_t {
-    destroy: None,
+    destroy: Some(destroy),
     acquire_reservation: Some(acquire_reservation),
     release_reservation: Some(release_reservation),
     materialize_reservation: Some(materialize_reservation),
@@ -106,6 +135,10 @@ static VTABLE: sys::iree_hal_pool_vtable_t = sys::iree_hal_pool_vtable_t {
     trim: None,
     notification: Some(notification),
 };
+
+unsafe extern "C" fn destroy(pool: *mut sys::iree_hal_pool_t) {
+    drop(unsafe { Box::from_raw(pool.cast::<Pool>()) });
+}
 
 unsafe extern "C" fn acquire_reservation(
     pool: *mut sys::iree_hal_pool_t,

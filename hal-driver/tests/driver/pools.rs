@@ -2,7 +2,7 @@
 
 //! Pools of programs: the driver waits for their frontiers, and returns memory with the right one.
 
-use crate::common::pool::{NOWHERE, Pool};
+use crate::common::pool::{NOWHERE, Owned, Pool};
 use crate::common::{Buffer, Device, List, Result, Semaphore, Tracker, check, failure, params};
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -22,7 +22,7 @@ struct PoolScene {
     device: Device,
     tracker: Tracker,
     axis: sys::iree_async_axis_t,
-    pool: Box<Pool>,
+    pool: Owned,
 }
 
 impl PoolScene {
@@ -70,6 +70,22 @@ fn back(pool: &Pool) -> Vec<crate::common::pool::Back> {
         std::thread::yield_now();
     }
     pool.back()
+}
+
+/// A program may release a pool as soon as it knows that everything has ended: what an operation kept returns after its
+/// signals, on another thread.
+#[test]
+fn memory_keeps_its_pool_until_it_has_returned() {
+    let scene = PoolScene::new();
+    let buffer = scene.allocated();
+    assert_eq!(scene.pool.references(), 2);
+    drop(buffer);
+    assert_eq!(back(&scene.pool).len(), 1);
+    let end = Instant::now() + Duration::from_secs(10);
+    while scene.pool.references() > 1 && Instant::now() < end {
+        std::thread::yield_now();
+    }
+    assert_eq!(scene.pool.references(), 1);
 }
 
 #[test]

@@ -167,7 +167,7 @@ fn mapping_shows_no_bytes_of_later_allocations() {
                 let other = allocated(&device, LENGTH);
                 fill(&device, &other, 9);
                 let bytes = unsafe { std::slice::from_raw_parts(mapping.contents.data, LENGTH) };
-                assert_eq!(bytes, [3; LENGTH], "{uri}");
+                assert!(bytes.iter().all(|&byte| byte == 3), "{uri}: {:?}", &bytes[..8]);
             }
             unsafe { check(sys::iree_hal_buffer_unmap_range(mapping)) }.unwrap();
         }

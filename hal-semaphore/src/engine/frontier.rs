@@ -36,7 +36,7 @@ impl Frontier {
 pub(super) struct History(VecDeque<(u64, u32, u64)>);
 
 /// How many of them are remembered. Forgetting one costs a needless native wait and no more.
-const HISTORY_LENGTH: usize = 16;
+pub(super) const HISTORY_LENGTH: usize = 16;
 
 impl History {
     /// From epoch `at` on, the queue has waited for `epoch` of `queue`.

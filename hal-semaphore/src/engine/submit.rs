@@ -30,7 +30,7 @@
 use super::deferred_work::Dependency;
 use super::flight::InFlight;
 use super::flow_window::MAX_BATCH;
-use super::frontier::Frontier;
+use super::frontier::{Frontier, HISTORY_LENGTH};
 use super::op::{ActionKind, OpState};
 use super::queue::QueueGuard;
 use super::timeline_state::{Promise, WaitStatus};
@@ -390,7 +390,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// then knows what the producer knew at that point.
     fn learn(&mut self, epoch: u64, producer: u32, waited: u64) {
         let shared = self.shared;
-        let mut news = smallvec::SmallVec::<[(u32, u64); 8]>::new();
+        let mut news = smallvec::SmallVec::<[(u32, u64); HISTORY_LENGTH + 1]>::new();
         news.push((producer, waited));
         let known = &shared.queue(producer).history;
         news.extend(known.lock().until(waited).filter(|&(queue, _)| queue != self.index));

@@ -91,7 +91,7 @@ const OTHERS: [&str; 2] = ["--skip", "gives_the_same"];
 /// report what is there.
 pub(crate) fn the_same_on_a_library(chip: &str, named: &[&str]) {
     let filters = if named.is_empty() { &OTHERS } else { named };
-    succeed(on_a_library(filters).env("TENSTORRENT_SIM", chip));
+    succeed(on_a_library(filters).env("TENSTORRENT_SIM", chip).env(OWN_BOARD, ""));
 }
 
 /// The other tests of this program succeed on an n150.
@@ -125,6 +125,12 @@ pub(crate) fn succeed(command: &mut Program) {
     assert!(!text(&output.stdout).contains("running 0 tests"), "{}", text(&output.stdout));
 }
 
+/// Set where tests that name a board get that of the library.
+const OWN_BOARD: &str = "HAL_TENSTORRENT_OWN_BOARD";
+
+/// Parameters of an emulated card that say which board it is.
+const BOARDS: [&str; 4] = ["board", "columns", "rows", "banks"];
+
 /// Parameters that every card takes.
 const COMMON: [&str; 5] = ["tiles", "cores", "l1", "paging", "open_timeout"];
 
@@ -139,7 +145,10 @@ pub(crate) fn open(pairs: &[(&str, &str)]) -> Result<TenstorrentDevice, Failure>
     let named = pairs.iter().any(|(name, _)| *name == "board");
     let other = board.as_deref().filter(|_| !named).map(|board| ("board", board));
     let pairs = pairs.iter().copied().chain(other);
-    let taken = pairs.filter(|(name, _)| is_emulated || COMMON.contains(name));
+    let has_own_board = std::env::var_os(OWN_BOARD).is_some();
+    let taken = pairs.filter(|(name, _)| {
+        (is_emulated || COMMON.contains(name)) && !(has_own_board && BOARDS.contains(name))
+    });
     let taken = taken.chain(given.split('&').filter_map(|pair| pair.split_once('=')));
     let mut parameters = Parameters::new("tenstorrent", taken);
     let device = Tenstorrent::create().open(path, &mut parameters)?;
