@@ -129,6 +129,19 @@ impl Rig {
         }
     }
 
+    /// How many objects the library has, once no other thread drops any.
+    pub(crate) fn settled(&self) -> u64 {
+        let mut before = self.count("live");
+        loop {
+            std::thread::sleep(Duration::from_millis(50));
+            let after = self.count("live");
+            if after == before {
+                return after;
+            }
+            before = after;
+        }
+    }
+
     /// Waits until the library has so many objects: the last reference to one may be another thread's.
     pub(crate) fn await_live(&self, wanted: u64, place: &str) {
         let limit = Instant::now() + Duration::from_secs(10);
