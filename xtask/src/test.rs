@@ -56,7 +56,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     for (package, steps) in [
         (packages::MPI, ["unit", "demo", "demo-nodes"].as_slice()),
         (packages::VALGRIND, &["instructions"]),
-        (packages::GOOGLETEST, &["build", "cts", "nodes", "rehearsal-gaudi"]),
+        (packages::GOOGLETEST, &["build", "cts", "nodes", "lost", "rehearsal-gaudi"]),
     ] {
         if names.iter().any(|name| steps.contains(name)) {
             package.ensure()?;
@@ -164,13 +164,18 @@ const FIRST: [Entry; 2] = [
 ];
 
 /// IREE's suite, models and other people's programs; and the model checkers, whose builds keep apart.
-const THROUGH_IREE: [Entry; 16] = [
+const THROUGH_IREE: [Entry; 17] = [
     xtask("build", "IREE's tools and its conformance suite, with our drivers linked in", "build"),
     xtask("cts", "IREE's conformance suite on every backend", "cts"),
     xtask(
         "nodes",
         "the suite on cards that a supervisor shows as nodes: each system call, by other processes",
         "cts --nodes",
+    ),
+    xtask(
+        "lost",
+        "the suite on cards that are lost in the middle: tests fail, and none crashes or hangs",
+        "cts --lost",
     ),
     xtask("demo", "real models on every device, checked against numpy and local-sync", "demo"),
     xtask(

@@ -80,8 +80,8 @@ pub(crate) struct CoreControl {
     nc_start: u32,
     nc_start_enable: u32,
     beside: u32,
-    /// The register that a core wrote last of those with starts and the one beside, until it is read back, where they are
-    /// behind another way than [`SOFT_RESET`].
+    /// The register that a core wrote last of those with starts and the one beside, until it is read back, where they
+    /// are behind another way than [`SOFT_RESET`].
     unread: Option<u64>,
 }
 

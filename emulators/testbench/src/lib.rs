@@ -341,7 +341,9 @@ pub fn assert_declared(
     let new = |name: &str| given.iter().all(|(given, _)| *given != name);
     for &Parameter { name, values, .. } in declared.iter().filter(|parameter| new(parameter.name)) {
         for word in values.split('|').filter(|_| values.contains('|')) {
-            let mut parameters = Parameters::new("device", given.iter().copied().chain([(name, word)]));
+            // `N` stands for a number.
+            let word = word.replace('N', "2");
+            let mut parameters = Parameters::new("device", given.iter().copied().chain([(name, &*word)]));
             read(&mut parameters).unwrap_or_else(|refused| panic!("{name}={word}: {refused}"));
         }
     }

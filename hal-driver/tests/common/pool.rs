@@ -52,7 +52,7 @@ impl Drop for Owned {
 
 impl Pool {
     /// A pool over a device's memory, which outlives it. Its memory is free once an epoch of an axis has come.
-    pub(crate) fn new(device: &Device, axis: sys::iree_async_axis_t, epoch: u64) -> Owned {
+    pub(crate) fn behind(device: &Device, axis: sys::iree_async_axis_t, epoch: u64) -> Owned {
         Self::with(device, (axis, epoch), null_mut())
     }
 

@@ -386,7 +386,7 @@ fn write_of_either_side_is_seen_by_the_other_where_it_was_made_visible() {
     let tracker = Tracker::new();
     let device = Device::open_in("odd://not-coherent", &tracker).unwrap();
     let axis = tracker.axis_of_another_device();
-    let pool = Pool::new(&device, axis, 1);
+    let pool = Pool::behind(&device, axis, 1);
     tracker.advance(axis, 1);
     let there = [device.semaphore(0), device.semaphore(0)];
     let transients = [alloca(&device, null_mut(), &there[0]), alloca(&device, pool.raw(), &there[1])];

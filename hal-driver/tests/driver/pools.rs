@@ -30,7 +30,7 @@ impl PoolScene {
         let tracker = Tracker::new();
         let device = Device::open_in("mock", &tracker).unwrap();
         let axis = tracker.axis_of_another_device();
-        let pool = Pool::new(&device, axis, EPOCH);
+        let pool = Pool::behind(&device, axis, EPOCH);
         Self { device, tracker, axis, pool }
     }
 

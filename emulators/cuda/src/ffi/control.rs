@@ -8,7 +8,8 @@ use std::ffi::{CStr, c_char};
 use std::sync::Once;
 
 /// Changes options, as the variable `EMULATOR_CUDA` does; `release` lets a kernel that stalls go on, `reset` begins all
-/// counts anew, `relaunch` makes the process one that was launched anew, which has no context and no error. Returns 0, or 1 if the text is not understood.
+/// counts anew, `relaunch` makes the process one that was launched anew, which has no context and no error. Returns 0,
+/// or 1 if the text is not understood.
 ///
 /// # Safety
 /// The text has a zero at its end.

@@ -160,7 +160,8 @@ fn what_the_manual_does_not_have_is_refused_with_its_section() {
         (".reg .f64 %g<4>;\nld.global.u32 %r1, [%g1];", "Type Checking Rules"),
         (".reg .f32 %f<4>;\nmov.f32 %f1, %tid.x;", "Type Checking Rules"),
         ("add.s32 %r1, %r2, 0f3F800000;", "Type Checking Rules"),
-        // Loads, stores and conversions take wider ones, and no narrower; floats are exact unless the register has bits.
+        // Loads, stores and conversions take wider ones, and no narrower; floats are exact unless the register has
+        // bits.
         ("ld.global.u32 %h1, [%at];", "Operand Size Exceeding"),
         ("st.global.u32 [%at], %h1;", "Operand Size Exceeding"),
         ("ld.global.v2.u32 {%r1, %h2}, [%at];", "Operand Size Exceeding"),

@@ -77,8 +77,8 @@ pub(crate) fn fault(body: &str, threads: u32, words: &[u64]) -> Trap {
     launch(&kernel(body), 1, threads, &mut words).expect_err(body)
 }
 
-/// Runs one instruction on operands that are loaded from memory; the name of a register's file (`h` with 16 bits, `r`, `d`, `p`) stands
-/// for the result and for each operand. Also under a predicate that is false: then nothing changes.
+/// Runs one instruction on operands that are loaded from memory; the name of a register's file (`h` with 16 bits, `r`,
+/// `d`, `p`) stands for the result and for each operand. Also under a predicate that is false: then nothing changes.
 pub(crate) fn instruction(form: &str, to: char, from: &[(char, u64)]) -> u64 {
     let mut load = String::new();
     let mut operands = Vec::new();
