@@ -869,6 +869,9 @@ impl Device {
 /// A loaded executable.
 pub(crate) struct Executable(pub(crate) *mut sys::iree_hal_executable_t);
 
+unsafe impl Send for Executable {}
+unsafe impl Sync for Executable {}
+
 impl Drop for Executable {
     fn drop(&mut self) {
         unsafe { sys::iree_hal_executable_release(self.0) };

@@ -230,6 +230,12 @@ fn open(number: usize) -> (Device, Option<Executable>) {
         ["mock", "mock://?heaps=2&queues=2", "template", "gaudi://emulated?generation=gaudi2&seed=9300"];
     match uris.get(number) {
         Some(uri) => (Device::open_in_group(uri).unwrap(), None),
+        None if number == uris.len() => {
+            let device = Device::open_in_group("nvidia://emulated?streams=3").unwrap();
+            let bytes = crate::common::testdata("cuda_sm80/command_buffer_dispatch_test.bin");
+            let executable = device.load("PTXE", &bytes).unwrap();
+            (device, Some(executable))
+        }
         None => {
             let card = card(0);
             let executable = steps(&card);
@@ -239,7 +245,7 @@ fn open(number: usize) -> (Device, Option<Executable>) {
 }
 
 /// The number of kinds of devices that [`open`] knows.
-const KINDS: usize = 5;
+const KINDS: usize = 6;
 
 #[test]
 fn everything_may_be_released_in_any_order() {

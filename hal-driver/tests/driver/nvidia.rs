@@ -3,12 +3,15 @@
 //! `nvidia://`, as a program sees it: which devices open, executables of IREE's compiler, long command buffers, and
 //! memory of other devices. The driver's own tests are those of its crate.
 //!
-//! The library in software has one state for the process, so no test here asks for a fault.
+//! The library in software has one state for the process, as CUDA's has, so a test that changes it has a process of
+//! its own.
 
-use crate::common::{Buffer, Device, List, barrier, check, reference};
+use crate::common::sink::Sink;
+use crate::common::{Buffer, Device, Executable, List, Semaphore, barrier, check, reference};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Both ways in which streams wait for each other.
 const URIS: [&str; 2] = ["nvidia://emulated?waits=events", "nvidia://emulated?waits=epochs&streams=3"];
@@ -131,8 +134,224 @@ fn queues_and_memory_of_another_device_keep_their_order() {
     }
 }
 
-/// The process of a test that counts calls of CUDA's, whose counts are of the process.
+/// Set in the process of a test that counts CUDA's calls, has several cards or asks for faults.
 const ALONE: &str = "HAL_TEST_ALONE";
+
+/// True in a process of the test's own; otherwise the test runs in one, here.
+fn is_alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = alone.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("1 passed"), "{said}");
+    false
+}
+
+fn executable(device: &Device) -> Executable {
+    device.load("PTXE", &crate::common::testdata("cuda_sm80/command_buffer_dispatch_test.bin")).unwrap()
+}
+
+/// CUDA's header says of a fault that everything in the process answers with it from then on, until the process is
+/// started again: every device fails, and none can be opened.
+#[test]
+fn fault_is_the_end_of_the_process_and_the_message_says_so() {
+    const REMEDY: &str = "start the program again";
+    if !is_alone("nvidia::fault_is_the_end_of_the_process_and_the_message_says_so") {
+        return;
+    }
+    let other = Device::open("nvidia://emulated/1?cards=2").unwrap();
+    let (second, of_other) = (other.semaphore(0), other.local_buffer(64));
+    let device = Device::open("nvidia://emulated?cards=2&fault=illegal-address@1").unwrap();
+    let kernel = executable(&device);
+    let (buffer, done, later) = (device.local_buffer(8), device.semaphore(0), device.semaphore(0));
+    device.dispatch(1, &List::none(), &done.at(1), &kernel, &[], &[&buffer, &buffer]).unwrap();
+    device.fill(&done.at(1), &later.at(1), &buffer, (0, 8), &[1]).unwrap();
+    for semaphore in [&done, &later] {
+        let error = semaphore.wait(1).unwrap_err();
+        assert_eq!(error.code, Code::Aborted, "{}", error.text);
+        assert!(
+            error.text.contains("CUDA_ERROR_ILLEGAL_ADDRESS") && error.text.contains(REMEDY),
+            "{}",
+            error.text
+        );
+    }
+    other.fill(&List::none(), &second.at(1), &of_other, (0, 64), &[1]).unwrap();
+    assert_eq!(second.wait(1).unwrap_err().code, Code::Aborted);
+    for path in ["nvidia://emulated?cards=2", "nvidia://emulated/1?cards=2"] {
+        Device::cannot_be_opened(path, Code::Aborted, REMEDY);
+    }
+    drop((kernel, buffer, of_other, device, other));
+    Device::cannot_be_opened("nvidia://emulated", Code::Aborted, REMEDY);
+}
+
+/// Three devices of two drivers, each with a semaphore: each step waits for two of the others' and signals its own, and
+/// is submitted before what it waits for. The bytes go around in memory that only its own device can access.
+#[test]
+fn devices_wait_for_each_others_semaphores_before_these_are_signalled() {
+    const ROUNDS: u64 = 20;
+    if !is_alone("nvidia::devices_wait_for_each_others_semaphores_before_these_are_signalled") {
+        return;
+    }
+    for waits in ["events", "epochs"] {
+        let uris = [
+            format!("nvidia://emulated/0?cards=2&seed=5&waits={waits}"),
+            "mock".to_owned(),
+            format!("nvidia://emulated/1?cards=2&seed=5&waits={waits}&streams=3"),
+        ];
+        let devices: Vec<Device> = uris.iter().map(|uri| Device::open(uri).unwrap()).collect();
+        let semaphores: Vec<Semaphore> = devices.iter().map(|device| device.semaphore(0)).collect();
+        let memory: Vec<Buffer> = devices.iter().map(|device| device.buffer(1000)).collect();
+        let go = devices[1].semaphore(0);
+        // Step `3 * round + at` is the device's of that number, and fills what it took over, but for the first bytes.
+        for step in (0..3 * ROUNDS).rev() {
+            let at = usize::try_from(step % 3).unwrap();
+            let before = (at + 2) % 3;
+            let round = step / 3 + 1;
+            let behind = if at == 0 { round - 1 } else { round };
+            let earlier = if at == 2 { round } else { round - 1 };
+            let waits = if step == 0 {
+                go.at(1)
+            } else {
+                List::of(&[(&semaphores[before], behind), (&semaphores[(at + 1) % 3], earlier), (&go, 1)])
+            };
+            let middle = devices[at].semaphore(0);
+            let value = u8::try_from(step + 1).unwrap();
+            devices[at].copy(&waits, &middle.at(1), &memory[before], &memory[at], 1000).unwrap();
+            let range = (usize::from(value), 1000 - usize::from(value));
+            devices[at].fill(&middle.at(1), &semaphores[at].at(round), &memory[at], range, &[value]).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(semaphores.iter().all(|semaphore| semaphore.value().unwrap() == 0), "{waits}");
+        go.signal(1).unwrap();
+        semaphores[2].wait(ROUNDS).unwrap();
+        let found = memory[2].read();
+        for step in 1..=3 * ROUNDS {
+            assert_eq!(u64::from(found[usize::try_from(step).unwrap()]), step, "{waits}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn device_that_is_opened_on_one_thread_works_on_fifty() {
+    for uri in URIS {
+        let opened = std::thread::spawn(move || Device::open(uri).unwrap()).join().unwrap();
+        let kernel = executable(&opened);
+        let total = opened.semaphore(0);
+        std::thread::scope(|scope| {
+            for number in 1..=50_u8 {
+                let (opened, kernel, total) = (&opened, &kernel, &total);
+                scope.spawn(move || {
+                    let (input, output) = (opened.buffer(8), opened.buffer(8));
+                    let (local, done) = (opened.local_buffer(8), opened.semaphore(0));
+                    let value = -f32::from(number);
+                    let bytes: Vec<u8> = [value, value].iter().flat_map(|it| it.to_le_bytes()).collect();
+                    input.write(0, &bytes);
+                    for round in 0..10_u64 {
+                        let at = 3 * round;
+                        opened.copy(&done.at(at), &done.at(at + 1), &input, &local, 8).unwrap();
+                        let bindings = [&local, &output];
+                        opened
+                            .dispatch(1, &done.at(at + 1), &done.at(at + 2), kernel, &[], &bindings)
+                            .unwrap();
+                        opened.barrier(&done.at(at + 2), &done.at(at + 3)).unwrap();
+                    }
+                    done.wait(30).unwrap();
+                    let wanted: Vec<u8> = [-value, -value].iter().flat_map(|it| it.to_le_bytes()).collect();
+                    assert_eq!(output.read(), wanted, "{uri}");
+                    // One thread's objects are released on another one.
+                    let of_all = List::of(&[(total, u64::from(number))]);
+                    opened.barrier(&total.at(u64::from(number) - 1), &of_all).unwrap();
+                });
+            }
+        });
+        total.wait(50).unwrap();
+        std::thread::spawn(move || drop((total, kernel, opened))).join().unwrap();
+    }
+}
+
+/// What was submitted before a profile begins is not in it, also if it ends later; nor is what is submitted after its
+/// end.
+#[test]
+fn profile_begins_and_ends_while_work_is_under_way() {
+    for uri in URIS {
+        let device = Device::open(uri).unwrap();
+        let kernel = executable(&device);
+        let (buffer, go, order) = (device.local_buffer(4096), device.semaphore(0), device.semaphore(0));
+        let submit = |at: u64, count: u64| {
+            for value in at..at + count {
+                let waits = List::of(&[(&go, at / 100 + 1), (&order, value)]);
+                if value % 2 == 0 {
+                    let bindings = [&buffer, &buffer];
+                    device.dispatch(1, &waits, &order.at(value + 1), &kernel, &[], &bindings).unwrap();
+                } else {
+                    device.fill(&waits, &order.at(value + 1), &buffer, (0, 4096), &[1]).unwrap();
+                }
+            }
+        };
+        submit(0, 100);
+        go.signal(1).unwrap();
+        let families = sys::IREE_HAL_DEVICE_PROFILING_DATA_QUEUE_EVENTS
+            | sys::IREE_HAL_DEVICE_PROFILING_DATA_DISPATCH_EVENTS;
+        let profile = Sink::begin_with(&device, families).unwrap();
+        submit(100, 100);
+        go.signal(2).unwrap();
+        order.wait(150).unwrap();
+        let events = profile.end(&device).unwrap();
+        submit(200, 100);
+        go.signal(3).unwrap();
+        order.wait(300).unwrap();
+        assert_eq!(events.len(), 100, "{uri}");
+        assert!(profile.dispatches.lock().unwrap().len() <= 50, "{uri}");
+    }
+}
+
+/// The card has no memory left at one of a program's allocations, and at the one that tries again: that one is refused or
+/// its work fails, and everything behind it works.
+#[test]
+fn memory_that_runs_out_at_any_allocation_fails_that_alone() {
+    if !is_alone("nvidia::memory_that_runs_out_at_any_allocation_fails_that_alone") {
+        return;
+    }
+    let report = &emulator_cuda::driver::DRIVER.report;
+    for uri in URIS {
+        let mut failures = 0;
+        for number in 1..60 {
+            let device = Device::open(uri).unwrap();
+            report
+                .configure(&format!("fault=out-of-memory@{number},fault=out-of-memory@{}", number + 1))
+                .unwrap();
+            failures += usize::from(one_program(&device).is_err());
+            report.reset();
+            one_program(&device).unwrap();
+        }
+        // Allocating buffers, and queued allocations.
+        assert!(failures >= 3, "{uri}: {failures} failures");
+    }
+}
+
+/// Buffers of each kind and work on them. The error is of memory that has run out.
+fn one_program(device: &Device) -> Result<(), ()> {
+    let is_allowed = |error: crate::common::Error| {
+        assert_eq!(error.code, Code::ResourceExhausted, "{}", error.text);
+        assert!(error.text.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{}", error.text);
+    };
+    let local = device.try_local_buffer(1 << 16).map_err(is_allowed)?;
+    let shared = device.try_buffer(1 << 20).map_err(is_allowed)?;
+    let order = device.semaphore(0);
+    let transient = device.alloca(&List::none(), &order.at(1), 1 << 16).map_err(is_allowed)?;
+    device.fill(&order.at(1), &order.at(2), &transient, (0, 1 << 16), &[3]).unwrap();
+    device.copy_on(u64::MAX, &order.at(2), &order.at(3), (&transient, 0), (&local, 100), 1000).unwrap();
+    device.update_on(u64::MAX, &order.at(3), &order.at(4), &[9; 3000], (&local, 0)).unwrap();
+    device.copy(&order.at(4), &order.at(5), &local, &shared, 4096).unwrap();
+    device.dealloca(&order.at(5), &order.at(6), &transient).unwrap();
+    order.wait(6).map_err(is_allowed)?;
+    let found = shared.read();
+    assert!(found[..3000].iter().all(|&byte| byte == 9), "{found:?}");
+    Ok(())
+}
 
 /// How many calls of a function are counted.
 const CALLS: u64 = 50;
@@ -202,10 +421,7 @@ fn calls_of_a_function(dispatches: usize) -> BTreeMap<String, u64> {
 #[test]
 fn call_in_the_steady_state_is_launches_or_a_graph_and_a_word() {
     const NAME: &str = "nvidia::call_in_the_steady_state_is_launches_or_a_graph_and_a_word";
-    if std::env::var_os(ALONE).is_none() {
-        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
-        let output = alone.args(["--exact", NAME, "--nocapture"]).env(ALONE, "1").output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    if !is_alone(NAME) {
         return;
     }
     for dispatches in [3, 10] {

@@ -33,7 +33,11 @@ fn advice(number: i32) -> &'static str {
         OUT_OF_MEMORY => {
             "; free memory of this device, or of other programs on the card (nvidia-smi lists them)"
         }
-        3 | 4 | 46 | 802 | 803 | 804 | 999 => "; see whether nvidia-smi works on this machine",
+        // CUDA was initialised when the library was opened, and a child of the process does not have it.
+        3 => {
+            "; a process that was forked from one that uses CUDA cannot use it: open devices in a program of its own"
+        }
+        4 | 46 | 802 | 803 | 804 | 999 => "; see whether nvidia-smi works on this machine",
         NO_DEVICE => "; see whether nvidia-smi lists a card, and what CUDA_VISIBLE_DEVICES says",
         200 | 209 | 218 | 221 | 222 => {
             "; compile the module for this card or an older one, such as --iree-cuda-target=sm_80, or update \

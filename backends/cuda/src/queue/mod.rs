@@ -49,8 +49,11 @@ use watcher::{Feed, Watch};
 /// How long a queue's word may stand still before a thread sleeps until it moves.
 const LONG: Duration = Duration::from_micros(100);
 
-/// How long the end of a device waits for a stream that may be idle soon.
-const SOON: Duration = Duration::from_millis(500);
+/// How long the end of a device waits for a stream that has not come to its end.
+const SOON: Duration = Duration::from_secs(2);
+
+/// How long it waits for one that has, and is idle as soon as the system lets it.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a queue of a lost device writes in place of an epoch: at least as high as each, as CUDA compares.
 const END: u64 = u64::MAX >> 1;
@@ -84,6 +87,11 @@ impl Queue {
     /// True if there is something to take, or to go on with.
     fn has_moved(&self) -> bool {
         self.is_paused() || self.completed.get() != self.taken.load(Ordering::Acquire)
+    }
+
+    /// True if the stream has come to the end of the last job, or of a lost device.
+    fn is_at_end(&self) -> bool {
+        self.completed.get() >= self.sealed.load(Ordering::Acquire)
     }
 
     /// True if a job on the stream has not been taken.
@@ -368,11 +376,11 @@ impl Queues {
 
     /// Waits until no stream runs anything any more; false if a job does not end.
     fn drain(&self, current: &Current<'_>) -> bool {
-        let limit = Instant::now() + SOON;
+        let begin = Instant::now();
         // Behind the last job's word nothing takes long. After an error that stays nothing runs.
         self.queues.iter().all(|queue| {
             while matches!(queue.stream.is_idle(current), Ok(false)) {
-                if Instant::now() > limit {
+                if begin.elapsed() > if queue.is_at_end() { PATIENCE } else { SOON } {
                     return false;
                 }
                 std::thread::sleep(Duration::from_micros(100));

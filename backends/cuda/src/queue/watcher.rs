@@ -113,12 +113,15 @@ impl Watch {
 /// The threads of a device, and the device's end.
 pub(crate) struct Watcher {
     queues: Arc<Queues>,
+    /// The process that has the threads: one that was forked from it does not.
+    process: u32,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Watcher {
     pub(crate) fn start(queues: &Arc<Queues>) -> Result<Self, Failure> {
-        let mut watcher = Self { queues: queues.clone(), threads: Vec::new() };
+        let process = std::process::id();
+        let mut watcher = Self { queues: queues.clone(), process, threads: Vec::new() };
         watcher.start_thread("nvidia-wait", Queues::watch)?;
         watcher.start_thread("nvidia-feed", Queues::feed)?;
         Ok(watcher)
@@ -135,6 +138,11 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // Everything is the parent's, the locks that its threads held too.
+            std::mem::forget((self.queues.clone(), std::mem::take(&mut self.threads)));
+            return;
+        }
         self.queues.watch.stop();
         self.queues.feed.stop();
         let is_idle = match self.queues.context.enter() {

@@ -211,11 +211,12 @@ pub(crate) fn each_call_fails(rig: &Rig) {
     let calls = counts.lines().filter_map(|line| line.strip_prefix("call ")?.split_once(' '));
     for (function, count) in calls {
         let count: usize = count.parse().unwrap();
+        let mut before = rig.settled();
         // Of a function that is called all the time, some.
         for number in (1..=count).step_by(count.div_ceil(12)) {
             for (result, name) in [(2, "OUT_OF_MEMORY"), (700, "ILLEGAL_ADDRESS"), (999, "UNKNOWN")] {
                 let place = format!("call {number} of {function} answers {result}");
-                let (before, current) = (rig.count("live"), rig.current_context());
+                let current = rig.current_context();
                 rig.control("reset");
                 rig.control(&format!("fault={function}:{result}@{number}"));
                 let outcome = one_life(rig);
@@ -232,12 +233,17 @@ pub(crate) fn each_call_fails(rig: &Rig) {
                 }
                 // What could not be destroyed stays.
                 let stays = matches!(function, "cuCtxDestroy" | "cuMemPoolDestroy");
-                if !stays {
+                if stays {
+                    rig.settled();
+                } else {
                     rig.await_live(before, &place);
                 }
                 let is_restored = rig.current_context() == current;
                 if result == 700 {
                     rig.control("relaunch");
+                }
+                if stays || result == 700 {
+                    before = rig.count("live");
                 }
                 assert!(is_restored || function == "cuCtxPopCurrent", "{place}");
             }

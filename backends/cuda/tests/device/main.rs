@@ -18,6 +18,7 @@ mod jobs;
 mod memory;
 mod opening;
 mod order;
+mod process;
 mod support;
 
 use std::process::Command;
@@ -67,6 +68,8 @@ const CASES: &[Case] = &[
     ("beyond_four_gibibytes", memory::beyond_four_gibibytes),
     ("many_threads", jobs::many_threads),
     ("damaged", opening::damaged),
+    ("forks", process::forks),
+    ("current_contexts", process::current_contexts),
 ];
 
 /// Names the case that the process is for.

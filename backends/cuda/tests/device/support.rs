@@ -129,6 +129,19 @@ impl Rig {
         }
     }
 
+    /// How many objects the library has, once no other thread drops any.
+    pub(crate) fn settled(&self) -> u64 {
+        let mut before = self.count("live");
+        loop {
+            std::thread::sleep(Duration::from_millis(50));
+            let after = self.count("live");
+            if after == before {
+                return after;
+            }
+            before = after;
+        }
+    }
+
     /// Waits until the library has so many objects: the last reference to one may be another thread's.
     pub(crate) fn await_live(&self, wanted: u64, place: &str) {
         let limit = Instant::now() + Duration::from_secs(10);
@@ -160,6 +173,29 @@ impl Rig {
             function.unwrap()(&raw mut context);
         }
         context
+    }
+
+    /// Makes a context of the program's own, which is current on this thread then.
+    pub(crate) fn push_context(&self) -> u64 {
+        let mut context = 0;
+        // SAFETY: their declarations.
+        unsafe {
+            let init = self.library.get::<unsafe extern "C" fn(u32) -> i32>(b"cuInit").unwrap();
+            let create =
+                self.library.get::<unsafe extern "C" fn(*mut u64, u32, i32) -> i32>(b"cuCtxCreate_v2");
+            assert_eq!((init(0), create.unwrap()(&raw mut context, 0, 0)), (0, 0));
+        }
+        context
+    }
+
+    /// Ends a context of the program's own; below it nothing is current.
+    pub(crate) fn pop_context(&self, context: u64) {
+        // SAFETY: its declaration.
+        unsafe {
+            let destroy = self.library.get::<unsafe extern "C" fn(u64) -> i32>(b"cuCtxDestroy_v2").unwrap();
+            assert_eq!(destroy(context), 0);
+        }
+        assert_eq!(self.current_context(), 0);
     }
 
     /// A rule that the case breaks on purpose.

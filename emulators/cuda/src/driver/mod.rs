@@ -56,6 +56,8 @@ pub struct Event {
 pub struct Pool {
     /// Its device.
     pub device: i32,
+    /// The most bytes that it has; 0 for as many as there are.
+    pub most: u64,
     /// Attributes that were set, by their numbers.
     pub settings: HashMap<i32, u64>,
     /// Bytes in use, and the most there were.
@@ -377,6 +379,14 @@ impl Driver {
         }
         let most = self.report.options().memory << 20;
         let mut objects = self.objects();
+        if let Kind::Pool(pool) = kind
+            && objects
+                .pools
+                .get(&pool)
+                .is_some_and(|it| it.most > 0 && it.used.0.saturating_add(size) > it.most)
+        {
+            return Err(Error::OUT_OF_MEMORY);
+        }
         let used = objects.used.entry(context.device).or_default();
         if kind != Kind::Host && used.saturating_add(size) > most {
             return Err(Error::OUT_OF_MEMORY);
@@ -440,7 +450,7 @@ impl Driver {
             return *found;
         }
         let handle = objects.handle();
-        objects.pools.insert(handle, Pool { device, settings: HashMap::new(), used: (0, 0) });
+        objects.pools.insert(handle, Pool { device, most: 0, settings: HashMap::new(), used: (0, 0) });
         objects.device_pools.insert(device, (handle, handle));
         (handle, handle)
     }

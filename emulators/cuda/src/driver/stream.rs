@@ -327,12 +327,18 @@ impl Stream {
                     std::thread::sleep(Duration::from_micros(5));
                 }
             }
-            Op::Life(allocation, life) => {
-                allocation.set_life(*life);
-                if *life == Life::Freed {
+            Op::Life(allocation, life) => match (allocation.life(), life) {
+                // It was freed before.
+                (Life::Freed, Life::Live) => {}
+                (Life::Pending, Life::Freed) => {
                     driver.forget(allocation);
+                    let text = || format!("a free of {:#x}", allocation.address);
+                    driver.report.broken(Rule::UseBeforeAllocation, text);
+                    return Err(Error::ILLEGAL_ADDRESS);
                 }
-            }
+                (_, Life::Freed) => driver.forget(allocation),
+                _ => allocation.set_life(*life),
+            },
             Op::Graph(ops) => {
                 for op in ops.iter() {
                     self.perform(driver, op, random)?;

@@ -5,6 +5,7 @@
 use super::copy::{side, sides};
 use super::module::prepare;
 use super::{Call, get, put};
+use crate::driver::Objects;
 use crate::driver::graph::{Graph, Work};
 use crate::driver::options::Injection;
 use crate::driver::status::{Error, Outcome};
@@ -288,7 +289,8 @@ pub(super) unsafe fn nodes(call: Call, graph: u64, nodes: *mut u64, count: *mut 
 
 pub(super) unsafe fn instantiate(call: Call, executable: *mut u64, graph: u64, flags: u64) -> Outcome {
     call.context()?;
-    if flags & !0xf != 0 || executable.is_null() {
+    // `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD` is for `cuGraphInstantiateWithParams` alone.
+    if flags & !0xd != 0 || executable.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     let mut objects = call.driver.objects();
@@ -296,6 +298,10 @@ pub(super) unsafe fn instantiate(call: Call, executable: *mut u64, graph: u64, f
         drop(objects);
         return Err(call.driver.bad_handle("graph", graph));
     };
+    if has_lost_function(&objects, &found) {
+        drop(objects);
+        return Err(call.driver.bad_handle("graph whose modules are loaded", graph));
+    }
     if call.driver.report.is_due(&Injection::OutOfMemory) {
         return Err(Error::OUT_OF_MEMORY);
     }
@@ -330,6 +336,14 @@ pub(super) unsafe fn destroy_executable(call: Call, executable: u64) -> Outcome 
     found.map(|_| ()).ok_or_else(|| call.driver.bad_handle("graph to launch", executable))
 }
 
+/// Whether a kernel's module was unloaded.
+fn has_lost_function(objects: &Objects, graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| match &node.work {
+        Work::Op(Op::Launch(kernel)) => !objects.modules.contains_key(&kernel.function.module_handle),
+        _ => false,
+    })
+}
+
 fn find(call: Call, executable: u64) -> Outcome<Graph> {
     let found = call.driver.objects().executables.get(&executable).cloned();
     found.ok_or_else(|| call.driver.bad_handle("graph to launch", executable))
@@ -345,6 +359,9 @@ pub(super) unsafe fn launch(call: Call, executable: u64, stream: u64) -> Outcome
     let graph = find(call, executable)?;
     if graph.context != context.handle {
         return Err(call.driver.bad_handle("graph of the current context", executable));
+    }
+    if has_lost_function(&call.driver.objects(), &graph) {
+        return Err(call.driver.bad_handle("graph whose modules are loaded", executable));
     }
     if call.driver.report.is_due(&Injection::LaunchError) {
         return Err(Error::LAUNCH_OUT_OF_RESOURCES);

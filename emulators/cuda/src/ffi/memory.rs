@@ -101,6 +101,10 @@ pub(super) unsafe fn free(call: Call, address: u64) -> Outcome {
     }
     if let Kind::Pool(_) = found.kind {
         // The programming guide on the stream-ordered allocator: all accesses have ended, and nothing is waited for.
+        if found.life() == Life::Pending {
+            let text = || format!("{}: {address:#x}", call.name);
+            call.driver.report.broken(Rule::UseBeforeAllocation, text);
+        }
         call.driver.forget(&found);
         return Ok(());
     }

@@ -87,8 +87,12 @@ pub(super) unsafe fn load_with_options(
 
 pub(super) unsafe fn unload(call: Call, module: u64) -> Outcome {
     let context = call.context()?;
-    let found = call.driver.objects().modules.remove(&module);
-    let found = found.ok_or_else(|| call.driver.bad_handle("module", module))?;
+    let found = {
+        let mut objects = call.driver.objects();
+        let is_here = objects.modules.get(&module).is_some_and(|it| it.context == context.handle);
+        is_here.then(|| objects.modules.remove(&module)).flatten()
+    };
+    let found = found.ok_or_else(|| call.driver.bad_handle("module of the current context", module))?;
     let mut functions = Vec::new();
     call.driver.objects().functions.retain(|_, function| {
         let is_kept = function.module_handle != module;

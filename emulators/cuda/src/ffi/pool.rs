@@ -136,7 +136,8 @@ pub(super) unsafe fn create(call: Call, pool: *mut u64, properties: *const Prope
     call.driver.device(device)?;
     let mut objects = call.driver.objects();
     let handle = objects.handle();
-    objects.pools.insert(handle, Pool { device, settings: HashMap::new(), used: (0, 0) });
+    let most = properties.most as u64;
+    objects.pools.insert(handle, Pool { device, most, settings: HashMap::new(), used: (0, 0) });
     // SAFETY: the caller's promise.
     unsafe { put(pool, handle) }
 }
@@ -158,7 +159,8 @@ pub(super) unsafe fn destroy(call: Call, pool: u64) -> Outcome {
     }
     objects.pools.remove(&pool);
     drop(objects);
-    if used > 0 {
+    // After an error that stays nothing is freed any more.
+    if used > 0 && call.driver.sticky.check().is_ok() {
         call.driver.report.broken(Rule::DestroyedInUse, || format!("a pool with {used} bytes in use"));
     }
     Ok(())
@@ -216,11 +218,16 @@ pub(super) unsafe fn attribute(call: Call, pool: u64, attribute: i32, value: *mu
 
 pub(super) unsafe fn set_access(call: Call, pool: u64, map: *const Access, count: usize) -> Outcome {
     check(call, pool)?;
+    let own = call.driver.objects().pools.get(&pool).map(|it| it.device);
     for at in 0..count {
         // SAFETY: the caller's promise.
         let access = unsafe { get(map.wrapping_add(at)) }?;
         call.driver.device(access.location.id)?;
         if access.location.kind != 1 || !matches!(access.flags, 0 | 1 | 3) {
+            return Err(Error::INVALID_VALUE);
+        }
+        // The programming guide on pools: what their own device may access cannot be revoked.
+        if access.flags == 0 && own == Some(access.location.id) {
             return Err(Error::INVALID_VALUE);
         }
     }

@@ -25,6 +25,10 @@ const TARGETS: &[(u32, (u64, u64))] = &[
     (80, (7, 0)),
 ];
 
+/// The most bytes of parameters, and from which version and target on there may be more: "Kernel Function Parameters".
+const PARAMETERS: (u32, u32) = (4352, 32764);
+const MORE_PARAMETERS: (u32, (u64, u64)) = (70, (8, 1));
+
 pub(super) fn parse(text: &str) -> Result<Module, Refusal> {
     let tokens = tokens(text)?;
     let mut cursor = Cursor::new(&tokens);
@@ -47,6 +51,8 @@ pub(super) fn parse(text: &str) -> Result<Module, Refusal> {
     else {
         return Err(Refusal::new(cursor.line(), format!("target {target} in version {version} of PTX")));
     };
+    let is_newer = *target >= MORE_PARAMETERS.0 && version_number >= Some(MORE_PARAMETERS.1);
+    let most_parameters = if is_newer { PARAMETERS.1 } else { PARAMETERS.0 };
     cursor.expect(".address_size")?;
     cursor.expect("64")?;
     while let Some(word) = cursor.peek() {
@@ -59,7 +65,7 @@ pub(super) fn parse(text: &str) -> Result<Module, Refusal> {
             }
             ".global" | ".const" | ".shared" => declare(&mut cursor, &mut module, &mut variables)?,
             ".entry" => {
-                let kernel = entry(&mut cursor, text, *target, &variables)?;
+                let kernel = entry(&mut cursor, text, (*target, most_parameters), &variables)?;
                 if module.kernel(&kernel.name).is_some() {
                     return Err(Refusal::new(cursor.line(), "a second entry of this name"));
                 }
@@ -197,7 +203,7 @@ fn initial(cursor: &mut Cursor<'_, '_>) -> Result<Vec<u64>, Refusal> {
 fn entry(
     cursor: &mut Cursor<'_, '_>,
     text: &str,
-    target: u32,
+    (target, most_parameters): (u32, u32),
     module: &Variables,
 ) -> Result<Kernel, Refusal> {
     cursor.expect(".entry")?;
@@ -210,8 +216,9 @@ fn entry(
             let offset = kernel.parameter_bytes.next_multiple_of(it.alignment);
             kernel.parameters.push(Parameter { offset, size: it.size });
             kernel.parameter_bytes = offset.saturating_add(it.size);
-            if kernel.parameter_bytes > 32764 {
-                return Err(Refusal::new(cursor.line(), "more than 32764 bytes of parameters"));
+            if kernel.parameter_bytes > most_parameters {
+                let reason = format!("more than {most_parameters} bytes of parameters");
+                return Err(Refusal::new(cursor.line(), reason));
             }
             variables.add(it.name, Variable::Parameter { offset, size: it.size }, cursor.line())?;
             if cursor.accept(")") {
@@ -226,6 +233,9 @@ fn entry(
             ".reqntid" => kernel.exact_block = Some(block(cursor)?),
             ".minnctapersm" | ".maxnreg" => {
                 cursor.size()?;
+            }
+            "{" if kernel.max_block.is_some() && kernel.exact_block.is_some() => {
+                return Err(Refusal::new(cursor.line(), "`.maxntid` beside `.reqntid`"));
             }
             "{" => break,
             word => return Err(Refusal::new(cursor.line(), format!("the directive `{word}`"))),

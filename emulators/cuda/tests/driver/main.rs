@@ -54,6 +54,9 @@ const CASES: &[Case] = &[
     ("thread_streams", manual::thread_streams),
     ("forks", manual::forks),
     ("failing_calls", manual::failing_calls),
+    ("frees_before_allocations", manual::frees_before_allocations),
+    ("pools_have_limits", manual::pools_have_limits),
+    ("graphs_of_modules", manual::graphs_of_modules),
 ];
 
 /// Names the case that the process is for.

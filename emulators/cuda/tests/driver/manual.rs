@@ -260,3 +260,77 @@ pub(crate) fn failing_calls(library: &Library) {
         assert_eq!(call!(library, emulator_cuda_control(wrong.as_ptr())), 1);
     }
 }
+
+/// Memory is freed behind its allocation: another stream that has not waited for that frees nothing that there is, and
+/// the memory does not come back when its allocation is done after all.
+pub(crate) fn frees_before_allocations(library: &Library) {
+    for is_submitted in [true, false] {
+        library.begin();
+        let (stream, _, word) = held_stream(library);
+        let other = library.stream();
+        let mut memory = 0_u64;
+        assert_eq!(call!(library, cuMemAllocAsync(&mut memory, 64, stream)), 0);
+        if is_submitted {
+            assert_eq!(call!(library, cuMemFreeAsync(memory, other)), 0);
+            assert_eq!(call!(library, cuStreamSynchronize(other)), 700);
+        } else {
+            assert_eq!(call!(library, cuMemFree_v2(memory)), 0);
+        }
+        assert!(library.count("use-before-allocation") > 0);
+        word.store(1, SeqCst);
+        assert_eq!(call!(library, cuStreamSynchronize(stream)), if is_submitted { 700 } else { 0 });
+        let mut size = 0_usize;
+        let mut base = 0_u64;
+        assert_ne!(call!(library, cuMemGetAddressRange_v2(&mut base, &mut size, memory)), 0);
+        library.control("relaunch");
+        library.control("reset");
+    }
+}
+
+/// What pools are made with counts: the most that they have, and that their own device can always access them.
+pub(crate) fn pools_have_limits(library: &Library) {
+    library.begin();
+    let stream = library.stream();
+    let mut properties = [0_u64; 11];
+    (properties[0], properties[1], properties[3]) = (1, 1, 1000);
+    let (mut pool, mut first, mut second) = (0_u64, 0_u64, 0_u64);
+    assert_eq!(call!(library, cuMemPoolCreate(&mut pool, &properties)), 0);
+    assert_eq!(call!(library, cuMemAllocFromPoolAsync(&mut first, 600, pool, stream)), 0);
+    assert_eq!(call!(library, cuMemAllocFromPoolAsync(&mut second, 600, pool, stream)), 2);
+    assert_eq!(call!(library, cuMemFreeAsync(first, stream)), 0);
+    assert_eq!(call!(library, cuStreamSynchronize(stream)), 0);
+    assert_eq!(call!(library, cuMemAllocFromPoolAsync(&mut second, 1000, pool, stream)), 0);
+    for (flags, result) in [(0, 1), (1, 0), (3, 0)] {
+        let access = [1_i32, 0, flags];
+        assert_eq!(call!(library, cuMemPoolSetAccess(pool, access.as_ptr(), 1)), result, "{flags}");
+    }
+}
+
+/// A module goes from its own context; what has its functions cannot be launched any more, also not by a graph.
+pub(crate) fn graphs_of_modules(library: &Library) {
+    let context = library.begin();
+    let stream = library.stream();
+    let module = library.module();
+    let (mut function, mut graph, mut node, mut executable) = (0_u64, 0_u64, 0_u64, 0_u64);
+    assert_eq!(call!(library, cuModuleGetFunction(&mut function, module, c"busy".as_ptr())), 0);
+    assert_eq!(call!(library, cuGraphCreate(&mut graph, 0)), 0);
+    let rounds = 1_u64;
+    let parameters = [std::ptr::from_ref(&rounds)];
+    let parameters = parameters.as_ptr().expose_provenance() as u64;
+    let kernel: [u64; 7] = [function, 1 | 1 << 32, 1 | 1 << 32, 1 | 1 << 32, 0, parameters, 0];
+    let null = std::ptr::null::<u64>();
+    assert_eq!(call!(library, cuGraphAddKernelNode(&mut node, graph, null, 0, &kernel)), 0);
+    // `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD` is of another function, which says where to.
+    assert_eq!(call!(library, cuGraphInstantiateWithFlags(&mut executable, graph, 2_u64)), 1);
+    assert_eq!(call!(library, cuGraphInstantiateWithFlags(&mut executable, graph, 0_u64)), 0);
+    assert_eq!(call!(library, cuGraphLaunch(executable, stream)), 0);
+    assert_eq!(call!(library, cuStreamSynchronize(stream)), 0);
+    let other = library.begin();
+    assert_eq!(call!(library, cuModuleUnload(module)), 400);
+    assert_eq!(call!(library, cuCtxDestroy_v2(other)), 0);
+    assert_eq!(call!(library, cuCtxSetCurrent(context)), 0);
+    assert_eq!(call!(library, cuModuleUnload(module)), 0);
+    assert_eq!(library.launch(function, 1, 1, stream, &[1]), 400);
+    assert_eq!(call!(library, cuGraphLaunch(executable, stream)), 400);
+    assert_eq!(call!(library, cuGraphInstantiateWithFlags(&mut executable, graph, 0_u64)), 400);
+}

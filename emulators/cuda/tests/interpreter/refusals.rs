@@ -104,6 +104,9 @@ fn modules_that_are_not_right_are_refused() {
         (".param .u64 at", ".param .u64 at, .param .u64 at"),
         (".param .u64 at", ".param .texref at"),
         (".param .u64 at", ".param .align 8 .b8 at[40000]"),
+        // More is for version 8.1 and `sm_70`.
+        (".param .u64 at", ".param .u64 at, .param .align 8 .b8 more[4352]"),
+        (")\n{", ")\n.maxntid 64, 1, 1\n.reqntid 64, 1, 1\n{"),
         (")\n{", ")\n.unknown 1\n{"),
         ("ret;\n}", "ret;\n"),
         ("ret;\n}", "ret\n}"),
@@ -112,6 +115,11 @@ fn modules_that_are_not_right_are_refused() {
         assert_ne!(text, right, "{from}");
         assert!(Module::parse(&text).is_err(), "{to}");
     }
+    let large = right.replace(".param .u64 at", ".param .u64 at, .param .align 8 .b8 more[32756]");
+    assert!(Module::parse(&large).is_err());
+    assert!(Module::parse(&large.replace(".version 7.6", ".version 8.1")).is_ok());
+    let old = large.replace(".version 7.6", ".version 8.1").replace("sm_80", "sm_61");
+    assert!(Module::parse(&old).is_err());
     let twice = format!("{right}{}", &right[right.find(".visible").expect("an entry")..]);
     assert!(Module::parse(&twice).is_err());
 }
