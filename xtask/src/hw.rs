@@ -36,8 +36,8 @@ pub(crate) struct Options {
 /// A backend that hardware exists for.
 struct Backend {
     name: &'static str,
-    /// The path of a card's node up to its number.
-    nodes: &'static str,
+    /// The path of a card's node up to its number, if it has the card's number.
+    nodes: Option<&'static str>,
     /// The kernel driver.
     driver: &'static str,
     /// The targets of IREE's build that its steps run.
@@ -48,22 +48,29 @@ struct Backend {
 const BACKENDS: [Backend; 4] = [
     Backend {
         name: "gaudi",
-        nodes: "/dev/accel/accel",
+        nodes: Some("/dev/accel/accel"),
         driver: "habanalabs",
         targets: &["hal_cts", "overlap"],
         steps: gaudi,
     },
     Backend {
         name: "nvidia",
-        nodes: "/dev/nvidia",
+        // CUDA numbers the cards that it sees.
+        nodes: None,
         driver: "nvidia",
         targets: &["hal_cts", "hal_latency", "iree-run-module"],
         steps: nvidia,
     },
-    Backend { name: "qaic", nodes: "/dev/accel/accel", driver: "qaic", targets: &["hal_cts"], steps: qaic },
+    Backend {
+        name: "qaic",
+        nodes: Some("/dev/accel/accel"),
+        driver: "qaic",
+        targets: &["hal_cts"],
+        steps: qaic,
+    },
     Backend {
         name: "tenstorrent",
-        nodes: "/dev/tenstorrent/",
+        nodes: Some("/dev/tenstorrent/"),
         driver: "tt-kmd",
         targets: &["hal_cts"],
         steps: tenstorrent,
@@ -80,6 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         if name != "nvidia" {
             bail!("--pack is for nvidia; the steps of {name} need this repository");
         }
+        crate::nvidia::check_pack(folder)?;
         let tree = Tree::configure(Flavour::Plain, None)?;
         tree.build(backend.targets)?;
         crate::nvidia::pack(&tree, folder)?;
@@ -91,7 +99,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     };
     // Under a supervisor nodes are emulated, too, and there is one that no system has.
     let emulated = path.starts_with("emulated") || Path::new("/dev/accel/emulator").exists();
-    let node = path.parse::<u32>().ok().map(|number| format!("{}{number}", backend.nodes));
+    let node = backend.nodes.zip(path.parse::<u32>().ok()).map(|(nodes, number)| format!("{nodes}{number}"));
     if let Some(node) = node.as_ref().filter(|node| !Path::new(node).exists()) {
         bail!(
             "there is no {node}: no card, or its driver {} is not loaded; without a card, \

@@ -107,8 +107,11 @@ const MOST_PACKED: u64 = 64 << 20;
 
 /// Fills a folder with what the script runs. The tree has the programs of `hw`.
 pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
+    check_pack(folder)?;
     let _ = fs::remove_dir_all(folder);
     fs::create_dir_all(folder.join("models"))?;
+    // First of all, as it says whose folder this is.
+    fs::write(folder.join("run.sh"), SCRIPT)?;
     let (peer, runs) = (peer()?, "iree-run-module");
     let programs = [
         ("hal_cts", tree.tool("hal_cts")),
@@ -146,7 +149,6 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
     }
     fs::write(folder.join("formats"), cts::CUDA)?;
     fs::write(folder.join("commit"), commit()?)?;
-    fs::write(folder.join("run.sh"), SCRIPT)?;
     let bytes = size(folder)?;
     println!("{}: {} MiB", folder.display(), bytes.div_ceil(1 << 20));
     if bytes > MOST_PACKED {
@@ -174,6 +176,21 @@ fn commit() -> Result<String> {
     let mut git = Command::new("git");
     let output = git.args(["describe", "--always", "--dirty"]).current_dir(workspace::root()?).output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Refuses a folder that has anything but an earlier pack, which is made anew.
+pub(crate) fn check_pack(folder: &Path) -> Result<()> {
+    if !folder.exists() || folder.join("run.sh").is_file() && folder.join("models").is_dir() {
+        return Ok(());
+    }
+    let is_empty = fs::read_dir(folder).with_context(|| "a folder is filled")?.next().is_none();
+    if !is_empty {
+        bail!(
+            "{} has other things in it: name a new folder, an empty one, or an earlier one of this",
+            folder.display()
+        );
+    }
+    Ok(())
 }
 
 fn size(folder: &Path) -> Result<u64> {
@@ -299,6 +316,19 @@ fn table(model: &str, ours: &Counts, peer: &Counts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folder_with_other_things_is_not_filled() {
+        let folder = std::env::temp_dir().join(format!("hal-pack-{}", std::process::id()));
+        assert!(check_pack(&folder).is_ok());
+        fs::create_dir_all(folder.join("models")).unwrap();
+        fs::write(folder.join("thesis.txt"), "").unwrap();
+        assert!(check_pack(&folder).unwrap_err().to_string().contains("has other things in it"));
+        assert!(check_pack(&folder.join("thesis.txt")).is_err());
+        fs::write(folder.join("run.sh"), "").unwrap();
+        assert!(check_pack(&folder).is_ok());
+        fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn counts_are_of_each_call_beside_each_other() {

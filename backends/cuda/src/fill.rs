@@ -47,10 +47,9 @@ fn way(pattern: &[u8], target: Part) -> Way {
 impl FillKernel {
     pub(crate) fn load(current: &Current<'_>) -> Result<Self, Failure> {
         let text = CStr::from_bytes_until_nul(TEXT.as_bytes()).unwrap_or_default();
-        let loaded = Module::load(current, text)
-            .map_err(|(error, log)| error.failure(format_args!("loading the driver's own kernel {log}")))?;
+        let loaded = Module::load(current, text).map_err(|(error, log)| error.own_module(&log))?;
         let function = loaded.function(current, c"fill");
-        function.map(Self).map_err(|error| error.failure("loading the driver's own kernel"))
+        function.map(Self).map_err(|error| error.own_module(""))
     }
 
     /// Repeats a pattern over memory.

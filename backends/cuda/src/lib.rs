@@ -204,8 +204,13 @@ fn choose(library: &Arc<Library>, path: &str, wanted: &str) -> Result<Gpu, Failu
     if let Some(gpu) = gpus.iter().find(|gpu| is_wanted(gpu)) {
         return Ok(gpu.clone());
     }
-    let known: Vec<String> =
-        gpus.iter().map(|gpu| format!("{} ({})", gpu.number, gpu.uuid().unwrap_or_default())).collect();
+    let known: Vec<String> = gpus
+        .iter()
+        .map(|gpu| {
+            let [uuid, address] = [gpu.uuid(), gpu.address()].map(Result::unwrap_or_default);
+            format!("{} ({uuid}, {address})", gpu.number)
+        })
+        .collect();
     let message = match known.as_slice() {
         [] => format!("nvidia://{path}: the library lists no card{}", instead()),
         known => format!("there is no nvidia://{path}; the cards are {}", known.join(", ")),

@@ -308,8 +308,8 @@ fn profile_begins_and_ends_while_work_is_under_way() {
     }
 }
 
-/// The card has no memory left at one of a program's allocations, and at the one that tries again: that one is refused or
-/// its work fails, and everything behind it works.
+/// The card has no memory left at one of a program's allocations, and at the one that tries again: that one is refused,
+/// or its work fails, and everything behind it works.
 #[test]
 fn memory_that_runs_out_at_any_allocation_fails_that_alone() {
     if !is_alone("nvidia::memory_that_runs_out_at_any_allocation_fails_that_alone") {

@@ -37,7 +37,19 @@ fn advice(number: i32) -> &'static str {
         3 => {
             "; a process that was forked from one that uses CUDA cannot use it: open devices in a program of its own"
         }
-        4 | 46 | 802 | 803 | 804 | 999 => "; see whether nvidia-smi works on this machine",
+        46 => {
+            "; another process may have the card for itself: nvidia-smi -q -d COMPUTE shows the card's mode, \
+             nvidia-smi lists its processes"
+        }
+        802 => "; cards that are linked need the fabric manager: systemctl status nvidia-fabricmanager",
+        803 => {
+            "; the library is of another release than the kernel's driver: restart the machine after an update"
+        }
+        804 => {
+            "; this is the library of CUDA's compatibility package, which the card does not support: leave it out"
+        }
+        999 => "; see whether nvidia-smi works on this machine, and whether nvidia_uvm is loaded (lsmod)",
+        4 => "; see whether nvidia-smi works on this machine",
         NO_DEVICE => "; see whether nvidia-smi lists a card, and what CUDA_VISIBLE_DEVICES says",
         200 | 209 | 218 | 221 | 222 => {
             "; compile the module for this card or an older one, such as --iree-cuda-target=sm_80, or update \
@@ -92,7 +104,21 @@ impl CudaError {
 
     /// The failure of doing something. `what` says what was tried.
     pub(crate) fn failure(&self, what: impl fmt::Display) -> Failure {
-        let message = format!("{what}: {self}{}", advice(self.number));
+        self.advised(what, advice(self.number))
+    }
+
+    /// A module of the driver's own was refused: nothing about it is the program's to change.
+    pub(crate) fn own_module(&self, log: &str) -> Failure {
+        let log = if log.is_empty() { String::new() } else { format!(" ({log})") };
+        let what = format!("loading the driver's own kernel{log}");
+        match self.number {
+            200 | 209 | 218 | 221 | 222 => self.advised(what, "; update NVIDIA's driver"),
+            _ => self.failure(what),
+        }
+    }
+
+    fn advised(&self, what: impl fmt::Display, advice: &str) -> Failure {
+        let message = format!("{what}: {self}{advice}");
         let origin = if self.is_loss() { Origin::Device } else { Origin::Operation };
         Failure::with_origin(code(self.number), origin, message)
     }
@@ -115,6 +141,13 @@ mod tests {
                     this process with the same error";
         assert_eq!(failure.message(), says);
         assert_eq!(error(2).failure("x").code(), Code::ResourceExhausted);
+    }
+
+    #[test]
+    fn kernel_of_the_drivers_own_is_not_the_programs_to_compile() {
+        let says = "loading the driver's own kernel: cuLaunchKernel answered CUDA_ERROR_X (222); update NVIDIA's driver";
+        assert_eq!(error(222).own_module("").message(), says);
+        assert!(error(2).own_module("line 1").message().contains("kernel (line 1): "));
     }
 
     #[test]
