@@ -145,7 +145,8 @@ mod tests {
 
     #[test]
     fn kernel_of_the_drivers_own_is_not_the_programs_to_compile() {
-        let says = "loading the driver's own kernel: cuLaunchKernel answered CUDA_ERROR_X (222); update NVIDIA's driver";
+        let says = "loading the driver's own kernel: cuLaunchKernel answered CUDA_ERROR_X (222); update NVIDIA's \
+                    driver";
         assert_eq!(error(222).own_module("").message(), says);
         assert!(error(2).own_module("line 1").message().contains("kernel (line 1): "));
     }
