@@ -12,11 +12,12 @@
 //! each other's way. The engine's thread polls when no other does.
 //!
 //! The threads that poll are counted, in one number for the process. The last one to leave wakes the engine's thread
-//! if anything is under way; a thread that leaves a command behind wakes it unless another one polls. Each reads the
-//! other's word after it has written its own, so one of them sees the other. A thread that has polled a moment ago is
-//! likely to do so again, and the engine's thread is not woken for what begins meanwhile. It wakes by itself: every
-//! [`NAP`] at first, and less often the longer there was always a thread that polled. It also polls if no other thread
-//! has since its last nap, though some are counted: their callbacks may hold them up.
+//! if anything is under way, which takes over unless that one polls again [soon](EXPECTED); a thread that leaves a
+//! command behind wakes it unless another one polls. Each reads the other's word after it has written its own, so one
+//! of them sees the other. A thread that has polled a moment ago is likely to do so again, and the engine's thread is
+//! not woken for what begins meanwhile. It wakes by itself: every [`NAP`] at first, and less often the longer there was
+//! always a thread that polled. It also polls if no other thread has since its last nap, though some are counted: their
+//! callbacks may hold them up.
 //!
 //! Its own callbacks may hold up the engine's thread, too: [`relay`] has another one take its place.
 
@@ -490,7 +491,9 @@ impl Engine {
                 let polls = self.polls.load(Ordering::Relaxed);
                 let mut commands = self.commands.lock();
                 // A thread that leaves wakes this one after its last poll, if anything is left.
-                let pause = nap(trusted.elapsed());
+                let is_left =
+                    self.under_way.load(Ordering::SeqCst) && self.pollers.load(Ordering::SeqCst) == 0;
+                let pause = if is_left { EXPECTED } else { nap(trusted.elapsed()) };
                 let slept = self.is_polled() && self.news.wait_for(&mut commands, pause).timed_out();
                 let left = !commands.is_empty() || self.under_way.load(Ordering::SeqCst);
                 drop(commands);
@@ -538,14 +541,12 @@ impl Engine {
 
     /// The last thread that polled has left. Wakes the engine's thread if anything is left.
     fn left_alone(&self) {
+        self.last_polled.store(self.nanoseconds(), Ordering::Relaxed);
         let is_needed = self.under_way.load(Ordering::SeqCst) || self.sends.load(Ordering::SeqCst);
         if is_needed || !self.commands.lock().is_empty() {
             // Behind the lock, or else the thread may be between reading the number of pollers and its sleep.
             drop(self.commands.lock());
-            self.last_polled.store(0, Ordering::Relaxed);
             self.news.notify_one();
-        } else {
-            self.last_polled.store(self.nanoseconds(), Ordering::Relaxed);
         }
     }
 }
