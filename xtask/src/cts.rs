@@ -218,7 +218,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         green &= ended
             && (score.failed > 0) == options.lost
             && variant.skips.is_none_or(|skips| score.skipped == skips * rounds)
-            && score.passed + score.skipped == INSTANCES * rounds;
+            && score.passed + score.failed + score.skipped == INSTANCES * rounds;
         // Writing to a string cannot fail.
         let _ = writeln!(
             table,
