@@ -251,6 +251,9 @@ impl Progress {
     }
 
     fn start(&mut self, mut started: Box<Started>) {
+        if let Some(failure) = self.mailbox.failure().cloned() {
+            self.fail(&started.group, &failure);
+        }
         let failure = started.failure.clone().or_else(|| started.group.failure());
         if let Some(failure) = failure {
             return self.endings.add(started, &failure);
@@ -369,9 +372,16 @@ impl Progress {
         }
         let mut came = false;
         for _ in 0..NOTICES {
-            let Some((of, notice)) = self.mailbox.receive(&self.library) else { break };
+            match self.mailbox.receive(&self.library) {
+                Ok(Some((of, notice))) => self.read(of, notice),
+                Ok(None) => break,
+                Err(failure) => {
+                    self.is_any_missing = true;
+                    self.groups.all().iter().for_each(|group| self.fail(group, &failure));
+                    break;
+                }
+            }
             came = true;
-            self.read(of, notice);
         }
         self.stall.end_if_over(now);
         came

@@ -3,7 +3,7 @@
 //! Which threads poll, and which callbacks they run.
 
 use super::*;
-use crate::library::fake::hooks::{Closed, has_begun_to_end, hold_up_ends};
+use crate::library::fake::hooks::{Closed, has_begun_to_end, has_ended_here, hold_up_ends};
 use hal_collectives::local::spread;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::process;
@@ -671,6 +671,15 @@ fn end_of_mpi_is_waited_for_however_long_it_takes_unless_a_rank_has_not_come() {
         drop(held);
         assert!(is_missing || told.recv_timeout(LONG) == Ok(()));
     }
+}
+
+/// The standard wants it ended by the thread that has begun it, which is often this one.
+#[test]
+fn mpi_is_ended_by_the_thread_that_ends_the_process() {
+    let (ranks, groups) = pair();
+    drop(groups);
+    ranks[0].0.quit();
+    assert!(has_ended_here());
 }
 
 /// Other threads may go on until the process has ended.
