@@ -450,6 +450,19 @@ fn mpi_is_left_alone_when_what_a_group_has_left_to_others_to_tell_is_told() {
     assert_eq!(notified_in_time(&ranks[1], &waits), Err(Code::DataLoss));
 }
 
+/// MPI does not say how far it is.
+#[test]
+fn thread_polls_for_as_long_as_what_is_under_way_is_likely_to_take() {
+    let (ranks, groups) = pair();
+    for (words, least, most) in [(1, Duration::ZERO, LONG), (1 << 20, Duration::from_millis(30), LONG)] {
+        let buffers = Buffers { send: Some(memory(&vec![1; words])), recv: Some(memory(&vec![0; words])) };
+        sum_with(&*groups[0], buffers, Box::new(drop));
+        let begin = Instant::now();
+        assert!(!poll_until_by(ranks[0].0.pollers, &|| Some(&ranks[0].0), None, || false));
+        assert!((least..most).contains(&begin.elapsed()), "{words} words: {:?}", begin.elapsed());
+    }
+}
+
 #[test]
 fn poll_ends_at_its_time_while_other_operations_move_all_the_time() {
     let (ranks, groups) = pair();
