@@ -40,7 +40,7 @@ use hal_semaphore::{Code, Failure};
 use mailbox::Mailbox;
 use roll_call::{RollCalls, held_up, not_all_joined, not_joined, not_made, too_late};
 use stall::Stall;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -218,21 +218,25 @@ impl Progress {
             }
             (Creation::Group(group), Ok(communicator)) => {
                 let _ = group.communicator.set(communicator);
-                if group.failure().is_none() {
-                    let lines: BTreeSet<_> = self
-                        .active
-                        .iter()
-                        .map(|(_, started)| started)
-                        .filter(|started| Arc::ptr_eq(&started.group, &group))
-                        .flat_map(|started| started.slots.iter().map(|slot| (slot.place.line, slot.side)))
-                        .collect();
-                    lines.into_iter().for_each(|line| self.advance(&group, line));
-                }
             }
             (Creation::Base, Err(failure)) => {
                 self.creations.all().iter().for_each(|group| self.fail(group, &failure));
             }
             (Creation::Group(group), Err(failure)) => self.fail(&group, &failure),
+        }
+        self.advance_all();
+    }
+
+    /// Begins what can begin on all lines: also those of other groups, if no call could be made meanwhile.
+    fn advance_all(&mut self) {
+        let lines = self.active.iter().flat_map(|(_, started)| {
+            let Started { group, slots, .. } = &**started;
+            slots.iter().map(|slot| ((group.id, slot.place.line, slot.side), group.clone()))
+        });
+        for ((_, line, side), group) in lines.collect::<BTreeMap<_, _>>() {
+            if group.failure().is_none() {
+                self.advance(&group, (line, side));
+            }
         }
     }
 
@@ -341,9 +345,7 @@ impl Progress {
         let mut moved = false;
         if !self.is_blocked() && self.listens {
             moved |= self.poll_notices(now);
-            if !self.stall.is_open() {
-                moved |= self.poll_operations(calls);
-            }
+            moved |= self.poll_operations(calls);
             self.mailbox.flush(&self.library);
             self.endings.release(&self.library, &mut self.ended);
         }
@@ -362,10 +364,9 @@ impl Progress {
         if self.mailbox.base().is_none() {
             return false;
         }
-        if !self.active.is_empty() && self.stall.stood_still(now) {
+        if self.stall.polls(now) && !self.active.is_empty() {
             self.catch_up(now);
         }
-        self.stall.polls(now);
         let mut came = false;
         for _ in 0..NOTICES {
             let Some((of, notice)) = self.mailbox.receive(&self.library) else { break };
@@ -378,18 +379,8 @@ impl Progress {
 
     /// This process stood still: asks the ranks whose memory it may have received from.
     fn catch_up(&mut self, now: Instant) {
-        let mut missing = BTreeSet::new();
-        for (_, started) in &self.active {
-            let (group, slots) = (&started.group, &started.slots);
-            for line in slots.iter().map(|slot| slot.place.line) {
-                match line {
-                    Participants::Everyone => missing.extend(group.members.iter().copied()),
-                    Participants::Pair { from, to } => {
-                        missing.extend([from, to].map(|rank| group.member(rank)))
-                    }
-                }
-            }
-        }
+        let peers = self.active.iter().flat_map(|(_, started)| started.peers());
+        let mut missing: BTreeSet<u32> = peers.collect();
         missing.remove(&self.library.rank);
         let question = self.stall.ask(missing.clone(), now);
         for rank in missing {
@@ -466,7 +457,7 @@ impl Progress {
     }
 
     fn test_operations(&mut self) -> bool {
-        let Self { library, active, ended, is_waiting, .. } = self;
+        let Self { library, active, ended, is_waiting, stall, .. } = self;
         let mut failed = None;
         *is_waiting = false;
         let is_over = |(_, started): &mut (u64, Box<Started>)| {
@@ -484,7 +475,8 @@ impl Progress {
                     Half::Gone => false,
                 };
             }
-            all
+            // The clock is read behind the test: the process may have stood still in it.
+            all && stall.believes(started.peers(), Instant::now())
         };
         let before = ended.due.len();
         ended.due.extend(active.extract_if(.., is_over).map(|(_, started)| DueCallback(started, Ok(()))));

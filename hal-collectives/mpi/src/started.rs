@@ -5,7 +5,7 @@
 use crate::calls::{Calls, Half};
 use crate::group::{Group, Slot};
 use crate::library::Request;
-use hal_collectives::{Done, Operation, Portions, Result, notify, release};
+use hal_collectives::{Done, Operation, Participants, Portions, Result, notify, release};
 use hal_semaphore::Failure;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -97,6 +97,17 @@ impl Started {
         };
         let (deadline, is_overdue) = (None, false);
         Box::new(Self { group, operation, slots, piece, calls, memory, failure, done, deadline, is_overdue })
+    }
+
+    /// The ranks of the job that it receives from, and others that it meets.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = u32> {
+        let everyone = self.slots.iter().any(|slot| slot.place.line == Participants::Everyone);
+        let members = if everyone { self.group.members.as_slice() } else { &[] };
+        let pairs = self.slots.iter().filter_map(|slot| match slot.place.line {
+            Participants::Everyone => None,
+            Participants::Pair { from, to } => Some([from, to]),
+        });
+        members.iter().copied().chain(pairs.flatten().map(|rank| self.group.member(rank)))
     }
 
     pub(crate) fn has_begun(&self) -> bool {

@@ -23,6 +23,8 @@ thread_local! {
     /// The calls of this thread, and the one that fails, counted from here.
     static CALLS: Cell<usize> = const { Cell::new(0) };
     static FAILING: Cell<Option<usize>> = const { Cell::new(None) };
+    /// What this thread does at a call, counted from here.
+    static BEFORE: RefCell<Option<(usize, Box<dyn FnOnce()>)>> = const { RefCell::new(None) };
     /// Collectives that this thread completes, while they are late.
     static LATE: RefCell<Option<Vec<Vec<Joined>>>> = const { RefCell::new(None) };
 }
@@ -52,6 +54,17 @@ pub(super) fn fails() -> bool {
         gate.arrived.store(false, Ordering::SeqCst);
     }
     CALLS.set(CALLS.get() + 1);
+    let due = BEFORE.with_borrow_mut(|before| {
+        let is_due = |(left, _): &mut (usize, _)| {
+            let is_due = *left == 0;
+            *left = left.saturating_sub(1);
+            is_due
+        };
+        before.take_if(is_due)
+    });
+    if let Some((_, work)) = due {
+        work();
+    }
     let left = FAILING.get();
     FAILING.set(left.and_then(|left| left.checked_sub(1)));
     left == Some(0)
@@ -65,6 +78,11 @@ pub(crate) fn calls() -> usize {
 /// The call of this thread fails that comes after so many others. True if one was to fail, and did not.
 pub(crate) fn fail(after: Option<usize>) -> bool {
     FAILING.replace(after).is_some()
+}
+
+/// Has something done before the call of this thread that comes after so many others.
+pub(crate) fn before(after: usize, work: impl FnOnce() + 'static) {
+    BEFORE.set(Some((after, Box::new(work))));
 }
 
 pub(super) fn is_late(all: &[Joined]) -> bool {
