@@ -29,6 +29,17 @@ pub(crate) struct Calls {
     pub(crate) finish: Option<Finish>,
 }
 
+impl Calls {
+    /// The bytes that those send and receive which have not begun.
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes = |half: &Half| match half {
+            Half::Waits(Call { send, recv, .. }) => send.iter().chain(recv).map(HostRange::length).sum(),
+            Half::Begun(_) | Half::Gone => 0,
+        };
+        self.halves.iter().map(bytes).sum()
+    }
+}
+
 /// A call of a piece.
 pub(crate) enum Half {
     Waits(Call),

@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a thread polls without a pause after anything has moved.
+/// How long a thread polls without a pause after anything has moved, or was likely to.
 const EAGER: Duration = Duration::from_micros(200);
 
 /// How long the engine's thread sleeps at most while anything is under way, and while nothing is.
@@ -188,6 +188,8 @@ pub(crate) struct Poll {
     moved: bool,
     /// Something is under way.
     waits: bool,
+    /// When that is likely to have ended.
+    expected: Option<Instant>,
     /// MPI may need this process for others, which may be gone.
     sends: bool,
     has_quit: bool,
@@ -432,6 +434,7 @@ impl Engine {
             poll.moved |= progress.step(|| self.has_commands.load(Ordering::Relaxed));
             progress.take_ended(ended);
             poll.waits = progress.waits();
+            poll.expected = progress.expected();
             poll.sends = progress.sends();
             poll.has_quit = progress.has_quit();
             poll
@@ -519,7 +522,8 @@ impl Engine {
                 moved = now;
                 continue;
             }
-            if (poll.waits || poll.sends) && now - moved < EAGER {
+            let since = poll.expected.map_or(moved, |expected| expected.max(moved));
+            if (poll.waits || poll.sends) && now.saturating_duration_since(since) < EAGER {
                 std::thread::yield_now();
                 continue;
             }
@@ -599,7 +603,7 @@ fn poll_until_by(
 ) -> bool {
     let (_counted, helper) = (CountedPoller::begin(pollers, find), Helper::begin());
     let yields = shares_processors();
-    let (mut idle_since, mut polls) = (None, 0_u32);
+    let (mut idle_since, mut expected, mut polls) = (None, None, 0_u32);
     loop {
         if is_over() {
             return true;
@@ -612,11 +616,13 @@ fn poll_until_by(
         } else if !poll.waits && !is_busy_here() {
             return is_over();
         }
+        expected = poll.expected.or(expected);
         polls = polls.wrapping_add(1);
         if polls.is_multiple_of(POLLS) {
             let now = Instant::now();
-            let since = *idle_since.get_or_insert(now);
-            if now - since >= EAGER || until.is_some_and(|until| now >= until) {
+            let since = Some(*idle_since.get_or_insert(now)).max(expected);
+            let is_idle = since.is_some_and(|since| now.saturating_duration_since(since) >= EAGER);
+            if is_idle || until.is_some_and(|until| now >= until) {
                 return is_over();
             }
         }

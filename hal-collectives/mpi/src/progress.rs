@@ -56,6 +56,9 @@ const NOTICES: usize = 256;
 /// How often operations under way are tested for each time that notices are.
 const TESTS: u32 = 4;
 
+/// How long a byte takes at most, in nanoseconds, over a network that collectives are used on.
+const NANOSECONDS: u64 = 4;
+
 /// See the [module documentation](self).
 pub(crate) struct Progress {
     library: Arc<Library>,
@@ -67,6 +70,8 @@ pub(crate) struct Progress {
     active: Vec<(u64, Box<Started>)>,
     /// The first of their deadlines, or an earlier moment.
     deadline: Option<Instant>,
+    /// When the last of them is likely to have ended, if all ranks have come.
+    expected: Option<Instant>,
     endings: Endings,
     roll_calls: RollCalls,
     stall: Stall,
@@ -93,6 +98,7 @@ impl Progress {
             next: 0,
             active: Vec::new(),
             deadline: None,
+            expected: None,
             endings: Endings::default(),
             roll_calls: RollCalls::default(),
             stall: Stall::new(),
@@ -129,6 +135,11 @@ impl Progress {
             || !self.ended.is_empty()
             || self.creations.are_pending()
             || self.roll_calls.are_open()
+    }
+
+    /// When the operations under way are likely to have ended, as MPI does not say how far they are.
+    pub(crate) fn expected(&self) -> Option<Instant> {
+        self.expected
     }
 
     /// True if MPI may need this process for something that no operation here waits for.
@@ -251,6 +262,9 @@ impl Progress {
     }
 
     fn start(&mut self, mut started: Box<Started>) {
+        if let Some(failure) = self.mailbox.failure().cloned() {
+            self.fail(&started.group, &failure);
+        }
         let failure = started.failure.clone().or_else(|| started.group.failure());
         if let Some(failure) = failure {
             return self.endings.add(started, &failure);
@@ -263,6 +277,8 @@ impl Progress {
         self.next += 1;
         started.deadline = now.checked_add(started.group.terms.timeout);
         self.deadline = self.deadline.into_iter().chain(started.deadline).min();
+        let time = Duration::from_nanos(started.calls.bytes() * NANOSECONDS);
+        self.expected = self.expected.max(now.checked_add(time));
         let (group, slots) = (started.group.clone(), started.slots.clone());
         {
             let mut order = group.order.lock();
@@ -369,9 +385,16 @@ impl Progress {
         }
         let mut came = false;
         for _ in 0..NOTICES {
-            let Some((of, notice)) = self.mailbox.receive(&self.library) else { break };
+            match self.mailbox.receive(&self.library) {
+                Ok(Some((of, notice))) => self.read(of, notice),
+                Ok(None) => break,
+                Err(failure) => {
+                    self.is_any_missing = true;
+                    self.groups.all().iter().for_each(|group| self.fail(group, &failure));
+                    break;
+                }
+            }
             came = true;
-            self.read(of, notice);
         }
         self.stall.end_if_over(now);
         came

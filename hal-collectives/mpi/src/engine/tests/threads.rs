@@ -3,7 +3,7 @@
 //! Which threads poll, and which callbacks they run.
 
 use super::*;
-use crate::library::fake::hooks::{Closed, has_begun_to_end, hold_up_ends};
+use crate::library::fake::hooks::{Closed, has_begun_to_end, has_ended_here, hold_up_ends};
 use hal_collectives::local::spread;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::process;
@@ -450,6 +450,19 @@ fn mpi_is_left_alone_when_what_a_group_has_left_to_others_to_tell_is_told() {
     assert_eq!(notified_in_time(&ranks[1], &waits), Err(Code::DataLoss));
 }
 
+/// MPI does not say how far it is.
+#[test]
+fn thread_polls_for_as_long_as_what_is_under_way_is_likely_to_take() {
+    let (ranks, groups) = pair();
+    for (words, least, most) in [(1, Duration::ZERO, LONG), (1 << 20, Duration::from_millis(30), LONG)] {
+        let buffers = Buffers { send: Some(memory(&vec![1; words])), recv: Some(memory(&vec![0; words])) };
+        sum_with(&*groups[0], buffers, Box::new(drop));
+        let begin = Instant::now();
+        assert!(!poll_until_by(ranks[0].0.pollers, &|| Some(&ranks[0].0), None, || false));
+        assert!((least..most).contains(&begin.elapsed()), "{words} words: {:?}", begin.elapsed());
+    }
+}
+
 #[test]
 fn poll_ends_at_its_time_while_other_operations_move_all_the_time() {
     let (ranks, groups) = pair();
@@ -671,6 +684,15 @@ fn end_of_mpi_is_waited_for_however_long_it_takes_unless_a_rank_has_not_come() {
         drop(held);
         assert!(is_missing || told.recv_timeout(LONG) == Ok(()));
     }
+}
+
+/// The standard wants it ended by the thread that has begun it, which is often this one.
+#[test]
+fn mpi_is_ended_by_the_thread_that_ends_the_process() {
+    let (ranks, groups) = pair();
+    drop(groups);
+    ranks[0].0.quit();
+    assert!(has_ended_here());
 }
 
 /// Other threads may go on until the process has ended.
