@@ -256,13 +256,20 @@ impl Engine {
             self.take_commands(progress);
             progress.take(command.take());
         });
-        // Also without a command: the engine's thread has this lock from its last look at what is under way until it
-        // sleeps, and is woken after that.
-        self.leave(command);
+        if command.is_some() {
+            self.leave(command);
+        }
         let sleeps_through = self.is_idle.load(Ordering::SeqCst) && self.pollers.load(Ordering::SeqCst) == 0;
         if sleeps_through || !self.is_polled() {
-            self.news.notify_one();
+            self.wake();
         }
+    }
+
+    /// Wakes the engine's thread. It has the lock from its last look at what is under way until it sleeps, and is woken
+    /// after that.
+    fn wake(&self) {
+        drop(self.commands.lock());
+        self.news.notify_one();
     }
 
     /// Leaves a command to the thread that polls next.
@@ -433,13 +440,13 @@ impl Engine {
             poll.moved = self.take_commands(progress);
             poll.moved |= progress.step(|| self.has_commands.load(Ordering::Relaxed));
             progress.take_ended(ended);
-            poll.waits = progress.waits();
             poll.expected = progress.expected();
-            poll.sends = progress.sends();
             poll.has_quit = progress.has_quit();
             poll
         });
-        let mut poll = polled.unwrap_or(Poll { waits: true, ..Poll::default() });
+        let mut poll = polled.unwrap_or_default();
+        poll.waits = polled.is_none() || self.under_way.load(Ordering::Relaxed);
+        poll.sends = self.sends.load(Ordering::Relaxed);
         if ended.is_empty() {
             poll.moved |= self.take_due(ended);
         }
@@ -547,10 +554,8 @@ impl Engine {
     fn left_alone(&self) {
         self.last_polled.store(self.nanoseconds(), Ordering::Relaxed);
         let is_needed = self.under_way.load(Ordering::SeqCst) || self.sends.load(Ordering::SeqCst);
-        if is_needed || !self.commands.lock().is_empty() {
-            // Behind the lock, or else the thread may be between reading the number of pollers and its sleep.
-            drop(self.commands.lock());
-            self.news.notify_one();
+        if is_needed || self.has_commands.load(Ordering::SeqCst) {
+            self.wake();
         }
     }
 }

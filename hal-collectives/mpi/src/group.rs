@@ -383,9 +383,9 @@ impl GroupOperation for Places {
             notify(done, Err(failure));
             return None;
         }
-        let (group, slots, count) = (self.group.clone(), self.slots.clone(), self.pieces().count());
-        let prepared = memory
-            .and_then(|memory| Ok((prepare(piece.operation, self.place(), count == 1, &memory)?, memory)));
+        let (group, slots) = (self.group.clone(), SmallVec::from_slice(&self.slots));
+        let count = self.pieces().count();
+        let prepared = memory.and_then(|memory| prepare(piece.operation, self.place(), count == 1, memory));
         let last = piece.number + 1 == count;
         let prepared = prepared.map_err(|failure| {
             let failure = self.why(&failure);

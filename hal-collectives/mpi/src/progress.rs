@@ -39,6 +39,7 @@ use hal_collectives::{Participants, Result};
 use hal_semaphore::{Code, Failure};
 use mailbox::Mailbox;
 use roll_call::{RollCalls, held_up, not_all_joined, not_joined, not_made, too_late};
+use smallvec::SmallVec;
 use stall::Stall;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -58,6 +59,12 @@ const TESTS: u32 = 4;
 
 /// How long a byte takes at most, in nanoseconds, over a network that collectives are used on.
 const NANOSECONDS: u64 = 4;
+
+/// The operation under way with this number.
+fn find(active: &mut [(u64, Box<Started>)], id: u64) -> Option<&mut Started> {
+    let at = active.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+    active.get_mut(at).map(|(_, started)| &mut **started)
+}
 
 /// See the [module documentation](self).
 pub(crate) struct Progress {
@@ -269,7 +276,9 @@ impl Progress {
         if let Some(failure) = failure {
             return self.endings.add(started, &failure);
         }
-        self.want(&started.group);
+        if started.group.communicator.get().is_none() {
+            self.want(&started.group);
+        }
         if started.slots.is_empty() {
             return self.ended.due.push(DueCallback(started, Ok(())));
         }
@@ -279,7 +288,7 @@ impl Progress {
         self.deadline = self.deadline.into_iter().chain(started.deadline).min();
         let time = Duration::from_nanos(started.calls.bytes() * NANOSECONDS);
         self.expected = self.expected.max(now.checked_add(time));
-        let (group, slots) = (started.group.clone(), started.slots.clone());
+        let (group, slots) = (started.group.clone(), SmallVec::<[Slot; 2]>::from_slice(&started.slots));
         {
             let mut order = group.order.lock();
             for &slot in &slots {
@@ -293,10 +302,8 @@ impl Progress {
         self.is_waiting |= self.find(id).is_some_and(|started| !started.has_begun());
     }
 
-    /// The operation under way with this number.
     fn find(&mut self, id: u64) -> Option<&mut Started> {
-        let at = self.active.binary_search_by_key(&id, |(id, _)| *id).ok()?;
-        self.active.get_mut(at).map(|(_, started)| &mut **started)
+        find(&mut self.active, id)
     }
 
     /// Begins what can begin on a line.
@@ -314,19 +321,26 @@ impl Progress {
                 }
             }
             let Some(id) = next.begins else { return };
-            let library = self.library.clone();
-            let Some(started) = self.find(id) else { continue };
-            let at = started.slots.iter().position(|slot| (slot.place.line, slot.side) == line);
-            let Some(half) = at.and_then(|at| started.calls.halves.get_mut(at)) else { continue };
-            let Half::Waits(call) = std::mem::replace(half, Half::Gone) else { continue };
-            match library.begin(communicator, call) {
-                Ok(request) => *half = Half::Begun(request),
-                Err(failure) => {
-                    self.is_any_missing = true;
-                    return self.fail(group, &failure);
-                }
+            if let Err(failure) = self.begin(id, line, communicator) {
+                self.is_any_missing = true;
+                return self.fail(group, &failure);
+            }
+            if !next.goes_on {
+                return;
             }
         }
+    }
+
+    /// Has MPI begin an operation on a line.
+    fn begin(&mut self, id: u64, line: (Participants, u32), communicator: Handle) -> Result {
+        let Self { library, active, .. } = self;
+        let Some(started) = find(active, id) else { return Ok(()) };
+        let at = started.slots.iter().position(|slot| (slot.place.line, slot.side) == line);
+        let Some(half) = at.and_then(|at| started.calls.halves.get_mut(at)) else { return Ok(()) };
+        if let Half::Waits(call) = std::mem::replace(half, Half::Gone) {
+            *half = Half::Begun(library.begin(communicator, call)?);
+        }
+        Ok(())
     }
 
     /// A group fails here.
@@ -369,9 +383,11 @@ impl Progress {
         let can_call = !self.is_blocked();
         self.endings.report(Some(&*self.library).filter(|_| can_call), now, &mut self.ended);
         self.read_own();
-        let notices = self.creations.decide(now);
-        self.send_all(notices);
-        self.read_own();
+        if self.creations.are_open() {
+            let notices = self.creations.decide(now);
+            self.send_all(notices);
+            self.read_own();
+        }
         moved || !self.ended.is_empty()
     }
 
@@ -520,12 +536,16 @@ impl Progress {
             over.into_iter().for_each(|id| self.overdue(id, now));
             self.deadline = self.active.iter().filter_map(|(_, started)| started.deadline).min();
         }
-        for group in self.creations.give_up(now) {
-            let failure = not_made(&group);
-            self.fail(&group, &failure);
+        if self.creations.are_open() {
+            for group in self.creations.give_up(now) {
+                let failure = not_made(&group);
+                self.fail(&group, &failure);
+            }
         }
-        for (group, failure) in self.roll_calls.take_over(now) {
-            self.fail(&group, &failure);
+        if self.roll_calls.are_open() {
+            for (group, failure) in self.roll_calls.take_over(now) {
+                self.fail(&group, &failure);
+            }
         }
     }
 
