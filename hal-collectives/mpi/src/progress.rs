@@ -268,7 +268,7 @@ impl Progress {
         mailbox.send(library, to, of, notice);
     }
 
-    fn start(&mut self, mut started: Box<Started>) {
+    fn start(&mut self, started: Box<Started>) {
         if let Some(failure) = self.mailbox.failure().cloned() {
             self.fail(&started.group, &failure);
         }
@@ -282,9 +282,8 @@ impl Progress {
         if started.slots.is_empty() {
             return self.ended.due.push(DueCallback(started, Ok(())));
         }
-        let (id, now) = (self.next, Instant::now());
+        let (id, now) = (self.next, started.at);
         self.next += 1;
-        started.deadline = now.checked_add(started.group.terms.timeout);
         self.deadline = self.deadline.into_iter().chain(started.deadline).min();
         let time = Duration::from_nanos(started.calls.bytes() * NANOSECONDS);
         self.expected = self.expected.max(now.checked_add(time));
@@ -371,11 +370,14 @@ impl Progress {
         if self.has_quit {
             return false;
         }
-        let now = Instant::now();
-        let mut moved = false;
-        if !self.is_blocked() && self.listens {
-            moved |= self.poll_notices(now);
+        let (mut moved, can_call) = (false, !self.is_blocked() && self.listens);
+        if can_call {
+            moved |= self.receive_notices();
             moved |= self.poll_operations(calls);
+        }
+        let now = Instant::now();
+        if can_call {
+            self.polled(now);
             self.mailbox.flush(&self.library);
             self.endings.release(&self.library, &mut self.ended);
         }
@@ -391,14 +393,20 @@ impl Progress {
         moved || !self.ended.is_empty()
     }
 
-    /// Receives notices.
-    fn poll_notices(&mut self, now: Instant) -> bool {
-        if self.mailbox.base().is_none() {
-            return false;
-        }
-        if self.stall.polls(now) && !self.active.is_empty() {
+    /// When this process polled last.
+    pub(crate) fn polled_at(&self) -> Instant {
+        self.stall.polled()
+    }
+
+    /// Notices and operations were tested.
+    fn polled(&mut self, now: Instant) {
+        if self.stall.polls(now) && !self.active.is_empty() && self.mailbox.base().is_some() {
             self.catch_up(now);
         }
+        self.stall.end_if_over(now);
+    }
+
+    fn receive_notices(&mut self) -> bool {
         let mut came = false;
         for _ in 0..NOTICES {
             match self.mailbox.receive(&self.library) {
@@ -412,7 +420,6 @@ impl Progress {
             }
             came = true;
         }
-        self.stall.end_if_over(now);
         came
     }
 
@@ -497,28 +504,30 @@ impl Progress {
 
     fn test_operations(&mut self) -> bool {
         let Self { library, active, ended, is_waiting, stall, .. } = self;
-        let mut failed = None;
+        let (mut failed, mut any) = (None, false);
         *is_waiting = false;
-        let is_over = |(_, started): &mut (u64, Box<Started>)| {
-            let mut all = true;
+        for (_, started) in &mut *active {
             for half in &mut started.calls.halves {
-                all &= match half {
-                    Half::Begun(request) => library.has_ended(request).unwrap_or_else(|failure| {
-                        failed = Some((started.group.clone(), failure));
-                        false
-                    }),
-                    Half::Waits(_) => {
-                        *is_waiting = true;
-                        false
-                    }
-                    Half::Gone => false,
-                };
+                match half {
+                    Half::Begun(request) => match library.has_ended(request) {
+                        Ok(has_ended) => any |= has_ended,
+                        Err(failure) => failed = Some((started.group.clone(), failure)),
+                    },
+                    Half::Waits(_) => *is_waiting = true,
+                    Half::Gone => {}
+                }
             }
-            // The clock is read behind the test: the process may have stood still in it.
-            all && stall.believes(started.peers(), Instant::now())
-        };
+        }
         let before = ended.due.len();
-        ended.due.extend(active.extract_if(.., is_over).map(|(_, started)| DueCallback(started, Ok(()))));
+        if any {
+            // Read behind the tests: the process may have stood still in them.
+            let now = Instant::now();
+            let is_over = |(_, started): &mut (u64, Box<Started>)| {
+                started.has_ended() && stall.believes(started.peers(), now)
+            };
+            let over = active.extract_if(.., is_over);
+            ended.due.extend(over.map(|(_, started)| DueCallback(started, Ok(()))));
+        }
         let moved = ended.due.len() > before;
         if let Some((group, failure)) = failed {
             self.is_any_missing = true;

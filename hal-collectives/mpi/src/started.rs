@@ -73,6 +73,8 @@ pub(crate) struct Started {
     pub(crate) calls: Calls,
     pub(crate) failure: Option<Failure>,
     pub(crate) done: Done,
+    /// When it started, and until when it waits.
+    pub(crate) at: Instant,
     pub(crate) deadline: Option<Instant>,
     /// It is overdue, and another rank was asked who has not come.
     pub(crate) is_overdue: bool,
@@ -90,8 +92,9 @@ impl Started {
             Ok(calls) => (calls, None),
             Err(failure) => (Calls::default(), Some(failure)),
         };
-        let (deadline, is_overdue) = (None, false);
-        Box::new(Self { group, operation, slots, piece, calls, failure, done, deadline, is_overdue })
+        let (at, is_overdue) = (Instant::now(), false);
+        let deadline = at.checked_add(group.terms.timeout);
+        Box::new(Self { group, operation, slots, piece, calls, failure, done, at, deadline, is_overdue })
     }
 
     /// The ranks of the job that it receives from, and others that it meets.
@@ -103,6 +106,11 @@ impl Started {
             Participants::Pair { from, to } => Some([from, to]),
         });
         members.iter().copied().chain(pairs.flatten().map(|rank| self.group.member(rank)))
+    }
+
+    /// True if all of its calls were seen to have ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.calls.halves.iter().all(|half| matches!(half, Half::Begun(request) if request.is_over()))
     }
 
     pub(crate) fn has_begun(&self) -> bool {
