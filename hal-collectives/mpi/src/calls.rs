@@ -153,7 +153,6 @@ pub(crate) fn prepare(
         if is_whole { Ok(None) } else { places().map(Some) }
     };
     let whole = |parts: Option<Parts>| parts.map(|parts| parts.into_all(1));
-    let tag = TRANSFER;
     let Portions { send, recv } = memory;
     let fold = |reduction| Fold { element: operation.element, reduction };
     let reduction = |what| call(what, None, None);
@@ -186,24 +185,31 @@ pub(crate) fn prepare(
         Kind::Broadcast { root } => {
             Ok(Calls::of(call(What::Broadcast { root }, whole(send), whole(recv)), None))
         }
-        Kind::Send { to } => Ok(Calls::of(call(What::Send { to, tag }, whole(send), None), None)),
-        Kind::Recv { from } => {
-            Ok(Calls::of(call(What::Receive { from: Some(from), tag }, None, whole(recv)), None))
-        }
-        Kind::SendRecv { to, from } => {
-            let sends = to.map(|to| call(What::Send { to, tag }, whole(send), None));
-            let (receives, unused) = match from {
-                Some(_) => (Some(call(What::Receive { from, tag }, None, whole(recv))), None),
-                None => (None, whole(recv)),
-            };
-            if let Some(recv) = &unused {
-                let filled = recv.fill(&[0]);
-                debug_assert!(filled, "a byte fills any memory");
-            }
-            let halves = sends.into_iter().chain(receives).map(Half::Waits).collect();
-            Ok(Calls { halves, unused, finish: None })
-        }
+        Kind::Send { to } => Ok(transfer((Some(to), None), [send, recv], call)),
+        Kind::Recv { from } => Ok(transfer((None, Some(from)), [send, recv], call)),
+        Kind::SendRecv { to, from } => Ok(transfer((to, from), [send, recv], call)),
     }
+}
+
+/// The calls of a transfer to a rank and from one.
+fn transfer(
+    (to, from): (Option<u32>, Option<u32>),
+    sides: [Option<Parts>; 2],
+    call: impl Fn(What, Option<HostRange>, Option<HostRange>) -> Call,
+) -> Calls {
+    let [send, recv] = sides.map(|parts| parts.map(|parts| parts.into_all(1)));
+    let tag = TRANSFER;
+    let sends = to.map(|to| call(What::Send { to, tag }, send, None));
+    let (receives, unused) = match from {
+        Some(_) => (Some(call(What::Receive { from, tag }, None, recv)), None),
+        None => (None, recv),
+    };
+    if let Some(recv) = &unused {
+        let filled = recv.fill(&[0]);
+        debug_assert!(filled, "a byte fills any memory");
+    }
+    let halves = sends.into_iter().chain(receives).map(Half::Waits).collect();
+    Calls { halves, unused, finish: None }
 }
 
 /// The call of a reduction with what is sent and received.
