@@ -10,13 +10,13 @@
 
 mod support;
 
-use hal_backend::{Code, Command, Device, Dispatch, Failure, LoadRequest, Span, Workgroups};
+use hal_backend::{Code, Command, Device, Dispatch, Failure, LoadRequest, MemoryRequest, Span, Workgroups};
 use hal_tenstorrent::{Executable, FORMAT, TenstorrentDevice};
 use std::path::Path;
 use std::process::Command as Program;
 use std::sync::{Arc, OnceLock};
 use support::compiler::{PLAIN_FLOATS, compile};
-use support::{Bench, NoLoader, floats_of, span};
+use support::{Bench, NoLoader, contents, floats_of, host, span, whole};
 
 /// The functions that the compiler makes of products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,7 +230,12 @@ fn check(bench: &Bench, kind: Kind, shape: Shape, phases: &str, offsets: [u64; 3
         let is_right = error <= tolerance * size + precision * sum.abs();
         assert!(is_right, "{kind:?} {shape:?}, {phases} phases, {index}: {found} instead of {sum}");
     }
-    println!("{kind:?} {shape:?}, {phases} phases: {:.1e}", norm_of_errors(&found, &expected));
+    // To compare simulators by hand: the same bits have the same sum.
+    let sum = found.iter().fold(0_u64, |sum, number| sum.wrapping_mul(31) + u64::from(number.to_bits()));
+    println!(
+        "{kind:?} {shape:?}, {phases} phases: {:.1e}, bits {sum:016x}",
+        norm_of_errors(&found, &expected)
+    );
 }
 
 /// Without a phase, or on a chip whose engine is not driven, cores run the functions.
@@ -284,4 +289,168 @@ fn products_that_disagree_with_their_bindings_are_refused() {
     refused(Kind::Bf16ToF32, &[u32::MAX; 4], [40, 80, 128]);
     let message = refused(Kind::Tf32, &[1, 2, 2, 2], [16, 16, 16]);
     assert!(message.contains("elements of 4 bytes begins 2 bytes"), "{message}");
+}
+
+const FLOATS: [Kind; 3] = [Kind::Bf16ToF32, Kind::Bf16, Kind::Tf32];
+
+#[test]
+fn products_of_all_shapes_are_right() {
+    for (tiles, phases) in [("1", "4"), ("2", "1"), ("2", "2"), ("1", "3")] {
+        let bench = Bench::new(&[("tiles", tiles), ("phases", phases), ("l1", "0")]);
+        for shape in [
+            [1, 1, 1, 1],
+            [1, 31, 33, 64],
+            [1, 32, 128, 100],
+            [3, 33, 160, 33],
+            [1, 64, 100, 31],
+            [2, 100, 64, 300],
+            [1, 5, 300, 1000],
+            [7, 3, 5, 7],
+        ] {
+            for kind in FLOATS {
+                check(&bench, kind, shape, phases, [64, 4036, 124]);
+            }
+        }
+    }
+}
+
+/// Sides that are as long as a row of blocks, chunks that are used more than once, and chunks that have no place of
+/// their own.
+#[test]
+fn products_with_long_sides_are_right() {
+    let bench = Bench::new(&[("tiles", "2"), ("l1", "0")]);
+    for shape in [[1, 1, 1, 4096], [1, 4096, 3, 33], [1, 3, 4096, 40], [1, 40, 300, 3000], [1, 200, 520, 600]]
+    {
+        check(&bench, Kind::Bf16ToF32, shape, "4", [2, 66, 4]);
+    }
+    check(&bench, Kind::Tf32, [1, 40, 300, 2000], "4", [4, 68, 4]);
+}
+
+/// Buffers are in DRAM, in tiles, also in those that multiply, and in memory of the host.
+#[test]
+fn products_of_random_shapes_are_right_wherever_they_are() {
+    let mut state = 12_345_u32;
+    let mut random = |limit: u32| {
+        state = state.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+        (state >> 16) % limit
+    };
+    for l1 in ["0", "64", "256:block", "256:interleaved"] {
+        let (tiles, phases) = ((1 + random(9)).to_string(), (1 + random(4)).to_string());
+        let bench = Bench::new(&[("tiles", &tiles), ("phases", &phases), ("l1", l1)]);
+        for _ in 0..6 {
+            let shape = [1 + random(3), 1 + random(130), 1 + random(200), random(160)];
+            let offsets = [(); 3].map(|()| u64::from(4 * random(2000)));
+            check(&bench, FLOATS[random(3) as usize], shape, &phases, offsets);
+        }
+    }
+    let bench = Bench::new(&[]);
+    let products = Products::load(&bench);
+    let (a, b) = (numbers(Kind::Tf32, 40 * 50, 1), numbers(Kind::Tf32, 50 * 60, 2));
+    let (left, right) = (host(&encode(&a, 4)), host(&encode(&b, 4)));
+    let result = host(&[CANARY; 40 * 60 * 4 + 128]);
+    let target = result.slice(64, 40 * 60 * 4).unwrap();
+    let bindings = [whole(&left), whole(&right), whole(&target)];
+    bench.run(products.call(Kind::Tf32, &[1, 40, 60, 50], &bindings)).unwrap();
+    let found = norm_of_errors(&floats_of(&contents(&target)), &reference([1, 40, 60, 50], &a, &b));
+    assert!(found < 2e-3, "{found}");
+    let all = contents(&result);
+    assert!(all[..64].iter().chain(&all[all.len() - 64..]).all(|byte| *byte == CANARY));
+}
+
+/// Without anything in common, results are zeros; without rows, columns or products, there are none.
+#[test]
+fn products_without_numbers_are_empty_or_zeros() {
+    let bench = Bench::new(&[]);
+    for kind in FLOATS {
+        let found =
+            Case { kind, shape: [2, 33, 40, 0], a: &[], b: &[], offsets: [0, 4, 8] }.run(&bench).unwrap();
+        assert!(found.iter().all(|number| number.to_bits() == 0));
+    }
+    let b = numbers(Kind::Bf16, 12, 1);
+    for shape in [[1, 0, 4, 3], [1, 4, 0, 3], [0, 4, 4, 3]] {
+        let found = Case { kind: Kind::Bf16, shape, a: &b, b: &b, offsets: [0; 3] }.run(&bench);
+        assert_eq!(found.unwrap(), []);
+    }
+}
+
+/// Engines know no infinity and no NaN: such operands are large numbers, and results infinite, or wrong where two of
+/// them meet. Denormals are zeros. None of them reaches other rows and columns.
+#[test]
+fn numbers_that_are_none_stay_in_their_rows_and_columns() {
+    let bench = Bench::new(&[("tiles", "1")]);
+    for kind in FLOATS {
+        let mut a = vec![1.0; 40 * 33];
+        let mut b = vec![1.0; 33 * 40];
+        (a[33], a[2 * 33 + 32], a[3 * 33 + 5]) = (f32::INFINITY, f32::NAN, f32::from_bits(0x0040_0000));
+        (b[1], b[31 * 40 + 35]) = (f32::NEG_INFINITY, f32::from_bits(0x8040_0000));
+        let found = Case { kind, shape: [1, 40, 40, 33], a: &a, b: &b, offsets: [0; 3] }.run(&bench).unwrap();
+        for (index, number) in found.iter().enumerate() {
+            let (row, column) = (index / 40, index % 40);
+            let expected = match (row, column) {
+                // Two of them meet.
+                (1 | 2, 1) => continue,
+                (_, 1) => f32::NEG_INFINITY,
+                (1 | 2, _) => f32::INFINITY,
+                (3, 35) => 31.0,
+                (3, _) | (_, 35) => 32.0,
+                _ => 33.0,
+            };
+            assert_eq!(*number, expected, "{kind:?} {row} {column}");
+        }
+    }
+}
+
+/// A tile whose engine was stopped in the middle has no part in products from then on, but in all else.
+#[test]
+fn products_go_on_without_a_tile_that_was_stopped() {
+    // The first call is the question for functions.
+    let bench = Bench::new(&[("fault", "hang:2"), ("timeout", "2"), ("tiles", "1"), ("l1", "0")]);
+    let products = Products::load(&bench);
+    let memory = bench.memory(&[0; 4096]);
+    let all = [(); 3].map(|()| span(&memory, 0, 4096));
+    let stopped = bench.run(products.call(Kind::Bf16, &[1, 8, 8, 8], &all)).unwrap_err();
+    assert_eq!(stopped.code(), Code::DeadlineExceeded, "{stopped}");
+    check(&bench, Kind::Bf16, [1, 8, 8, 8], "4", [0; 3]);
+}
+
+#[test]
+fn products_are_refused_where_all_engines_were_stopped() {
+    let bench = Bench::new(&[("fault", "hang:2"), ("timeout", "2"), ("tiles", "200"), ("l1", "0")]);
+    let products = Products::load(&bench);
+    // A square for each tile; the last tile runs no dispatches.
+    let rows = 32 * (bench.device.card().grid().tiles().len() as u32 - 1);
+    let memory = |bytes: u32| bench.memory(&vec![0; bytes as usize]);
+    let (a, b, c) = (memory(2 * rows), memory(64), memory(64 * rows));
+    let bindings = [span(&a, 0, u64::from(2 * rows)), span(&b, 0, 64), span(&c, 0, u64::from(64 * rows))];
+    let product = || products.call(Kind::Bf16, &[1, rows, 32, 1], &bindings);
+    assert_eq!(bench.run(product()).unwrap_err().code(), Code::DeadlineExceeded);
+    let refused = bench.run(product()).unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    assert!(
+        refused.message().contains("reset the card") && refused.message().contains("phases=0"),
+        "{refused}"
+    );
+    // Cores go on.
+    let integers = [span(&a, 0, 1), span(&b, 0, 1), span(&c, 0, 4)];
+    bench.run(products.call(Kind::Integers, &[1, 1, 1, 1], &integers)).unwrap();
+}
+
+/// What does not fit into a tile, not even one square at a time, is refused before anything is done.
+#[test]
+fn product_whose_pages_do_not_fit_is_refused_with_numbers() {
+    let bench = Bench::new(&[("l1", "512")]);
+    let products = Products::load(&bench);
+    let memory = |bytes| Arc::new(bench.device.allocate(&MemoryRequest::new(0, bytes)).unwrap());
+    let (a, b, c) = (memory(600 << 20), memory(64), memory(600 << 20));
+    let bindings = [span(&a, 0, 600 << 20), span(&b, 0, 4), span(&c, 0, 600 << 20)];
+    let refused = bench.run(products.call(Kind::Bf16, &[1, 300 << 20, 1, 1], &bindings)).unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    for part in ["M=314572800", "table of the pages", "(2457", "l1="] {
+        assert!(refused.message().contains(part), "{part:?} in {refused}");
+    }
+}
+
+#[test]
+fn simulators_library_gives_the_same() {
+    support::the_same_on_a_library("blackhole", &["products_of_all_shapes_are_right"]);
 }

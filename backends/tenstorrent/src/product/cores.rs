@@ -20,8 +20,8 @@
 //!
 //! A core's load that another core's count answers is used by the branch behind it, before anything else is stored or
 //! told to the network or the engine. Bytes that the network has brought are in memory before it counts the answer, and
-//! what the engine wrote is there when `CoprocessorDoneCheck` says so. Where NC moves results itself, it loads the last
-//! of them back before it begins a transfer ([`stub`](crate::stub)).
+//! what the engine wrote is there when `CoprocessorDoneCheck` says so. What a core has stored in memory, it loads back
+//! before it begins a transfer ([`stub`](crate::stub)).
 
 use super::Kind;
 use super::division::{Division, GROUP, Request, SIDE};
@@ -212,6 +212,7 @@ impl Program {
     fn tell(asm: &mut Assembler, flag: u32, count: Reg) {
         asm.constant(T[0], flag);
         asm.emit(sw(count, 0, T[0]));
+        load_back(asm, lw, T[0], 0);
     }
 
     /// Core B.
@@ -396,7 +397,6 @@ impl Program {
     fn move_row(&self, asm: &mut Assembler) {
         let here = T[1];
         let step = self.kind.result_bytes().cast_signed();
-        type Access = fn(Reg, i32, Reg) -> u32;
         let (load, store): (Access, Access) = if step == 4 { (lw, sw) } else { (lhu, sh) };
         asm.emit_all([andi(here, A[0], 15), add(here, here, A[7])]);
         asm.emit_all([addi(T[3], A[1], 0), addi(T[4], here, 0), add(T[5], here, A[2])]);
@@ -404,8 +404,7 @@ impl Program {
         asm.emit_all([load(T[6], 0, T[3]), store(T[6], 0, T[4])]);
         asm.emit_all([addi(T[3], T[3], step), addi(T[4], T[4], step)]);
         asm.branch(When::Ltu, T[4], T[5], next);
-        // Behind everything that was stored: what is loaded is used.
-        asm.emit_all([load(T[6], -step, T[4]), addi(T[6], T[6], 0)]);
+        load_back(asm, load, T[4], -step);
         asm.emit(addi(A[7], A[7], self.moved.pitch.cast_signed()));
     }
 
@@ -670,6 +669,9 @@ impl Program {
     }
 }
 
+/// A load from memory, or a store to it.
+type Access = fn(Reg, i32, Reg) -> u32;
+
 /// Which way the network moves bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
@@ -704,11 +706,18 @@ const FRAME: i32 = 64;
 fn enter(asm: &mut Assembler) {
     asm.emit(addi(SP, SP, -FRAME));
     kept().for_each(|(register, at)| asm.emit(sw(register, at, SP)));
+    kept().last().into_iter().for_each(|(_, at)| load_back(asm, lw, SP, at));
 }
 
 fn leave(asm: &mut Assembler) {
     kept().for_each(|(register, at)| asm.emit(lw(register, at, SP)));
     asm.emit_all([addi(SP, SP, FRAME), addi(A[0], ZERO, 0), jalr(ZERO, RA, 0)]);
+}
+
+/// Loads what was stored last back, and uses it: so that is in memory, and what was stored before, when a transfer
+/// begins.
+fn load_back(asm: &mut Assembler, load: Access, base: Reg, offset: i32) {
+    asm.emit_all([load(Reg::TP, offset, base), addi(Reg::TP, Reg::TP, 0)]);
 }
 
 /// Makes a register no larger than another.
