@@ -13,7 +13,8 @@ use hal_backend::HostRange;
 use hal_kernel::Errno;
 use std::any::Any;
 use std::ffi::c_void;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -109,7 +110,7 @@ impl OwnProcess {
                 Err(_) => return false,
             }
         }
-        listed(start, end).unwrap_or(false)
+        MappingList::open(Path::new("/proc/self/maps")).is_ok_and(|list| list.is_writable(start, end))
     }
 }
 
@@ -122,11 +123,6 @@ pub fn pinnable(address: u64, length: u64, writable: impl Fn(u64, u64) -> bool) 
         return Err(if first { Errno::NOMEM } else { Errno::FAULT });
     }
     Ok(())
-}
-
-/// True if this process's list of mappings has all of a range as readable and writable.
-fn listed(start: u64, end: u64) -> Option<bool> {
-    is_writable(&std::fs::read_to_string("/proc/self/maps").ok()?, start, end)
 }
 
 /// True if the kernel pins a mapping for as long as a device has it, judged by the path in the list of
@@ -151,9 +147,98 @@ fn is_written_back(path: &Path) -> bool {
     rustix::fs::statfs(path).map_or(true, |status| !IN_MEMORY.contains(&status.f_type))
 }
 
+/// The list of a process's mappings, `/proc/…/maps`.
+///
+/// The system answers for one address since Linux 6.11 (`PROCMAP_QUERY`), which takes as long however many mappings
+/// there are. Older ones write down the whole list.
+#[derive(Debug)]
+pub struct MappingList(OwnedFd);
+
+/// The question for the mapping at an address (`struct procmap_query`).
+#[repr(C)]
+#[derive(Default)]
+struct MappingQuery {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    rights: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    device: [u32; 2],
+    name_size: u32,
+    build_id_size: u32,
+    name: u64,
+    build_id: u64,
+}
+
+impl MappingList {
+    const QUERY: libc::c_ulong =
+        3 << 30 | (size_of::<MappingQuery>() as libc::c_ulong) << 16 | 0x9F << 8 | 17;
+    /// The longest name, with its end.
+    const NAME: u32 = 4096;
+    const READABLE: u64 = 1;
+    const WRITABLE: u64 = 2;
+    const SHARED: u64 = 8;
+
+    /// Opens a list.
+    pub fn open(path: &Path) -> Result<Self, Errno> {
+        use rustix::fs::{Mode, OFlags};
+        Ok(Self(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// True if all of a range is readable, writable and pinnable.
+    pub fn is_writable(&self, start: u64, end: u64) -> bool {
+        let mut reached = start;
+        while reached < end {
+            match self.writable_until(reached) {
+                Ok(Some(end)) => reached = end,
+                // An older system.
+                Err(Errno::NOTTY) => return self.is_listed_as_writable(start, end),
+                Ok(None) | Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    fn is_listed_as_writable(&self, start: u64, end: u64) -> bool {
+        let Ok(file) = self.0.try_clone() else { return false };
+        let mut text = String::new();
+        let read = std::fs::File::from(file).read_to_string(&mut text);
+        read.is_ok() && is_writable(&text, start, end).unwrap_or(false)
+    }
+
+    /// The end of the mapping that has an address, if it is readable, writable and pinnable.
+    fn writable_until(&self, address: u64) -> Result<Option<u64>, Errno> {
+        let mut name = [0_u8; Self::NAME as usize];
+        let mut query = MappingQuery {
+            size: size_of::<MappingQuery>() as u64,
+            address,
+            name: name.as_mut_ptr() as u64,
+            name_size: Self::NAME,
+            ..MappingQuery::default()
+        };
+        // SAFETY: the structure is the system's, and the name has the room that the structure says.
+        let answer = unsafe { libc::ioctl(self.0.as_raw_fd(), Self::QUERY, &raw mut query) };
+        if answer < 0 {
+            let error = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
+            return if error == Errno::NOENT { Ok(None) } else { Err(error) };
+        }
+        let may = |right: u64| query.rights & right == right;
+        let name = name.iter().copied().take_while(|&byte| byte != 0).collect();
+        let name: String = String::from_utf8(name).unwrap_or_else(|_| "/".to_owned());
+        let path = name.strip_suffix(" (deleted)").unwrap_or(&name);
+        // A private mapping has pages of its own wherever it may be written.
+        let is_kept = !may(Self::SHARED) || is_memory(path, is_written_back);
+        Ok((may(Self::READABLE | Self::WRITABLE) && is_kept).then_some(query.end))
+    }
+}
+
 /// True if a process's list of mappings, in the format of `/proc/…/maps`, has all of a range as readable,
 /// writable and pinnable.
-pub fn is_writable(text: &str, start: u64, end: u64) -> Option<bool> {
+fn is_writable(text: &str, start: u64, end: u64) -> Option<bool> {
     let mut reached = start;
     for line in text.lines() {
         let mut words = line.split_ascii_whitespace();
@@ -312,6 +397,32 @@ mod tests {
         assert_eq!((line("rw-s", "/memfd:x (deleted)"), line("rw-s", "/dev/mem")), (Some(true), Some(false)));
         assert_eq!(line("rw-s", "/no/such/file (deleted)"), Some(false));
         assert_eq!(line("rw-p", "/no/such/file (deleted)"), Some(true), "its pages are the process's own");
+    }
+
+    /// The system's answer for an address is what its list says, and so is that of systems that only have the list.
+    #[test]
+    fn question_for_an_address_is_answered_as_the_list_is() {
+        let middle = pages(3, ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a page of a mapping of this test's own.
+        unsafe {
+            let at = std::ptr::without_provenance_mut(usize::try_from(middle).unwrap() + 4096);
+            rustix::mm::mprotect(at, 4096, rustix::mm::MprotectFlags::READ).unwrap();
+        }
+        let file = crate::file::memory_file("listed", 8192).unwrap();
+        let shared = hal_kernel::map_shared(std::os::fd::AsFd::as_fd(&file), 8192, 0).unwrap();
+        let shared = shared.address() as u64;
+        let list = || MappingList::open(Path::new("/proc/self/maps")).unwrap();
+        for (start, end, writable) in [
+            (middle, middle + 4096, true),
+            (middle, middle + 8192, false),
+            (middle + 4096, middle + 8192, false),
+            (middle + 8192, middle + 3 * 4096, true),
+            (shared, shared + 8192, true),
+            (4096, 8192, false),
+        ] {
+            assert_eq!(list().is_writable(start, end), writable, "{start:#x}");
+            assert_eq!(list().is_listed_as_writable(start, end), writable, "{start:#x}");
+        }
     }
 
     #[test]

@@ -5,8 +5,9 @@
 //! The memory is part of the file that stands for the open device, so that a process with a descriptor maps it
 //! like any other file, without the emulator. The emulator does not notice the end of such a mapping. The
 //! memory is released when the emulator has dropped it *and* no process has it mapped any more. Code that lets
-//! a process map it [records](seen) that, and memory that cannot be released yet is checked again whenever
-//! other memory is dropped.
+//! a process map it [records](seen) that, and memory that cannot be released yet is checked again when other memory
+//! is dropped: at once where processes have few mappings, and together with other parts where they have many, so that
+//! what a part costs does not grow with them.
 
 use crate::backing::{self, Backing, Registered};
 use crate::file::Identity;
@@ -17,20 +18,35 @@ use hal_kernel::{Errno, identity};
 use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use rustix::process::{Resource, getrlimit};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// Part of a file that processes may have mapped.
-struct MappedView {
-    file: Identity,
-    offset: u64,
+/// The place of part of an open file: the file, and the offset.
+type Place = (Identity, u64);
+
+/// Part of a file that the emulator has dropped, and processes may still have mapped.
+struct AbandonedView {
+    file: Arc<OwnedFd>,
     length: u64,
     processes: Vec<u32>,
-    /// The file, once the emulator has dropped this part.
-    abandoned: Option<Arc<OwnedFd>>,
 }
 
-static VIEWS: Mutex<Vec<MappedView>> = Mutex::new(Vec::new());
+/// What processes were let to map.
+#[derive(Default)]
+struct Views {
+    /// The processes of each part that the emulator has.
+    seen: BTreeMap<Place, Vec<u32>>,
+    abandoned: BTreeMap<Place, AbandonedView>,
+    /// How many mappings processes had when they were read last.
+    mappings: usize,
+}
+
+static VIEWS: Mutex<Views> =
+    Mutex::new(Views { seen: BTreeMap::new(), abandoned: BTreeMap::new(), mappings: 0 });
+
+/// Reading this many mappings costs as much as may be spent on each part that is dropped.
+const MAPPINGS_PER_PART: usize = 256;
 
 /// Memory of an emulator at an offset of an open file.
 struct FilePart {
@@ -44,12 +60,18 @@ struct FilePart {
 impl Drop for FilePart {
     fn drop(&mut self) {
         let mut views = VIEWS.lock();
-        let here = |view: &&mut MappedView| (view.file, view.offset) == (self.identity, self.offset);
-        match views.iter_mut().find(here) {
-            Some(view) => view.abandoned = Some(self.file.clone()),
+        let place = (self.identity, self.offset);
+        match views.seen.remove(&place) {
             None => release(&self.file, self.offset, self.length),
+            Some(processes) => {
+                let view = AbandonedView { file: self.file.clone(), length: self.length, processes };
+                views.abandoned.insert(place, view);
+            }
         }
-        sweep(&mut views);
+        // The more mappings there are, the more parts share one reading of them.
+        if views.abandoned.len() * MAPPINGS_PER_PART >= views.mappings {
+            sweep(&mut views);
+        }
     }
 }
 
@@ -59,17 +81,33 @@ fn release(file: &OwnedFd, offset: u64, length: u64) {
     let _ = rustix::fs::fallocate(file, how, offset, length);
 }
 
-/// Releases the parts that the emulator has dropped and no process has mapped.
-fn sweep(views: &mut Vec<MappedView>) {
-    views.retain_mut(|view| {
-        let Some(file) = &view.abandoned else { return true };
-        let (identity, offset, length) = (view.file, view.offset, view.length);
-        view.processes.retain(|&process| is_mapped(process, identity, offset, length));
-        if !view.processes.is_empty() {
-            return true;
+/// Releases the parts that the emulator has dropped and no process has mapped. Reads the mappings of each process
+/// once.
+fn sweep(views: &mut Views) {
+    if views.abandoned.is_empty() {
+        return;
+    }
+    let processes: BTreeSet<u32> =
+        views.abandoned.values().flat_map(|view| view.processes.iter().copied()).collect();
+    let mut mapped: BTreeMap<Place, BTreeSet<u32>> = BTreeMap::new();
+    views.mappings = 0;
+    for process in processes {
+        for (place, length) in mapped_parts(process, &mut views.mappings) {
+            let (file, offset) = place;
+            let inside = views.abandoned.range((file, 0)..(file, offset.saturating_add(length)));
+            // A process may have mapped part of a view.
+            for (&view, _) in inside.rev().take_while(|((_, start), view)| start + view.length > offset) {
+                mapped.entry(view).or_default().insert(process);
+            }
         }
-        release(file, offset, length);
-        false
+    }
+    views.abandoned.retain(|place, view| {
+        let here = mapped.get(place);
+        view.processes.retain(|process| here.is_some_and(|processes| processes.contains(process)));
+        if view.processes.is_empty() {
+            release(&view.file, place.1, view.length);
+        }
+        !view.processes.is_empty()
     });
 }
 
@@ -94,32 +132,44 @@ pub fn memory(file: &Arc<OwnedFd>, offset: u64, length: u64) -> Result<HostRange
 }
 
 /// Records that a process is about to map part of an open file.
-pub fn seen(process: u32, file: Identity, offset: u64, length: u64) {
+pub fn seen(process: u32, file: Identity, offset: u64) {
     let mut views = VIEWS.lock();
-    match views.iter_mut().find(|view| (view.file, view.offset) == (file, offset)) {
-        Some(view) if view.processes.contains(&process) => {}
-        Some(view) => view.processes.push(process),
-        None => views.push(MappedView { file, offset, length, processes: vec![process], abandoned: None }),
+    let processes = views.seen.entry((file, offset)).or_default();
+    if !processes.contains(&process) {
+        processes.push(process);
     }
 }
 
 /// Forgets the views of a file that is neither open nor mapped.
 pub(crate) fn forget(file: Identity) {
-    VIEWS.lock().retain(|view| view.file != file);
+    let mut views = VIEWS.lock();
+    views.seen.retain(|&(other, _), _| other != file);
+    views.abandoned.retain(|&(other, _), _| other != file);
 }
 
-/// True if a process has mapped part of a file.
-pub fn is_mapped(process: u32, file: Identity, offset: u64, length: u64) -> bool {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{process}/maps")) else { return false };
-    let (device, inode) = file;
-    let device = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
-    text.lines().any(|line| {
-        let mut words = line.split_ascii_whitespace().skip(2);
-        let place = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
-        let here = words.next() == Some(device.as_str())
-            && words.next().and_then(|word| word.parse::<u64>().ok()) == Some(inode);
-        here && place.is_some_and(|place| (offset..offset.saturating_add(length)).contains(&place))
-    })
+/// True if a process has mapped a file from an offset on. None has, if none was [let to](seen).
+pub fn is_mapped(process: u32, file: Identity, offset: u64) -> bool {
+    let place = (file, offset);
+    let is_seen = VIEWS.lock().seen.contains_key(&place);
+    is_seen && mapped_parts(process, &mut 0).iter().any(|&(other, _)| other == place)
+}
+
+/// The parts of files that a process has mapped, and their lengths. Adds to the number of mappings read.
+fn mapped_parts(process: u32, read: &mut usize) -> Vec<(Place, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+    let parts = text.lines().filter_map(|line| {
+        *read += 1;
+        let mut words = line.split_ascii_whitespace();
+        let (first, last) = words.next()?.split_once('-')?;
+        let number = |word: &str| u64::from_str_radix(word, 16).ok();
+        let (length, offset) = (number(last)?.checked_sub(number(first)?)?, number(words.nth(1)?)?);
+        let (major, minor) = words.next()?.split_once(':')?;
+        let device =
+            rustix::fs::makedev(u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+        let inode: u64 = words.next()?.parse().ok()?;
+        (inode != 0).then_some((((device, inode), offset), length))
+    });
+    parts.collect()
 }
 
 #[cfg(test)]
@@ -156,7 +206,7 @@ mod tests {
 
         let shared = memory(&file, FAR, 4096).unwrap();
         let name = identity(file.as_fd()).unwrap();
-        seen(std::process::id(), name, FAR, 4096);
+        seen(std::process::id(), name, FAR);
         let mine = map_shared(file.as_fd(), 4096, FAR).unwrap();
         assert!(shared.write(0, &[7]));
         drop(shared);

@@ -75,12 +75,12 @@ impl Context {
 
     /// Removes buffers whose handle was released and that are mapped no more. rule(cb-destroyed)
     pub(crate) fn sweep(&mut self) {
-        let alarms = &self.alarms;
+        let (alarms, buffers) = (&self.alarms, &self.buffers);
         let used = |id: u64| alarms.iter().any(|alarm| alarm.times.0 == id || alarm.counter.0 == id);
-        let gone = |(&id, buffer): (&u64, &Buffer)| {
-            (buffer.destroyed && !buffer.seen.load(Ordering::Acquire) && !used(id)).then_some(id)
+        let is_gone = |&id: &u64| {
+            buffers.get(&id).is_none_or(|buffer| !buffer.seen.load(Ordering::Acquire)) && !used(id)
         };
-        let gone: Vec<u64> = self.buffers.iter().filter_map(gone).collect();
+        let gone: Vec<u64> = self.destroyed.extract_if(.., |id| is_gone(id)).collect();
         for id in gone {
             if let Some(Buffer { kind: BufferKind::Commands(Some(address)), .. }) = self.buffers.remove(&id) {
                 self.live.space.write().unmap(address);
@@ -153,6 +153,7 @@ impl Machine {
                 let buffer =
                     context.buffers.get_mut(&id).filter(|buffer| !buffer.destroyed).ok_or(Errno::INVAL)?;
                 buffer.destroyed = true;
+                context.destroyed.insert(id);
                 context.sweep();
                 return Ok(());
             }

@@ -32,7 +32,7 @@ use emulator_core::injection::Injections;
 use hal_backend::HostRange;
 use hal_gaudi_abi::uapi::{PageFault, TimeoutEvent};
 use parking_lot::RwLock;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -412,6 +412,8 @@ pub(crate) struct Context {
     pub(crate) memory: HashMap<u64, DeviceMemory>,
     /// Buffers by the number of their handle.
     pub(crate) buffers: HashMap<u64, Buffer>,
+    /// Those whose handle the program has released.
+    pub(crate) destroyed: BTreeSet<u64>,
     pub(crate) next_handle: u64,
     pub(crate) allocated: u64,
     pub(crate) submissions: BTreeMap<u64, CommandSubmission>,
@@ -448,6 +450,7 @@ impl Context {
             dram,
             memory: HashMap::new(),
             buffers: HashMap::new(),
+            destroyed: BTreeSet::new(),
             next_handle: 1,
             allocated: 0,
             submissions: BTreeMap::new(),

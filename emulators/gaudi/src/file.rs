@@ -188,6 +188,7 @@ impl Machine {
             self.release(state, number);
         }
         self.end_reset_if_over(state, number);
+        self.end_interrupt_waits(number);
         self.ended(number);
     }
 

@@ -17,6 +17,9 @@ use hal_gaudi_abi::uapi::{WaitIn, WaitOut, wait};
 /// How many decoders there are, by whose numbers waits name their interrupts.
 const DECODERS: u32 = 10;
 
+/// How many interrupts of a card can be waited for: those of programs, of decoders, and any of each kind.
+pub(crate) const INTERRUPTS: usize = 64 + DECODERS as usize + 2;
+
 /// The decoder that raises an interrupt when it has decoded. The number behind it is that of its errors.
 /// rule(doorbell)
 fn decoder(interrupt: u32) -> Option<u32> {
@@ -89,7 +92,28 @@ impl Machine {
             context.stamp((alarm.times.0 << 12, alarm.times.1), now);
         }
         context.sweep();
-        self.ended(number);
+        // Not all who wait: a program may have thousands of them.
+        for interrupt in [interrupt, any] {
+            self.core.wake(self.interrupt_place(number, interrupt));
+        }
+    }
+
+    /// The condition at which waits for an interrupt sleep.
+    fn interrupt_place(&self, number: usize, interrupt: u16) -> usize {
+        let first = self.hardware.first_interrupt;
+        let own = match u32::from(interrupt) {
+            wait::ANY_CQ_INTERRUPT => 0,
+            wait::ANY_DECODER_INTERRUPT => 1,
+            decoder if decoder < DECODERS => 2 + usize::from(interrupt),
+            _ => 2 + DECODERS as usize + usize::from(interrupt.saturating_sub(first)),
+        };
+        self.options.cards + number * INTERRUPTS + own
+    }
+
+    /// Wakes all waits for interrupts of a card, as they end without one.
+    pub(crate) fn end_interrupt_waits(&self, number: usize) {
+        let first = self.options.cards + number * INTERRUPTS;
+        (first..first + INTERRUPTS).for_each(|place| self.core.wake(place));
     }
 
     /// A wait for an interrupt.
@@ -196,13 +220,14 @@ impl Machine {
         so: impl Fn(&Context) -> Result<bool, Errno>,
     ) -> Result<Waited, Errno> {
         let until = self.deadline(wanted.microseconds);
+        let place = self.interrupt_place(number, wanted.interrupt);
         let mut slept = false;
         let (id, mut seen) = {
             let context = context(state, number)?;
             (context.id, context.came(wanted.interrupt))
         };
         loop {
-            if !self.pause(state, number, until, &mut slept)? {
+            if !self.pause(state, (number, place), until, &mut slept)? {
                 return Ok(Waited::Late);
             }
             let Ok(context) = context(state, number) else { return Ok(Waited::Aborted) };

@@ -3,12 +3,13 @@
 //! The cards of a machine, and their timeouts, watchdogs and resets.
 //!
 //! The machine's [one lock](emulator_core::machine) guards all cards. Waits and closes sleep at the condition
-//! of their card until something of it has [ended](Machine::ended).
+//! of their card until something of it has [ended](Machine::ended), and waits for an interrupt at that interrupt's.
 
 use crate::card::{Card, Context, Status};
 use crate::engine::Ended;
 use crate::file::OpenNode;
 use crate::hardware::{self, Hardware};
+use crate::interrupt::INTERRUPTS;
 use crate::options::Options;
 use crate::sync::Sync;
 use emulator_core::claim::Claims;
@@ -70,7 +71,12 @@ impl Machine {
         Self {
             hardware: hardware::of(options.generation),
             claims: Claims::new("gaudi", options.execution.machine.clone()),
-            core: machine::MachineCore::new(options.execution.clone(), options.cards, cards),
+            // A condition for each card, and one for each interrupt of it.
+            core: machine::MachineCore::new(
+                options.execution.clone(),
+                options.cards * (1 + INTERRUPTS),
+                cards,
+            ),
             options,
         }
     }
@@ -85,9 +91,10 @@ impl Machine {
         self.options.execution.real(emulated)
     }
 
-    /// Sleeps until something of a card has ended. Returns false on a timeout.
-    pub(crate) fn sleep(&self, state: &mut Guard<'_>, card: usize, until: Option<Instant>) -> bool {
-        self.core.sleep(state, card, until)
+    /// Sleeps at a condition until it is woken, such as that of a card, when something of it has ended. Returns false
+    /// on a timeout.
+    pub(crate) fn sleep(&self, state: &mut Guard<'_>, place: usize, until: Option<Instant>) -> bool {
+        self.core.sleep(state, place, until)
     }
 
     /// Wakes the threads that wait for something of a card.
@@ -275,6 +282,7 @@ impl Machine {
                 cs.waits_failed = true;
             }
             context.interrupted = true;
+            self.end_interrupt_waits(number);
             if card.watchdog.is_none() {
                 let at = Instant::now() + self.real(WATCHDOG);
                 card.watchdog = Some(at);
@@ -355,6 +363,7 @@ impl Machine {
             context.interrupted = true;
             context.notify(events);
         }
+        self.end_interrupt_waits(number);
         self.ended(number);
     }
 

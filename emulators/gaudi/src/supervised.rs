@@ -70,7 +70,7 @@ impl SupervisedMachine for Machine {
             }
             _ => return Err(Errno::INVAL),
         }
-        view::seen(process.id(), identity, offset, length);
+        view::seen(process.id(), identity, offset);
         Ok(())
     }
 

@@ -79,7 +79,7 @@ impl Machine {
             if known != KnownState::Busy {
                 return finish(argument, known);
             }
-            if !self.pause(&mut state, number, until, &mut slept)? {
+            if !self.pause(&mut state, (number, number), until, &mut slept)? {
                 give(argument, &WaitOut { status: wait::BUSY, ..WaitOut::default() });
                 return Ok(());
             }
@@ -150,7 +150,7 @@ impl Machine {
                 let flags = if timestamp_nsec == 0 { wait::FLAG_GONE } else { wait::FLAG_TIMESTAMP_VALID };
                 return Ok(WaitOut { flags, timestamp_nsec, cs_completion_map: map, ..WaitOut::default() });
             }
-            if !self.pause(state, number, until, &mut slept)? {
+            if !self.pause(state, (number, number), until, &mut slept)? {
                 return Ok(WaitOut { status: wait::BUSY, ..WaitOut::default() });
             }
         }
@@ -160,7 +160,7 @@ impl Machine {
     pub(crate) fn pause(
         &self,
         state: &mut Guard<'_>,
-        number: usize,
+        (number, place): (usize, usize),
         until: Deadline,
         slept: &mut bool,
     ) -> Result<bool, Errno> {
@@ -178,7 +178,7 @@ impl Machine {
         if state.is_stopping() {
             return Err(Errno::NODEV);
         }
-        self.sleep(state, number, until.at);
+        self.sleep(state, place, until.at);
         Ok(true)
     }
 

@@ -46,7 +46,7 @@ impl SupervisedMachine for Machine {
         let UserFile { card, user } = self.plugged(file)?;
         let length = length.checked_next_multiple_of(PAGE).ok_or(Errno::NOMEM)?;
         self.mappable(card, user, length, offset)?;
-        view::seen(process.id(), identity(file)?, offset, length);
+        view::seen(process.id(), identity(file)?, offset);
         Ok(())
     }
 

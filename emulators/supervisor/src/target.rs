@@ -10,7 +10,7 @@
 use crate::seccomp::{Listener, Notice};
 use emulator_core::backing::{self, Backing, Lent};
 use emulator_core::file::Identity;
-use emulator_core::process::{is_writable, keeping, pinnable};
+use emulator_core::process::{MappingList, keeping, pinnable};
 use emulator_core::{Errno, PAGE, Process, view};
 use hal_backend::{HostPart, HostRange};
 use parking_lot::Mutex;
@@ -20,6 +20,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 
 /// The longest path that the system takes, with its end.
@@ -162,8 +163,9 @@ impl Process for TargetProcess<'_> {
     }
 
     fn pin(&self, address: u64, length: u64) -> Result<HostRange, Errno> {
-        let maps = self.text("maps")?;
-        pinnable(address, length, |start, end| is_writable(&maps, start, end).unwrap_or(false))?;
+        let mappings = MappingList::open(Path::new(&self.proc("maps")))?;
+        self.still()?;
+        pinnable(address, length, |start, end| mappings.is_writable(start, end))?;
         let process = self.id();
         let memory = self.memory(process, address)?;
         self.still()?;
@@ -200,7 +202,7 @@ impl Process for TargetProcess<'_> {
     }
 
     fn has_mapped(&self, file: Identity, offset: u64) -> bool {
-        view::is_mapped(self.notice.thread, file, offset, 1)
+        view::is_mapped(self.notice.thread, file, offset)
     }
 }
 

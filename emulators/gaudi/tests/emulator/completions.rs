@@ -2,7 +2,7 @@
 
 //! Completion queues of the second generation: how a program's packets fill them, and who is woken.
 
-use crate::common::{Card, bytes, card, host, open, options};
+use crate::common::{Card, bytes, card, executing, host, open, options};
 use emulator_core::Errno;
 use hal_backend::HostRange;
 use hal_gaudi_abi::generation::Generation;
@@ -111,8 +111,8 @@ fn monitor_fills_a_completion_queue_whose_message_wakes_a_wait() {
 /// rule(completion-queues): several queues of the card add to one number, and none of the sums is overtaken.
 #[test]
 fn completion_queue_that_counts_ends_with_the_sum() {
-    const ROUNDS: usize = 200;
-    let card = card(options(SECOND));
+    const ROUNDS: usize = 50;
+    let card = card(executing(SECOND, |execution| execution.speed = 1));
     let (object, number, first) = free(&card);
     let (handle, address, view) = counters(&card);
     card.execute(0, &queue(first, address, 3, (DOORBELL, 50), true));
