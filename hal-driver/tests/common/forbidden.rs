@@ -55,6 +55,8 @@ pub(crate) fn forbid_threads() {
 
 /// Limits a resource of this process.
 pub(crate) fn limit(resource: libc::__rlimit_resource_t, value: u64) {
-    let limit = libc::rlimit { rlim_cur: value, rlim_max: libc::RLIM_INFINITY };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut limit) }, 0);
+    limit.rlim_cur = value;
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
 }
