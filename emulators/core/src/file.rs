@@ -142,7 +142,7 @@ mod tests {
     /// A process that writes beyond its limit is killed by a signal, unless the length is checked first.
     #[test]
     fn limit_on_files_is_looked_at_before_the_kernel_does() {
-        use rustix::process::{Rlimit, setrlimit};
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         let before = getrlimit(Resource::Fsize);
         setrlimit(Resource::Fsize, Rlimit { current: Some(1 << 40), ..before }).unwrap();
         let refused = memory_file("test", (1 << 40) + 1);
