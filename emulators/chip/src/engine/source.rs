@@ -76,6 +76,16 @@ impl Source {
         self.banks[self.matrix_bank].format
     }
 
+    /// The number of the unpacker's bank.
+    pub(super) fn unpack_bank(&self) -> usize {
+        self.unpack_bank
+    }
+
+    /// The number of the matrix unit's bank.
+    pub(super) fn matrix_bank(&self) -> usize {
+        self.matrix_bank
+    }
+
     /// Gives the unpacker's bank to the matrix unit; the unpacker goes on with the other.
     pub(super) fn give_to_matrix(&mut self, format: DataFormat) {
         let bank = &mut self.banks[self.unpack_bank];
