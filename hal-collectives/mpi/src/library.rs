@@ -25,7 +25,7 @@
 
 use crate::launcher::{Launcher, launched, launcher};
 use hal_backend::HostRange;
-use hal_collectives::{Parts, Result};
+use hal_collectives::{Parts, Result, release};
 use hal_semaphore::{Code, Failure};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -281,11 +281,13 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         if self.is_over {
-            // SAFETY: dropped once, here.
-            unsafe {
-                ManuallyDrop::drop(&mut self.memory);
+            // SAFETY: taken and dropped once, here.
+            let [send, recv] = unsafe {
                 ManuallyDrop::drop(&mut self.places);
-            }
+                ManuallyDrop::take(&mut self.memory)
+            };
+            release(send);
+            release(recv);
         }
     }
 }
