@@ -32,7 +32,7 @@
 
 use super::error::EngineError;
 use super::frontend::Unit;
-use hal_tenstorrent_loader::tensix::blackhole::condition;
+use hal_tenstorrent_loader::tensix::blackhole::{Instruction, condition};
 
 /// How many threads there are.
 const THREADS: usize = 3;
@@ -84,12 +84,69 @@ struct ThreadOrder {
     written: std::ops::Range<usize>,
 }
 
+/// A core's store to the configuration, or else to registers of the scalar unit.
+#[derive(Clone, Copy, Debug)]
+struct CoreStore {
+    address: u32,
+    is_config: bool,
+    /// The block masks of `STALLWAIT`s for it.
+    covered: u32,
+}
+
+/// What an instruction reads or writes that cores store as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Uses {
+    config: bool,
+    registers: bool,
+}
+
+/// A word that a core pushes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pushed {
+    /// The unit, if it does not become other instructions.
+    unit: Option<Unit>,
+    uses: Uses,
+    /// The block mask, if it is `STALLWAIT` for what the core has stored.
+    covers: u32,
+    is_mop: bool,
+}
+
+impl Pushed {
+    pub(super) fn new(word: u32) -> Self {
+        let instruction = Instruction::decode(word);
+        let (config, registers) = match instruction {
+            None | Some(Instruction::Mop(_) | Instruction::Wrcfg(_)) => (true, true),
+            Some(Instruction::Replay(fields)) => (fields.load.get() == 0, fields.load.get() == 0),
+            Some(
+                Instruction::Unpacr(_)
+                | Instruction::UnpacrNop(_)
+                | Instruction::Pacr(_)
+                | Instruction::Mvmul(_)
+                | Instruction::Zeroacc(_),
+            ) => (true, false),
+            Some(Instruction::Setdmareg(_)) => (false, true),
+            Some(_) => (false, false),
+        };
+        let unit = match instruction {
+            None | Some(Instruction::Mop(_) | Instruction::Replay(_)) => None,
+            Some(instruction) => Some(Unit::of(instruction)),
+        };
+        let covers = match instruction {
+            Some(Instruction::Stallwait(fields)) if fields.condition_mask.get() & condition::CORE != 0 => {
+                fields.block_mask.get()
+            }
+            _ => 0,
+        };
+        let is_mop = matches!(instruction, Some(Instruction::Mop(_)));
+        Self { unit, uses: Uses { config, registers }, covers, is_mop }
+    }
+}
+
 /// What a core has not made sure of.
 #[derive(Clone, Copy, Debug, Default)]
 struct CoreOrder {
-    /// The last store to the configuration or to registers that it has not loaded back, and the block mask of the
-    /// `STALLWAIT` behind it.
-    stored: Option<(u32, u32)>,
+    /// The last store that it has not loaded back.
+    stored: Option<CoreStore>,
     /// True if it has pushed what may read the configuration, and not waited since.
     pushed: bool,
     /// True if it has pushed a MOP, and not waited since.
@@ -257,16 +314,22 @@ impl Order {
     }
 
     /// The core of a thread, or core B, has stored to the configuration or to registers. `is_tracked` if hardware keeps that in order.
-    pub(super) fn core_stored(&mut self, core: Option<usize>, address: u32, is_tracked: bool) {
+    pub(super) fn core_stored(
+        &mut self,
+        core: Option<usize>,
+        address: u32,
+        is_config: bool,
+        is_tracked: bool,
+    ) {
         if !is_tracked {
-            self.stores[core.unwrap_or(THREADS)].stored = Some((address, 0));
+            self.stores[core.unwrap_or(THREADS)].stored = Some(CoreStore { address, is_config, covered: 0 });
         }
     }
 
     /// A core has loaded from the configuration or from registers.
     pub(super) fn core_loaded(&mut self, core: Option<usize>, address: u32) {
         let stored = &mut self.stores[core.unwrap_or(THREADS)].stored;
-        if stored.is_some_and(|(last, _)| last == address) {
+        if stored.is_some_and(|last| last.address == address) {
             *stored = None;
         }
     }
@@ -282,34 +345,30 @@ impl Order {
         Ok(())
     }
 
-    /// A core pushes an instruction of a unit, or one that becomes others (`None`); `stall` if it is `STALLWAIT` for what
-    /// the core has stored.
+    /// The core of a thread, or core B, pushes a word to a thread.
     pub(super) fn push(
         &mut self,
         core: Option<usize>,
         thread: usize,
-        unit: Option<Unit>,
-        stall: Option<u32>,
-        is_mop: bool,
+        word: &Pushed,
     ) -> Result<(), EngineError> {
         if let Some(core) = core {
             let known = self.cores[core];
             self.threads[thread].known.join(&known);
         }
         let state = &mut self.stores[core.unwrap_or(THREADS)];
-        state.pushed_mop |= is_mop;
-        if let (Some((_, covered)), Some(blocks)) = (&mut state.stored, stall) {
-            *covered |= blocks;
+        state.pushed_mop |= word.is_mop;
+        state.pushed |= word.uses.config;
+        let Some(stored) = &mut state.stored else { return Ok(()) };
+        if core.is_some() {
+            stored.covered |= word.covers;
         }
-        let reads = unit.is_none_or(|unit| {
-            matches!(unit, Unit::Unpack | Unit::Matrix | Unit::Pack | Unit::Config | Unit::Scalar)
-        });
-        if !reads {
+        let meets = if stored.is_config { word.uses.config } else { word.uses.registers };
+        if !meets {
             return Ok(());
         }
-        state.pushed = true;
-        let Some((_, covered)) = state.stored else { return Ok(()) };
-        let waits = unit.map_or(covered != 0, |unit| unit.is_blocked_by(covered));
+        // What becomes other instructions may wait with the first of them.
+        let waits = word.unit.map_or(stored.covered != 0, |unit| unit.is_blocked_by(stored.covered));
         if waits {
             state.stored = None;
             return Ok(());

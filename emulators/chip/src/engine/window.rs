@@ -3,12 +3,12 @@
 //! The engine in the address space of a tile's cores: where they push instructions, configure it, and wait for it
 //! (`BabyRISCV/README.md`, `PushTensixInstruction.md`, `ManualTTSync.md`).
 
-use super::frontend::{MOP_WORDS, Unit};
+use super::frontend::MOP_WORDS;
+use super::order::Pushed;
 use super::thread::GPRS;
 use super::{Access, Engine, EngineError, THREADS, config};
 use crate::tensix::Core;
 use crate::violation::Violation;
-use hal_tenstorrent_loader::tensix::blackhole::{Instruction, condition};
 
 /// The words that configure the MOP expander of the core's thread.
 const MOP: u32 = 0xffb8_0000;
@@ -161,7 +161,7 @@ impl Engine {
         } else if let Some(number) = word(address, REGISTERS, GPRS) {
             self.threads[thread].gprs[number] = value;
             let is_tracked = self.is_tracked(Some(thread), TRACKS_REGISTERS);
-            self.order.core_stored(Some(thread), address, is_tracked);
+            self.order.core_stored(Some(thread), address, false, is_tracked);
         } else if !matches!(address, DONE | MOP_DONE) {
             // These only keep what comes behind them in order.
             return None;
@@ -176,7 +176,7 @@ impl Engine {
         }
         let number = word(address, REGISTERS, THREADS * GPRS)?;
         self.threads[number / GPRS].gprs[number % GPRS] = value;
-        self.order.core_stored(None, address, false);
+        self.order.core_stored(None, address, false, false);
         Some(Access::Done(()))
     }
 
@@ -193,7 +193,7 @@ impl Engine {
                 return self.refuse(reason);
             }
         }
-        self.order.core_stored(thread, address, is_tracked);
+        self.order.core_stored(thread, address, true, is_tracked);
         Access::Done(())
     }
 
@@ -211,19 +211,7 @@ impl Engine {
         if self.threads[thread].frontend.is_full() {
             return Access::Wait;
         }
-        let instruction = Instruction::decode(value);
-        let unit = match instruction {
-            Some(Instruction::Mop(_) | Instruction::Replay(_)) | None => None,
-            Some(instruction) => Some(Unit::of(instruction)),
-        };
-        let stall = match instruction {
-            Some(Instruction::Stallwait(fields)) if fields.condition_mask.get() & condition::CORE != 0 => {
-                core.map(|_| fields.block_mask.get())
-            }
-            _ => None,
-        };
-        let is_mop = matches!(instruction, Some(Instruction::Mop(_)));
-        if let Err(reason) = self.order.push(core, thread, unit, stall, is_mop) {
+        if let Err(reason) = self.order.push(core, thread, &Pushed::new(value)) {
             return Access::Broken(Violation::Engine { tile: self.tile, thread, word: value, reason });
         }
         self.threads[thread].frontend.push(value, core.is_none());
