@@ -10,7 +10,7 @@ use super::destination::{
 use super::error::{EngineError, rule, zero};
 use super::format::DataFormat;
 use super::product::{
-    Accumulator, COLUMNS, Exponent, ProductKind, ROWS, Row, Significant, multiply_accumulate,
+    Accumulator, COLUMNS, Exponent, Key, Multipliers, Operand, ProductKind, ROWS, Row,
     multiply_accumulate_integers,
 };
 use super::source::{SRC_ROWS, Source};
@@ -25,13 +25,14 @@ pub(super) struct Registers<'a> {
     pub(super) src_a: &'a mut Source,
     pub(super) src_b: &'a mut Source,
     pub(super) dst: &'a mut Destination,
+    pub(super) multipliers: &'a mut Multipliers,
 }
 
 /// The kind of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
     Integers,
-    Floats { exponent: Exponent, significant: Significant },
+    Floats { exponent: Exponent, significant: [u32; 2] },
 }
 
 /// The bits of an element of a format that take part in a product.
@@ -77,7 +78,7 @@ impl Registers<'_> {
             (a, b) if has_eight_bits(a) && has_eight_bits(b) => Exponent::EightBits,
             _ => return Err(fits),
         };
-        Ok(Style::Floats { exponent, significant: Significant { a: significant(a), b: significant(b) } })
+        Ok(Style::Floats { exponent, significant: [significant(a), significant(b)] })
     }
 
     /// The row of `Dst` that an instruction means.
@@ -116,12 +117,12 @@ impl Registers<'_> {
     fn multiply_floats(
         &mut self,
         row: u32,
-        (a, b): (u32, u32),
+        (row_a, row_b): (u32, u32),
         exponent: Exponent,
-        significant: Significant,
+        [of_a, of_b]: [u32; 2],
         phase: u32,
     ) -> Result<(), EngineError> {
-        let (Some(a), Some(b)) = (rows(self.src_a, a), rows(self.src_b, b)) else { return Ok(()) };
+        let (Some(a), Some(b)) = (rows(self.src_a, row_a), rows(self.src_b, row_b)) else { return Ok(()) };
         if exponent == Exponent::FiveBits {
             check_halves(a)?;
             check_halves(b)?;
@@ -136,7 +137,11 @@ impl Registers<'_> {
             *sums = read_floats(self.dst, row, accumulator);
         }
         let kind = ProductKind { exponent, accumulator, phase };
-        multiply_accumulate(kind, significant, &mut sums, b, a);
+        let key =
+            |source: &Source, row, significant| Key { version: source.version(), row, significant, phase };
+        let a = Operand { rows: a, key: key(self.src_a, row_a, of_a) };
+        let b = Operand { rows: b, key: key(self.src_b, row_b, of_b) };
+        self.multipliers.multiply_accumulate(kind, &mut sums, b, a);
         for (row, sums) in (row..).zip(&sums) {
             write_floats(self.dst, row, accumulator, sums);
         }

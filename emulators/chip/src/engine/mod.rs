@@ -57,6 +57,7 @@ use hal_tenstorrent_loader::tensix::registers::blackhole as fields;
 use matrix::Registers;
 use order::{Order, Pipeline};
 use packer::Packer;
+use product::Multipliers;
 use source::Source;
 use std::ops::Range;
 use sync::Semaphores;
@@ -74,6 +75,7 @@ pub(crate) struct Engine {
     src_a: Source,
     src_b: Source,
     dst: Destination,
+    multipliers: Multipliers,
     packer: Packer,
     semaphores: Semaphores,
     counts: EngineCounts,
@@ -149,6 +151,7 @@ impl Engine {
             src_a: Source::new(),
             src_b: Source::new(),
             dst: Destination::new(),
+            multipliers: Multipliers::new(),
             packer: Packer::default(),
             semaphores: Semaphores::default(),
             counts: EngineCounts::default(),
@@ -392,6 +395,7 @@ impl Engine {
             src_a: &mut self.src_a,
             src_b: &mut self.src_b,
             dst: &mut self.dst,
+            multipliers: &mut self.multipliers,
         }
     }
 }

@@ -86,40 +86,51 @@ impl ProductKind {
 }
 
 /// A float of the host.
-trait Lane: Copy + Default + PartialOrd + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
+trait Lane: Copy + Default + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
     /// One and a half times the number from which on there are no bits behind the point.
     const INTEGERS: Self;
-    /// Two to the difference of exponents, of which the first has its place in the bits of a float of 32. Zero, if that
-    /// is zero.
-    fn power(exponent: u32, most: u32) -> Self;
-    /// The exponent of a power of two.
-    fn exponent(self) -> f32;
-    /// A little more than one divided by a power of two, or anything if it is zero.
-    fn inverse(self) -> Self;
+    /// How much smaller than the largest an exponent is; the most if its number is zero.
+    type Distance: Copy + Ord + Into<u32>;
+    /// That of zero.
+    const OF_ZERO: Self::Distance;
+    /// The distance of an exponent of a float of 32 bits.
+    fn distance(exponent: u32, most: u32) -> Self::Distance;
+    /// The distance of a product.
+    fn of_product(a: Self::Distance, b: Self::Distance) -> Self::Distance;
+    /// Two to the negative of a distance; zero if it is that of zero.
+    fn power(distance: Self::Distance) -> Self;
+    /// A little more than two to a distance; anything if it is that of zero.
+    fn inverse(distance: Self::Distance) -> Self;
     /// From a number with few bits.
     fn integer(value: f32) -> Self;
     /// To a number with few bits.
     fn float(self) -> f32;
 }
 
-#[expect(clippy::cast_precision_loss, reason = "exponents have few bits")]
 impl Lane for f32 {
     const INTEGERS: Self = 12_582_912.0;
+    type Distance = u8;
+    const OF_ZERO: u8 = u8::MAX;
 
     #[inline(always)]
-    fn power(exponent: u32, most: u32) -> Self {
-        let bits = exponent.wrapping_add(127 << 23).wrapping_sub(most << 23);
-        Self::from_bits(if exponent == 0 { 0 } else { bits })
+    fn distance(exponent: u32, most: u32) -> u8 {
+        if exponent == 0 { u8::MAX } else { (most.wrapping_sub(exponent) & 0xff) as u8 }
     }
 
     #[inline(always)]
-    fn exponent(self) -> f32 {
-        ((self.to_bits() >> 23).cast_signed() - 127) as f32
+    fn of_product(a: u8, b: u8) -> u8 {
+        a.saturating_add(b)
     }
 
     #[inline(always)]
-    fn inverse(self) -> Self {
-        Self::from_bits(((254 << 23) - self.to_bits()) | 1 << 10)
+    fn power(distance: u8) -> Self {
+        let bits = 127_u32.wrapping_sub(distance.into()) << 23;
+        Self::from_bits(if distance == u8::MAX { 0 } else { bits })
+    }
+
+    #[inline(always)]
+    fn inverse(distance: u8) -> Self {
+        Self::from_bits((127 + u32::from(distance)) << 23 | 1 << 10)
     }
 
     #[inline(always)]
@@ -133,24 +144,30 @@ impl Lane for f32 {
     }
 }
 
-#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "exponents have few bits")]
 impl Lane for f64 {
     const INTEGERS: Self = 6_755_399_441_055_744.0;
+    type Distance = u16;
+    const OF_ZERO: u16 = u16::MAX;
 
     #[inline(always)]
-    fn power(exponent: u32, most: u32) -> Self {
-        let bits = u64::from(1023 + (exponent >> 23) - most) << 52;
-        Self::from_bits(if exponent == 0 { 0 } else { bits })
+    fn distance(exponent: u32, most: u32) -> u16 {
+        if exponent == 0 { u16::MAX } else { (most.wrapping_sub(exponent) & 0xff) as u16 }
     }
 
     #[inline(always)]
-    fn exponent(self) -> f32 {
-        ((self.to_bits() >> 52).cast_signed() - 1023) as f32
+    fn of_product(a: u16, b: u16) -> u16 {
+        a.saturating_add(b)
     }
 
     #[inline(always)]
-    fn inverse(self) -> Self {
-        Self::from_bits(((2046 << 52) - self.to_bits()) | 1 << 39)
+    fn power(distance: u16) -> Self {
+        let bits = 1023_u64.wrapping_sub(distance.into()) << 52;
+        Self::from_bits(if distance == u16::MAX { 0 } else { bits })
+    }
+
+    #[inline(always)]
+    fn inverse(distance: u16) -> Self {
+        Self::from_bits((1023 + u64::from(distance)) << 52 | 1 << 39)
     }
 
     #[inline(always)]
@@ -159,6 +176,7 @@ impl Lane for f64 {
     }
 
     #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the caller's numbers have few bits")]
     fn float(self) -> f32 {
         self as f32
     }
@@ -169,7 +187,7 @@ const EXPONENT: u32 = 0xff << 23;
 const SIGN: u32 = 1 << 31;
 
 /// The smallest and largest exponent of operands that are not zero.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Range {
     least: u32,
     most: u32,
@@ -224,29 +242,40 @@ impl Mantissa {
     }
 }
 
-/// Operands as floats: mantissas with their exponents and signs, and the exponents alone, relative to the largest.
-struct Operands<T, const N: usize> {
+/// Operands as floats: mantissas with their signs and exponents relative to the largest, and how far those are from it.
+#[derive(Clone, Debug)]
+struct Operands<T: Lane, const N: usize> {
     values: [[T; COLUMNS]; N],
-    powers: [[T; COLUMNS]; N],
+    distances: [[T::Distance; COLUMNS]; N],
+    range: Range,
 }
 
 impl<T: Lane, const N: usize> Operands<T, N> {
-    /// Of the elements' bits, some are significant.
+    fn empty() -> Self {
+        Self {
+            values: [[T::default(); COLUMNS]; N],
+            distances: [[T::OF_ZERO; COLUMNS]; N],
+            range: Range { least: 0, most: 0 },
+        }
+    }
+
+    /// Takes rows, of whose elements some bits are significant.
     #[inline(always)]
-    fn new(rows: &[Row; N], range: Range, mantissa: Mantissa, significant: u32) -> Self {
-        let zeros = [[T::default(); COLUMNS]; N];
-        let mut operands = Self { values: zeros, powers: zeros };
-        for ((row, values), powers) in rows.iter().zip(&mut operands.values).zip(&mut operands.powers) {
-            for ((&value, place), power) in row.iter().zip(values).zip(powers) {
+    fn fill(&mut self, rows: &[Row; N], mantissa: Mantissa, significant: u32) {
+        self.range = Range::of(rows);
+        let most = self.range.most;
+        for ((row, values), distances) in rows.iter().zip(&mut self.values).zip(&mut self.distances) {
+            for (distance, &value) in distances.iter_mut().zip(row) {
+                *distance = T::distance(value >> 23 & 0xff, most);
+            }
+            for ((&value, place), distance) in row.iter().zip(values).zip(distances) {
                 let bits = (value & significant) >> mantissa.shift & mantissa.mask | mantissa.implied;
                 #[expect(clippy::cast_precision_loss, reason = "seven bits")]
                 let magnitude = bits.cast_signed() as f32;
                 let signed = f32::from_bits(magnitude.to_bits() | value & SIGN);
-                *power = T::power(value & EXPONENT, range.most);
-                *place = T::integer(signed) * *power;
+                *place = T::integer(signed) * T::power(*distance);
             }
         }
-        operands
     }
 }
 
@@ -258,29 +287,29 @@ struct Sums {
 
 /// Multiplies a row of `SrcB` by `SrcA`.
 ///
-/// `bias` is what the largest powers stand for, and `of_nothing` the exponent of a group of zeros.
+/// `most` is the exponent of a product of both largest, and `of_nothing` that of a group of zeros.
 #[inline(always)]
+#[expect(clippy::cast_precision_loss, reason = "distances have few bits")]
 fn multiply<T: Lane>(
     a: &Operands<T, COLUMNS>,
-    (values, powers): (&[T; COLUMNS], &[T; COLUMNS]),
-    bias: f32,
+    (values, distances): (&[T; COLUMNS], &[T::Distance; COLUMNS]),
+    most: f32,
     of_nothing: f32,
 ) -> Sums {
     let mut result = Sums { sums: [[0.0; COLUMNS]; 2], exponents: [[0.0; COLUMNS]; 2] };
-    let groups = values.chunks_exact(GROUP).zip(powers.chunks_exact(GROUP));
-    let of_a = a.values.chunks_exact(GROUP).zip(a.powers.chunks_exact(GROUP));
+    let groups = values.chunks_exact(GROUP).zip(distances.chunks_exact(GROUP));
+    let of_a = a.values.chunks_exact(GROUP).zip(a.distances.chunks_exact(GROUP));
     let places = result.sums.iter_mut().zip(&mut result.exponents);
-    for (((values, powers), (of_a, powers_of_a)), (sums, exponents)) in groups.zip(of_a).zip(places) {
-        let mut largest = [T::default(); COLUMNS];
-        for (power, row) in powers.iter().zip(powers_of_a) {
-            for (largest, other) in largest.iter_mut().zip(row) {
-                let power = *power * *other;
-                *largest = if power > *largest { power } else { *largest };
+    for (((values, distances), (of_a, distances_of_a)), (sums, exponents)) in groups.zip(of_a).zip(places) {
+        let mut least = [T::OF_ZERO; COLUMNS];
+        for (distance, row) in distances.iter().zip(distances_of_a) {
+            for (least, other) in least.iter_mut().zip(row) {
+                *least = T::of_product(*distance, *other).min(*least);
             }
         }
         let mut inverses = [T::default(); COLUMNS];
-        for (inverse, largest) in inverses.iter_mut().zip(&largest) {
-            *inverse = largest.inverse();
+        for (inverse, least) in inverses.iter_mut().zip(&least) {
+            *inverse = T::inverse(*least);
         }
         let mut totals = [T::INTEGERS; COLUMNS];
         for (value, row) in values.iter().zip(of_a) {
@@ -288,8 +317,10 @@ fn multiply<T: Lane>(
                 *total = *total + *value * *other * *inverse;
             }
         }
-        for (((total, largest), sum), exponent) in totals.iter().zip(&largest).zip(sums).zip(exponents) {
-            let found = if *largest == T::default() { of_nothing } else { largest.exponent() + bias };
+        for (((total, least), sum), exponent) in totals.iter().zip(&least).zip(sums).zip(exponents) {
+            let distance: u32 = (*least).into();
+            let found = most - distance.cast_signed() as f32;
+            let found = if *least == T::OF_ZERO { of_nothing } else { found };
             *exponent = if found > 0.0 { found } else { 0.0 };
             *sum = if found > 0.0 { (*total - T::INTEGERS).float() } else { 0.0 };
         }
@@ -388,48 +419,97 @@ impl Rounding {
     }
 }
 
-/// The bits of operands that take part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Significant {
-    pub(super) a: u32,
-    pub(super) b: u32,
+/// Rows of a source that take part in a product.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operand<'a, const N: usize> {
+    pub(super) rows: &'a [Row; N],
+    pub(super) key: Key,
 }
 
-/// `dst += b * a`: rows of `Dst` as the bits of floats, rows of `SrcB`, and `SrcA`.
-pub(super) fn multiply_accumulate(
-    kind: ProductKind,
-    significant: Significant,
-    dst: &mut [Row; ROWS],
-    b: &[Row; ROWS],
-    a: &[Row; COLUMNS],
-) {
-    let (of_a, of_b) = (Range::of(a), Range::of(b));
-    // The product of two powers must not be less than a float's smallest, nor a mantissa's product with it.
-    let is_near = of_a.width() + of_b.width() <= 100;
-    let multiply = match (is_near, kind.accumulator == Accumulator::Fp32) {
-        (true, true) => with_lanes::<f32, true>,
-        (true, false) => with_lanes::<f32, false>,
-        (false, true) => with_lanes::<f64, true>,
-        (false, false) => with_lanes::<f64, false>,
-    };
-    multiply(kind, significant, dst, (b, of_b), (a, of_a));
+/// What tells rows of a source, as operands, from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    /// The number of the last change of their bank.
+    pub(super) version: u64,
+    /// The first of them.
+    pub(super) row: u32,
+    /// The bits of their elements that take part.
+    pub(super) significant: u32,
+    pub(super) phase: u32,
+}
+
+/// Operands as they were made last, for the next product of the same.
+#[derive(Clone, Debug)]
+struct Kept<const N: usize> {
+    key: Option<Key>,
+    operands: Operands<f32, N>,
+}
+
+impl<const N: usize> Kept<N> {
+    fn new() -> Self {
+        Self { key: None, operands: Operands::empty() }
+    }
+
+    fn get(&mut self, operand: Operand<'_, N>, mantissa: Mantissa) -> &Operands<f32, N> {
+        if self.key != Some(operand.key) {
+            self.key = Some(operand.key);
+            self.operands.fill(operand.rows, mantissa, operand.key.significant);
+        }
+        &self.operands
+    }
+}
+
+/// The multipliers. A block of `SrcA` is multiplied by several of `SrcB`, one behind the other, and each of these again
+/// a little later: what both are as floats is kept.
+#[derive(Clone, Debug)]
+pub(super) struct Multipliers {
+    a: Box<Kept<COLUMNS>>,
+    b: Box<[Kept<ROWS>; 8]>,
+}
+
+impl Multipliers {
+    pub(super) fn new() -> Self {
+        Self { a: Box::new(Kept::new()), b: Box::new([(); 8].map(|()| Kept::new())) }
+    }
+
+    /// `dst += b * a`: rows of `Dst` as the bits of floats, rows of `SrcB`, and `SrcA`.
+    pub(super) fn multiply_accumulate(
+        &mut self,
+        kind: ProductKind,
+        dst: &mut [Row; ROWS],
+        b: Operand<'_, ROWS>,
+        a: Operand<'_, COLUMNS>,
+    ) {
+        let wide = kind.accumulator == Accumulator::Fp32;
+        let (mantissa_a, mantissa_b) = (Mantissa::of_a(kind.phase), Mantissa::of_b(kind.phase));
+        #[expect(clippy::indexing_slicing, reason = "a bank has 64 rows")]
+        let kept_b = self.b[b.key.row as usize / ROWS % 8].get(b, mantissa_b);
+        let kept_a = self.a.get(a, mantissa_a);
+        // The product of two powers must not be less than a float's smallest, nor a mantissa's product with it.
+        if kept_a.range.width() + kept_b.range.width() <= 100 {
+            let with = if wide { with_lanes::<f32, true> } else { with_lanes::<f32, false> };
+            return with(kind, dst, kept_b, kept_a);
+        }
+        let (mut of_a, mut of_b) = (Operands::<f64, COLUMNS>::empty(), Operands::<f64, ROWS>::empty());
+        of_a.fill(a.rows, mantissa_a, a.key.significant);
+        of_b.fill(b.rows, mantissa_b, b.key.significant);
+        let with = if wide { with_lanes::<f64, true> } else { with_lanes::<f64, false> };
+        with(kind, dst, &of_b, &of_a);
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "exponents have few bits")]
 fn with_lanes<T: Lane, const WIDE: bool>(
     kind: ProductKind,
-    significant: Significant,
     dst: &mut [Row; ROWS],
-    (b, range_b): (&[Row; ROWS], Range),
-    (a, range_a): (&[Row; COLUMNS], Range),
+    b: &Operands<T, ROWS>,
+    a: &Operands<T, COLUMNS>,
 ) {
-    let a = Operands::<T, COLUMNS>::new(a, range_a, Mantissa::of_a(kind.phase), significant.a);
-    let b = Operands::<T, ROWS>::new(b, range_b, Mantissa::of_b(kind.phase), significant.b);
     let of_nothing = kind.bias() as f32;
-    let bias = of_nothing + (range_a.most + range_b.most) as f32;
+    let most = of_nothing + (a.range.most + b.range.most) as f32;
     let format = Rounding::new(kind.accumulator);
-    for (dst, row) in dst.iter_mut().zip(b.values.iter().zip(&b.powers)) {
-        let Sums { sums: [first, second], exponents: [e, f] } = multiply(&a, row, bias, of_nothing);
+    for (dst, row) in dst.iter_mut().zip(b.values.iter().zip(&b.distances)) {
+        let Sums { sums: [first, second], exponents: [e, f] } = multiply(a, row, most, of_nothing);
         let each = first.iter().zip(&second).zip(e.iter().zip(&f));
         for (dst, ((&first, &second), (&e, &f))) in dst.iter_mut().zip(each) {
             *dst = accumulate::<WIDE>(format, *dst, [first, second], [e, f]);
