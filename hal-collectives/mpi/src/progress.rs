@@ -653,15 +653,17 @@ impl Progress {
     }
 
     /// Ends MPI. Ranks that go on without it are waited for, as the launcher would end them with a rank that ends
-    /// before MPI does; so long only as `patience` if one has not come before.
+    /// before MPI does; so long only as `patience` if one has not come before, or if MPI has not ended what has failed:
+    /// it may wait for another rank to receive that.
     pub(crate) fn quit(&mut self, patience: Duration) {
         if self.creations.is_making() {
             // A thread is in a call that others do not come to, and MPI cannot be ended beside it.
             self.has_quit = true;
             return;
         }
+        let is_bounded = self.is_any_missing || self.endings.keeps_any();
         self.leave_alone(PATIENCE);
         self.has_quit = true;
-        self.library.end(self.is_any_missing.then_some(patience));
+        self.library.end(is_bounded.then_some(patience));
     }
 }

@@ -660,15 +660,21 @@ fn owners_that_panic_on_release_leave_all_ranks_notified() {
 
 /// A launcher ends all ranks with one that ends without MPI, and some MPIs wait for all ranks.
 #[test]
-fn end_of_mpi_is_waited_for_however_long_it_takes_unless_a_rank_has_not_come() {
-    for is_missing in [false, true] {
-        let (ranks, _groups) = pair();
+fn end_of_mpi_has_no_limit_unless_a_rank_has_not_come_or_what_has_failed_has_not_ended() {
+    for (is_missing, keeps) in [(false, false), (true, false), (false, true)] {
+        let (ranks, groups) = pair();
         let terms = if is_missing { Duration::from_millis(1) } else { TERMS };
         let [group, _other] = [0, 1].map(|rank: usize| ranks[rank].join(b"another", terms));
         if is_missing {
             let (_, told) = sum(&*group, 1);
             assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::DeadlineExceeded));
         }
+        if keeps {
+            let (_, told) = sum(&*groups[0], 1);
+            groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+            assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::DataLoss));
+        }
+        let is_bounded = is_missing || keeps;
         let (held, (tell, told)) = (hold_up_ends(), channel());
         let engine = ranks[0].0.clone();
         std::thread::spawn(move || {
@@ -676,13 +682,13 @@ fn end_of_mpi_is_waited_for_however_long_it_takes_unless_a_rank_has_not_come() {
             tell.send(()).unwrap();
         });
         until("MPI is not told to end", has_begun_to_end);
-        if is_missing {
+        if is_bounded {
             assert_eq!(told.recv_timeout(LONG), Ok(()));
         } else {
             assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "MPI has not ended");
         }
         drop(held);
-        assert!(is_missing || told.recv_timeout(LONG) == Ok(()));
+        assert!(is_bounded || told.recv_timeout(LONG) == Ok(()));
     }
 }
 
