@@ -279,9 +279,12 @@ impl Tensix {
         for core in Core::ALL {
             let held = self.control.soft_reset & core.reset_bit() != 0;
             let start = self.control.start(core);
-            let enters = held && self.core(core).hart.is_some();
-            if let Some(engine) = self.engine.used_mut().filter(|_| enters) {
-                engine.hold(core);
+            let is_held = self.core(core).hart.is_none();
+            let engine = self.engine.used_mut();
+            match (engine, held, is_held) {
+                (Some(engine), true, false) => engine.hold(core),
+                (Some(engine), false, true) => engine.release(),
+                _ => {}
             }
             let state = self.core(core);
             match (held, &state.hart) {
