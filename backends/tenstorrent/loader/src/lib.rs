@@ -23,6 +23,7 @@ pub mod library;
 pub mod paging;
 mod reachable;
 mod scan;
+pub mod tensix;
 pub mod veneer;
 
 pub use attributes::{Extensions, extensions, is_extension};
