@@ -175,7 +175,7 @@ fn mapped_parts(process: u32, read: &mut usize) -> Vec<(Place, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::memory_file;
+    use hal_backend::memory_file::memory_file;
     use rustix::fs::SeekFrom;
 
     /// The offset of a command buffer's handle.
