@@ -412,7 +412,7 @@ mod tests {
             let at = std::ptr::without_provenance_mut(usize::try_from(middle).unwrap() + 4096);
             rustix::mm::mprotect(at, 4096, rustix::mm::MprotectFlags::READ).unwrap();
         }
-        let file = crate::file::memory_file("listed", 8192).unwrap();
+        let file = hal_backend::memory_file::memory_file("listed", 8192).unwrap();
         let shared = hal_kernel::map_shared(std::os::fd::AsFd::as_fd(&file), 8192, 0).unwrap();
         let shared = shared.address() as u64;
         let list = || MappingList::open(Path::new("/proc/self/maps")).unwrap();
