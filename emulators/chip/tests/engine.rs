@@ -7,7 +7,7 @@ mod cases;
 mod support;
 
 use cases::{cases, chip};
-use emulator_chip::{Board, Chip, Core, CoreStop, Model, SOFT_RESET, Stopped, Tile};
+use emulator_chip::{Board, Chip, Core, CoreStop, EngineCounts, Model, SOFT_RESET, Stopped, Tile};
 use hal_tenstorrent_loader::encode::{Assembler, Reg, lw};
 use hal_tenstorrent_loader::tensix::Bits;
 use hal_tenstorrent_loader::tensix::blackhole::{
@@ -108,6 +108,15 @@ fn core_waits_for_room_and_ends_with_its_product() {
     let instructions = chip.counts().instructions;
     chip.step(1000);
     assert_eq!(chip.counts().instructions, instructions);
+}
+
+#[test]
+fn instructions_are_counted_by_unit() {
+    let chip = chip();
+    let set = Setadcxx { x1_val: Bits::new(15), counters: Bits::MAX, ..Setadcxx::default() }.encode();
+    run(&chip, &[Nop {}.encode(), zeroacc(), set, zeroacc()].map(|word| (PUSH, word)));
+    assert_eq!(chip.counts().engine, EngineCounts { matrix: 2, other: 2, ..EngineCounts::default() });
+    assert_eq!(chip.counts().engine.total(), 4);
 }
 
 #[test]

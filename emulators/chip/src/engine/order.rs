@@ -163,12 +163,55 @@ struct DstBlock {
     read: [u64; THREADS],
 }
 
-/// Memory from the first to the last that some instructions have read or written.
+/// Memory that some instructions have read or written.
 #[derive(Clone, Debug, Default)]
 struct Touched {
+    /// From the first to the last of it.
     range: std::ops::Range<u64>,
+    /// A bit for each 16 bytes.
+    bits: Vec<u64>,
     /// The number of the last instruction.
     last: u64,
+}
+
+impl Touched {
+    /// The numbers of the bits of some memory.
+    fn granules(range: &std::ops::Range<u64>) -> std::ops::Range<usize> {
+        let number = |address: u64| usize::try_from(address).unwrap_or(usize::MAX);
+        number(range.start / 16)..number(range.end.div_ceil(16))
+    }
+
+    fn add(&mut self, range: std::ops::Range<u64>) {
+        let granules = Self::granules(&range);
+        if self.bits.len() * 64 < granules.end {
+            self.bits.resize(granules.end.div_ceil(64), 0);
+        }
+        for granule in granules {
+            if let Some(word) = self.bits.get_mut(granule / 64) {
+                *word |= 1 << (granule % 64);
+            }
+        }
+        self.range = if self.range.is_empty() {
+            range
+        } else {
+            self.range.start.min(range.start)..self.range.end.max(range.end)
+        };
+    }
+
+    fn meets(&self, range: &std::ops::Range<u64>) -> bool {
+        let both = self.range.start.max(range.start)..self.range.end.min(range.end);
+        both.start < both.end
+            && Self::granules(&both).any(|granule| {
+                self.bits.get(granule / 64).is_some_and(|word| word >> (granule % 64) & 1 == 1)
+            })
+    }
+
+    fn clear(&mut self) {
+        let granules = Self::granules(&self.range);
+        let words = self.bits.get_mut(granules.start / 64..granules.end.div_ceil(64));
+        words.into_iter().flatten().for_each(|word| *word = 0);
+        self.range = 0..0;
+    }
 }
 
 /// All of it.
@@ -301,7 +344,7 @@ impl Order {
         self.cores[thread].join(seen);
         for (touched, ended) in self.memory.iter_mut().flatten().zip(seen.ended.iter().flatten()) {
             if touched.last <= *ended {
-                touched.range = 0..0;
+                touched.clear();
             }
         }
         self.stores[thread].pushed = false;
@@ -312,7 +355,7 @@ impl Order {
         let clock = &mut self.cores[thread];
         clock.started[thread] = self.started[thread];
         clock.ended[thread] = self.started[thread];
-        self.memory[thread].iter_mut().for_each(|touched| touched.range = 0..0);
+        self.memory[thread].iter_mut().for_each(Touched::clear);
         let state = &mut self.stores[thread];
         (state.pushed, state.pushed_mop) = (false, false);
     }
@@ -321,11 +364,7 @@ impl Order {
     pub(super) fn touch(&mut self, thread: usize, pipeline: Pipeline, range: std::ops::Range<u64>) {
         let touched = &mut self.memory[thread][pipeline as usize];
         touched.last = self.started[thread][pipeline as usize];
-        touched.range = if touched.range.is_empty() {
-            range
-        } else {
-            touched.range.start.min(range.start)..touched.range.end.max(range.end)
-        };
+        touched.add(range);
     }
 
     /// Refuses a transfer of the network that reads or writes memory that instructions may still use.
@@ -334,14 +373,13 @@ impl Order {
         range: &std::ops::Range<u64>,
         writes: bool,
     ) -> Result<(), EngineError> {
-        let meets = |touched: &Touched| touched.range.start < range.end && range.start < touched.range.end;
         for [unpack0, unpack1, _, pack] in &self.memory {
-            if meets(pack) {
+            if pack.meets(range) {
                 return Err(EngineError::Unordered(
                     "a transfer of results that the packer may not have written yet: a core waits for its end before",
                 ));
             }
-            if writes && (meets(unpack0) || meets(unpack1)) {
+            if writes && (unpack0.meets(range) || unpack1.meets(range)) {
                 return Err(EngineError::Unordered(
                     "a transfer to operands that an unpacker may still read: a core waits for its end before",
                 ));
