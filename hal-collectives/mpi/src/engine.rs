@@ -172,10 +172,9 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
         in_forks(forked);
         let engine = Engine::new(library, &POLLERS);
         let served = engine.clone();
-        let thread = std::thread::Builder::new().name("hal-mpi".into());
-        thread.spawn(move || served.serve(IDLE)).map_err(|error| {
-            Failure::new(Code::ResourceExhausted, format!("there is no thread for MPI: {error}"))
-        })?;
+        let name = "hal-mpi";
+        let started = std::thread::Builder::new().name(name.into()).spawn(move || served.serve(IDLE));
+        started.map_err(|error| Failure::without_thread(name, &error))?;
         Ok(engine)
     });
     let engine = engine.clone()?;
