@@ -329,6 +329,14 @@ fn products_with_long_sides_are_right() {
     check(&bench, Kind::Tf32, [1, 40, 300, 2000], "4", [4, 68, 4]);
 }
 
+/// Matrices of a batch begin at other addresses modulo 64, and chunks of two are in a tile at once.
+#[test]
+fn products_of_a_batch_do_not_reach_into_each_other() {
+    let bench = Bench::new(&[("tiles", "1"), ("l1", "0")]);
+    check(&bench, Kind::Tf32, [2, 63, 513, 7], "4", [0, 8, 10_024]);
+    check(&bench, Kind::Bf16, [5, 33, 35, 37], "4", [2, 6, 10]);
+}
+
 /// Buffers are in DRAM, in tiles, also in those that multiply, and in memory of the host.
 #[test]
 fn products_of_random_shapes_are_right_wherever_they_are() {

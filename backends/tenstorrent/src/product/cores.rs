@@ -160,7 +160,7 @@ impl Program {
         asm.constant(T[0], engine::BUSY_VALUE);
         asm.emit(lw(T[0], 0, T[0]));
         asm.branch(When::Ne, T[0], ZERO, busy);
-        tell_engine(asm, engine::begin());
+        engine::begin().into_iter().for_each(|word| tell_engine(asm, word));
         wait_for_engine(asm);
         asm.emit(addi(T[2], ZERO, GO));
         Self::tell(asm, self.flags.found, T[2]);
@@ -315,7 +315,7 @@ impl Program {
         asm.constant(T[2], kind.operand_bytes());
         asm.emit_all([mul(T[3], T[3], T[2]), add(A[0], A[0], T[3]), mul(A[2], T[4], T[2])]);
         // Where they go.
-        target(asm, left_rows, rows, place);
+        target(asm, left_rows, division.left_rows(request), place);
         let whole = left_rows.pitch == left.stride && division.depth >= request.k;
         Self::shape(asm, left, left_rows.pitch, whole);
     }
@@ -339,7 +339,7 @@ impl Program {
         asm.constant(T[2], right.stride);
         asm.emit_all([mul(T[3], T[3], T[2]), add(A[0], A[0], T[3]), addi(A[3], T[4], 0)]);
         // Where they go.
-        target(asm, right_rows, division.depth, place);
+        target(asm, right_rows, division.right_rows(request), place);
         let whole = right_rows.pitch == right.stride && columns >= request.n;
         Self::shape(asm, right, right_rows.pitch, whole);
     }
@@ -522,7 +522,7 @@ impl Program {
 
     /// The words that choose rows and columns of a chunk, for the first squares of a group.
     fn chunk_words(&self, asm: &mut Assembler) {
-        let Self { division, left, right, kind, .. } = self;
+        let Self { division, request, left, right, kind, .. } = self;
         // What a place's first bytes, of the first 64, add to the word of columns.
         let first = |asm: &mut Assembler, matrix: &Matrix, to: Reg| {
             matrix.begin(asm, to, T[0]);
@@ -532,7 +532,7 @@ impl Program {
             asm.emit(mul(to, to, T[0]));
         };
         // Rows of the left operand.
-        asm.constant(T[0], division.rows * SIDE);
+        asm.constant(T[0], division.left_rows(request));
         asm.emit(mul(LEFT_ROW, PLACE, T[0]));
         asm.constant(T[0], division.rows);
         asm.emit_all([mul(T[0], BLOCK_ROW, T[0]), sub(T[0], ROW, T[0]), slli(T[0], T[0], 5)]);
@@ -543,7 +543,7 @@ impl Program {
         asm.constant(T[0], Operand::Left.columns(engine::ROW));
         asm.emit(add(LEFT_COLUMN, LEFT_COLUMN, T[0]));
         // Rows of the right one, and its columns.
-        asm.constant(T[0], division.depth);
+        asm.constant(T[0], division.right_rows(request));
         asm.emit(mul(RIGHT_ROW, PLACE, T[0]));
         asm.constant(T[0], Operand::Right.row());
         asm.emit(add(RIGHT_ROW, RIGHT_ROW, T[0]));

@@ -280,7 +280,11 @@ pub(super) fn math_config(kind: Kind) -> Vec<(u32, u32)> {
         .set(registers::ALU_FORMAT_SPEC_REG0_SRC_A, kind.source_format())
         .set(registers::ALU_FORMAT_SPEC_REG1_SRC_B, kind.source_format())
         .set(registers::ALU_FORMAT_SPEC_REG2_DSTACC, kind.result_format())
-        .set(registers::ALU_ACC_CTRL_FP32_ENABLED, ONE);
+        .set(registers::ALU_ACC_CTRL_FP32_ENABLED, ONE)
+        // What another program may have left: results below zero, and operands that are denormal.
+        .set(registers::STACC_RELU_APPLY_RELU, Bits::ZERO)
+        .set(registers::ALU_ACC_CTRL_ZERO_FLAG_DISABLED_SRC, Bits::ZERO)
+        .set(registers::ALU_ACC_CTRL_ZERO_FLAG_DISABLED_DST, Bits::ZERO);
     words.finish()
 }
 
@@ -342,10 +346,9 @@ pub(super) fn math_start() -> Vec<u32> {
             .set(section(&registers::ADDR_MOD_DST_FIDELITY_CLEAR, mode), first_phase)
             .set(section(&registers::ADDR_MOD_BIAS_BIAS_INCR, mode), 0);
     }
-    let init = Seminit { semaphore_mask: RESULTS, new_value: Bits::ZERO, new_max: Bits::new(2) };
     let keep = Replay { load: ONE, exec: Bits::ZERO, count: Bits::new(2 * PASS), index: Bits::ZERO };
     own.finish()
-        .chain([init.encode(), stall(block::MATH | block::SYNC, condition::CORE), keep.encode()])
+        .chain([stall(block::MATH | block::SYNC, condition::CORE), keep.encode()])
         .chain(pass(NEXT_PHASE, Bits::ZERO))
         .chain(pass(NEXT_SQUARE, ONE))
         .collect()
@@ -409,10 +412,13 @@ pub(super) fn math_done() -> [u32; 2] {
     ]
 }
 
-/// Says that there is a product.
-pub(super) fn begin() -> u32 {
+/// Says that there is a product, and that no half of `Dst` is computed.
+pub(super) fn begin() -> [u32; 2] {
     let one = Bits::new(1);
-    Seminit { semaphore_mask: BUSY, new_value: one, new_max: one }.encode()
+    [
+        Seminit { semaphore_mask: BUSY, new_value: one, new_max: one }.encode(),
+        Seminit { semaphore_mask: RESULTS, new_value: Bits::ZERO, new_max: Bits::new(2) }.encode(),
+    ]
 }
 
 /// Says that there is none.
