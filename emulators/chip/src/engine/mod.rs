@@ -10,12 +10,12 @@
 //!
 //! # What it is judged by
 //!
-//! Results are those of the vendor's simulator to the bit: `tests/golden` of this crate has some, and says how they were
-//! made. What neither has a function for is refused by an [`EngineError`]. A few things are here by the documentation alone,
-//! since that simulator refuses them: `FIDELITY_BASE`, automatic TTSync, the unpackers' strides `X` and `Y` of channel 1 and
-//! `THCON_SEC0_REG7_Offset_address` and `THCON_SEC1_REG7_Offset_address`, `ZEROACC` of a row with `INT8_math_enabled`,
-//! `YsrcCR` in a packer's address mode, and the conditions C5, C6 and C9 of `STALLWAIT`. Counters Z and W have 8 bits, as
-//! there, where the documentation gives Blackhole's 13.
+//! Results are those of the vendor's simulator to the bit: `tests/golden` of this crate has some, and says how they
+//! were made. What neither has a function for is refused by an [`EngineError`]. A few things are here by the
+//! documentation alone, since that simulator refuses them: `FIDELITY_BASE`, automatic TTSync, unpacker 1's strides `X`
+//! and `Y` of channel 1, `Offset_address` of `THCON_SEC0_REG7` and `THCON_SEC1_REG7`, `ZEROACC` of a row with
+//! `INT8_math_enabled`, `YsrcCR` in a packer's address mode, and the conditions C5, C6 and C9 of `STALLWAIT`. Counters
+//! Z and W have 8 bits, as there, where the documentation gives Blackhole 13.
 //!
 //! # Order
 //!
