@@ -124,7 +124,7 @@ fn create_buffer(
     if request.flags & cb::FLAG_MAP != 0 {
         // A generation that cannot map it reports a lack of memory. rule(cb-map)
         let mut space = context.live.space.write();
-        let mapped = space.map(Pool::Buffers, range.clone(), 0, Hint::default(), MappingKind::Buffer);
+        let mapped = space.map(Pool::Buffers, range.clone(), Hint::default(), MappingKind::Buffer);
         address = Some(mapped.ok_or(Errno::NOMEM)?);
     }
     let seen = Arc::new(AtomicBool::new(false));

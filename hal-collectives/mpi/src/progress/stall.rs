@@ -19,7 +19,7 @@ const CATCH_UP: Duration = Duration::from_secs(1);
 
 /// See the [module documentation](self).
 pub(super) struct Stall {
-    /// When this process tested for notices last.
+    /// When this process has tested notices and operations last.
     polled: Instant,
     question: Option<Question>,
     /// The number of questions: answers say to which.
@@ -39,7 +39,11 @@ impl Stall {
         Self { polled: Instant::now(), question: None, count: 0 }
     }
 
-    /// True if this process stood still and is to ask. It tests for notices next.
+    pub(super) fn polled(&self) -> Instant {
+        self.polled
+    }
+
+    /// Notices and operations were tested. True if this process stood still and is to ask.
     pub(super) fn polls(&mut self, now: Instant) -> bool {
         let stood_still = self.stands_still(now);
         self.polled = now;
@@ -82,9 +86,12 @@ impl Stall {
 
     /// True if what was received from some ranks until now is what they sent.
     pub(super) fn believes(&self, mut peers: impl Iterator<Item = u32>, now: Instant) -> bool {
-        !self.stands_still(now)
-            && self.question.as_ref().is_none_or(|Question { asked, missing, stood_still }| {
-                (!stood_still || now - *asked < GRACE) && !peers.any(|peer| missing.contains(&peer))
-            })
+        match &self.question {
+            Some(Question { missing, .. }) if peers.any(|peer| missing.contains(&peer)) => false,
+            Some(Question { asked, .. }) if now - *asked < GRACE => true,
+            question => {
+                !self.stands_still(now) && question.as_ref().is_none_or(|question| !question.stood_still)
+            }
+        }
     }
 }

@@ -363,6 +363,20 @@ fn process_that_stood_still_waits_for_no_answer_of_ranks_that_have_no_part_in_an
     assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
 }
 
+#[test]
+fn process_that_cannot_receive_notices_fails_its_groups_and_begins_no_receive_again_and_again() {
+    let (ranks, groups) = pair();
+    let (_, told) = sum(&*groups[0], 1);
+    break_tests();
+    assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::Unavailable));
+    let later = ranks[0].join(b"later", TERMS);
+    let (_, told) = sum(&*later, 1);
+    assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::Unavailable));
+    let before = calls();
+    (0..100).for_each(|_| ranks[0].poll());
+    assert!(calls() - before < 20, "{} calls", calls() - before);
+}
+
 /// MPI may have begun with it, and does not say so.
 #[test]
 fn memory_of_a_collective_that_mpi_refuses_is_never_released() {

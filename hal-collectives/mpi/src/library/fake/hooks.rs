@@ -15,6 +15,8 @@ pub(crate) struct Gate {
     arrived: AtomicBool,
 }
 
+type Before = Box<dyn FnOnce()>;
+
 pub(crate) type Closed<'a> = MutexGuard<'a, ()>;
 
 thread_local! {
@@ -24,7 +26,11 @@ thread_local! {
     static CALLS: Cell<usize> = const { Cell::new(0) };
     static FAILING: Cell<Option<usize>> = const { Cell::new(None) };
     /// What this thread does at a call, counted from here.
-    static BEFORE: RefCell<Option<(usize, Box<dyn FnOnce()>)>> = const { RefCell::new(None) };
+    static BEFORE: RefCell<Option<(usize, Before)>> = const { RefCell::new(None) };
+    /// Each test of a request by this thread fails.
+    static BROKEN: Cell<bool> = const { Cell::new(false) };
+    /// This thread has ended MPI.
+    static HAS_ENDED: Cell<bool> = const { Cell::new(false) };
     /// Collectives that this thread completes, while they are late.
     static LATE: RefCell<Option<Vec<Vec<Joined>>>> = const { RefCell::new(None) };
 }
@@ -80,6 +86,20 @@ pub(crate) fn fail(after: Option<usize>) -> bool {
     FAILING.replace(after).is_some()
 }
 
+/// From now on each test of a request by this thread fails.
+pub(crate) fn break_tests() {
+    BROKEN.set(true);
+}
+
+pub(super) fn are_tests_broken() -> bool {
+    BROKEN.get()
+}
+
+/// True if this thread has ended MPI.
+pub(crate) fn has_ended_here() -> bool {
+    HAS_ENDED.get()
+}
+
 /// Has something done before the call of this thread that comes after so many others.
 pub(crate) fn before(after: usize, work: impl FnOnce() + 'static) {
     BEFORE.set(Some((after, Box::new(work))));
@@ -117,5 +137,6 @@ pub(crate) fn has_begun_to_end() -> bool {
 
 pub(super) fn finalize() {
     HAS_BEGUN_TO_END.store(true, Ordering::SeqCst);
+    HAS_ENDED.set(true);
     drop(ENDING.lock());
 }
