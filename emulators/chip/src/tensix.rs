@@ -6,6 +6,7 @@ use crate::core_bus::CoreBus;
 use crate::counts::ChipCounts;
 use crate::engine::{Engine, EngineSlot};
 use crate::family::{Family, Starts};
+use crate::memory::zeros;
 use crate::noc::{Interface, Location, Tile};
 use crate::violation::Violation;
 use emulator_riscv::{Hart, RunOutcome, Trap};
@@ -310,7 +311,13 @@ impl Tensix {
         };
         let (Some(hart), None, false) = (&mut state.hart, &state.stop, state.idle) else { return 0 };
         if self.l1.is_empty() {
-            self.l1.resize(self.family.l1_bytes as usize, 0);
+            match zeros(self.family.l1_bytes as usize) {
+                Ok(memory) => self.l1 = memory,
+                Err(violation) => {
+                    state.stop = Some(CoreStop::Violation(hart.pc(), violation));
+                    return 0;
+                }
+            }
         }
         let mut bus = CoreBus {
             core,
@@ -393,7 +400,7 @@ impl Tensix {
     pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Violation> {
         if self.in_l1(address, bytes.len()) {
             if self.l1.is_empty() {
-                self.l1.resize(self.family.l1_bytes as usize, 0);
+                self.l1 = zeros(self.family.l1_bytes as usize)?;
             }
             let start = offset(address);
             #[expect(

@@ -23,6 +23,15 @@ pub enum Violation {
         /// The address in it.
         address: u64,
     },
+    /// The simulated chip's memory does not fit into the host's, and its content is lost.
+    #[error(
+        "the host has no {length} bytes left for the memory of a simulated chip; raise its limit (ulimit -v), or \
+         use less of the chip's memory"
+    )]
+    HostMemory {
+        /// How many bytes.
+        length: usize,
+    },
     /// A part that is not modelled.
     #[error("{what} at {address:#x} of tile {tile} is not modelled")]
     NotModelled {

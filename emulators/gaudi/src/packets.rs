@@ -14,7 +14,7 @@ use crate::space::Piece;
 use crate::sync::{self, BegunTransfer, Fence, WaitCondition};
 use emulator_core::backing;
 use emulator_core::share::Dispatch;
-use hal_backend::HostRange;
+use hal_backend::{Code, HostRange};
 use hal_gaudi_abi::packet::opcode;
 use std::sync::atomic::Ordering;
 
@@ -538,8 +538,11 @@ impl Engine<'_> {
             bindings: memories.into_iter().map(|piece| piece.memory).collect(),
             local_memory: half(dispatch::LOCAL_MEMORY),
         };
-        let ran = self.machine.core.run(dispatch, self.worker);
-        Ok(ran.map_err(|failure| CommandError::Engine(failure.to_string()))?)
+        match self.machine.core.run(dispatch, self.worker) {
+            // The program's owner has given it up, and knows so.
+            Err(failure) if failure.code() == Code::Cancelled => Ok(()),
+            ran => Ok(ran.map_err(|failure| CommandError::Engine(failure.to_string()))?),
+        }
     }
 
     /// A binding: contiguous memory. A binding without a length may have any address.

@@ -8,11 +8,12 @@
 use crate::machine::{Card, Cards, ExportedWindow, Guard, Machine, Mapped, OpenFile, OwnedWindow};
 use crate::{Emulator, Options, host_memory, injection, sysfs, window};
 use emulator_chip::Family;
-use emulator_core::file::{Identity, memory_file, reopen_held};
+use emulator_core::file::{Identity, reopen_held};
 use emulator_core::threads::Running;
 use emulator_core::{
     DeviceRange, EmulatedMachine, Errno, OpenMode, OwnProcess, PAGE, Process, identity, view,
 };
+use hal_backend::memory_file::memory_file;
 use hal_backend::{Failure, HostRange};
 use hal_kernel::printable;
 use hal_kernel::registry::Registry;
