@@ -174,6 +174,12 @@ impl Engine {
         }
     }
 
+    /// Refuses a transfer of the network that reads or writes memory that instructions may still use.
+    pub(crate) fn check_transfer(&self, range: &Range<u64>, writes: bool) -> Result<(), Violation> {
+        let checked = self.order.check_transfer(range, writes);
+        checked.map_err(|reason| Violation::EngineAccess { tile: self.tile, reason })
+    }
+
     /// A core starts: what has been executed before has ended.
     pub(crate) fn release(&mut self) {
         self.order.forget();
@@ -357,27 +363,32 @@ impl Engine {
         if self.unloaded.is_some_and(|address| read.contains(&address.into())) {
             return Err(EngineError::Unordered(STORED));
         }
-        self.give(thread, unpacr.which_unpacker.get(), bank);
+        let pipeline = self.give(thread, unpacr.which_unpacker.get(), bank);
+        self.order.touch(thread, pipeline, read);
         Ok(())
     }
 
     /// Counts an instruction of an unpacker that wrote a bank, and may have given it away.
-    fn give(&mut self, thread: usize, unpacker: u32, bank: usize) {
+    fn give(&mut self, thread: usize, unpacker: u32, bank: usize) -> Pipeline {
         let pipeline = if unpacker == 0 { Pipeline::Unpack0 } else { Pipeline::Unpack1 };
         let number = self.order.count(thread, pipeline);
         self.order.give(pipeline as usize, bank, thread, number);
+        pipeline
     }
 
     fn pack(&mut self, thread: usize, pacr: Pacr, l1: &mut [u8]) -> Result<(), EngineError> {
         let adc = &mut self.threads[thread].adcs[2];
         let (rows, range) = self.packer.pack(pacr, self.config.bank(thread), adc, &self.dst, l1)?;
         adc.apply_pack(self.config.thread(thread), pacr.addr_mod.get());
+        let touched = range.clone();
         self.written = if self.written.is_empty() {
             range
         } else {
             self.written.start.min(range.start)..self.written.end.max(range.end)
         };
-        self.order.read_dst(thread, rows.blocks())
+        self.order.read_dst(thread, rows.blocks())?;
+        self.order.touch(thread, Pipeline::Pack, touched);
+        Ok(())
     }
 
     fn multiply(&mut self, thread: usize, mvmul: Mvmul) -> Result<(), EngineError> {
