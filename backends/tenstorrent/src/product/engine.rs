@@ -28,6 +28,9 @@
 //! - Unpackers have read a chunk, or packers have written results: the core loads from `CoprocessorDoneCheck`
 //!   (`TTSync.md`).
 //!
+//! - The engine is not in the middle of a product whose cores were held: [`BUSY_VALUE`] says so, which all cores wait
+//!   for.
+//!
 //! Every wait also blocks the synchronisation unit, or the next would take its place (`SEMWAIT.md`).
 
 use super::Kind;
@@ -46,6 +49,10 @@ pub(super) const DONE_CHECK: u32 = 0xffe8_0004;
 
 /// The bit of the semaphore that counts the halves of `Dst` which are computed and not packed.
 const RESULTS: Bits<8> = Bits::new(1 << 0);
+/// That of the semaphore which is one while there is a product: only a reset of the chip ends that of one whose cores
+/// were held. Where cores load its value from (`SyncUnit.md`).
+const BUSY: Bits<8> = Bits::new(1 << 7);
+pub(super) const BUSY_VALUE: u32 = 0xffe8_0020 + 4 * 7;
 /// Conditions of `SEMWAIT`: while it is zero, and while it is at its maximum.
 const WHILE_ZERO: Bits<2> = Bits::new(1);
 const WHILE_FULL: Bits<2> = Bits::new(2);
@@ -400,6 +407,17 @@ pub(super) fn math_done() -> [u32; 2] {
         stall(block::MATH | block::SYNC | block::CONFIG, condition::MATH),
         Sempost { semaphore_mask: RESULTS }.encode(),
     ]
+}
+
+/// Says that there is a product.
+pub(super) fn begin() -> u32 {
+    let one = Bits::new(1);
+    Seminit { semaphore_mask: BUSY, new_value: one, new_max: one }.encode()
+}
+
+/// Says that there is none.
+pub(super) fn end() -> u32 {
+    Semget { semaphore_mask: BUSY }.encode()
 }
 
 /// The configuration of the packer, which writes rows of results.
