@@ -368,6 +368,7 @@ impl Chip {
         let NocTransfer { remote, remote_address, local_address, length, .. } = *transfer;
         let from_dram = matches!(self.grid.at(remote.x, remote.y), Endpoint::Dram { .. });
         transfer.check_alignment(&self.family.noc, from_dram)?;
+        tile.lock().check_transfer(transfer)?;
         let mut bytes = vec![0; length as usize];
         if transfer.write {
             tile.lock().read(local_address, &mut bytes)?;

@@ -7,7 +7,7 @@ use crate::counts::ChipCounts;
 use crate::engine::{Engine, EngineSlot};
 use crate::family::{Family, Starts};
 use crate::memory::zeros;
-use crate::noc::{Interface, Location, Tile};
+use crate::noc::{Interface, Location, NocTransfer, Tile};
 use crate::violation::Violation;
 use emulator_riscv::{Hart, RunOutcome, Trap};
 use std::ops::Range;
@@ -420,6 +420,13 @@ impl Tensix {
         self.control.write(address, None, value).ok_or(unmapped)??;
         self.apply_resets();
         Ok(())
+    }
+
+    /// Refuses a transfer between memory and the network that is not in order with the matrix engine.
+    pub(crate) fn check_transfer(&self, transfer: &NocTransfer) -> Result<(), Violation> {
+        let NocTransfer { local_address, length, write, .. } = *transfer;
+        let range = local_address..local_address.saturating_add(length.into());
+        self.engine.used().map_or(Ok(()), |engine| engine.check_transfer(&range, !write))
     }
 
     fn in_l1(&self, address: u64, length: usize) -> bool {

@@ -110,9 +110,9 @@ pub enum Violation {
         /// The reason.
         reason: EngineError,
     },
-    /// A word of the matrix engine's configuration that a core wrote.
+    /// An access of a core or of the network that the matrix engine does not allow, or not at this time.
     #[error("the matrix engine of tile {tile}: {reason}")]
-    EngineConfiguration {
+    EngineAccess {
         /// The tile.
         tile: Tile,
         /// The reason.

@@ -7,12 +7,12 @@ mod cases;
 mod support;
 
 use cases::{cases, chip};
-use emulator_chip::{Board, Chip, Core, CoreStop, Model, SOFT_RESET, Stopped, Tile};
+use emulator_chip::{Board, Chip, Core, CoreStop, EngineCounts, Model, SOFT_RESET, Stopped, Tile};
 use hal_tenstorrent_loader::encode::{Assembler, Reg, lw};
 use hal_tenstorrent_loader::tensix::Bits;
 use hal_tenstorrent_loader::tensix::blackhole::{
-    Mop, Mvmul, Nop, Pacr, Seminit, Sempost, Semwait, Setadc, Setadcxx, Setc16, Stallwait, Unpacr, Wrcfg,
-    Zeroacc, condition,
+    Mop, Mvmul, Nop, Pacr, Semget, Seminit, Sempost, Semwait, Setadc, Setadcxx, Setc16, Stallwait, Unpacr,
+    Wrcfg, Zeroacc, condition,
 };
 use hal_tenstorrent_loader::tensix::instructions::block;
 use support::{assert_violation, get, load, put, release, stay, store};
@@ -80,6 +80,30 @@ fn unknown_words_and_fields_are_refused_by_name() {
 }
 
 #[test]
+fn lost_counts_and_rows_are_refused() {
+    let semaphore_mask = Bits::new(1);
+    let init = |value, max| {
+        Seminit { semaphore_mask, new_value: Bits::new(value), new_max: Bits::new(max) }.encode()
+    };
+    let (post, get) = (Sempost { semaphore_mask }.encode(), Semget { semaphore_mask }.encode());
+    let offset = |rows| Setc16 { cfg_index: Bits::new(1), new_value: Bits::new(rows) }.encode();
+    let clear = Zeroacc { imm10: Bits::new(1023), ..Zeroacc::default() }.encode();
+    let pack = Pacr { read_intf_sel: Bits::new(2), ..Pacr::default() }.encode();
+    for (good, bad, reason) in [
+        (init(1, 1), init(2, 1), "SEMINIT's NewValue = 2: it is not above NewMax"),
+        (init(0, 1), post, "SEMPOST's semaphore = 1: it is below its maximum"),
+        (init(1, 1), get, "SEMGET's semaphore = 0: it is above zero"),
+        (offset(0), clear, "ZEROACC's row = 1024: Dst has 1024 rows"),
+        (init(0, 1), pack, "PACR's ReadIntfSel = 2 is not modelled"),
+    ] {
+        let again = if bad == clear { offset(1) } else { bad };
+        let chip = chip();
+        run(&chip, &[(PUSH, good), (PUSH, again), (PUSH, bad)]);
+        assert_violation(&chip, reason);
+    }
+}
+
+#[test]
 fn configuration_without_a_function_is_refused() {
     let chip = chip();
     run(&chip, &[(CONFIG + 4 * 19, 1 << 8)]);
@@ -108,6 +132,15 @@ fn core_waits_for_room_and_ends_with_its_product() {
     let instructions = chip.counts().instructions;
     chip.step(1000);
     assert_eq!(chip.counts().instructions, instructions);
+}
+
+#[test]
+fn instructions_are_counted_by_unit() {
+    let chip = chip();
+    let set = Setadcxx { x1_val: Bits::new(15), counters: Bits::MAX, ..Setadcxx::default() }.encode();
+    run(&chip, &[Nop {}.encode(), zeroacc(), set, zeroacc()].map(|word| (PUSH, word)));
+    assert_eq!(chip.counts().engine, EngineCounts { matrix: 2, other: 2, ..EngineCounts::default() });
+    assert_eq!(chip.counts().engine.total(), 4);
 }
 
 #[test]
@@ -302,4 +335,45 @@ fn formats_are_not_changed_while_a_unit_may_read_them() {
     let waits = push(stall(condition::MATH, block::CONFIG));
     let reason = "the matrix unit may still read the word: STALLWAIT for it (C4), with block bit B7";
     refuses(reason, &[(Core::T1, &[set, write])], &[(Core::T1, &[set, waits, write])]);
+}
+
+/// Commands the network to bring memory of the tile to a bank, or a bank's to the tile, from the network's first buffer.
+fn transfer(address: u32, to_bank: bool) -> Vec<Step> {
+    const BANK: u32 = 17 | 12 << 6;
+    const HERE: u32 = 1 | 2 << 6;
+    let local = [address, 0, HERE];
+    let remote = [0, 0, BANK];
+    let ([target, back], control) =
+        if to_bank { ([local, remote], 2 | 1 << 4) } else { ([remote, local], 1 << 4) };
+    let registers = target.into_iter().chain(back).chain([0, control, 64]);
+    let offsets = [0x0, 0x4, 0x8, 0xc, 0x10, 0x14, 0x18, 0x1c, 0x20];
+    let mut steps: Vec<Step> = offsets
+        .into_iter()
+        .zip(registers)
+        .map(|(offset, value)| Store(0xffb2_0000 + offset, value))
+        .collect();
+    steps.push(Store(0xffb2_0040, 1));
+    steps
+}
+
+#[test]
+fn results_are_sent_behind_the_end_of_the_packer() {
+    let reason =
+        "a transfer of results that the packer may not have written yet: a core waits for its end before";
+    let steps = |waits: &[Step], address| {
+        let mut steps = packs();
+        steps.push(push(pacr()));
+        steps.extend(waits);
+        steps.extend(transfer(address, true));
+        steps
+    };
+    let waits = [Store(DONE, 0), Load(DONE)];
+    let wrong = steps(&[], 0x6_0000);
+    refuses(reason, &[(Core::T2, &wrong)], &[(Core::T2, &steps(&waits, 0x6_0000))]);
+    // Other memory is not the packer's.
+    refuses(reason, &[(Core::T2, &wrong)], &[(Core::T2, &steps(&[], 0x7_0000))]);
+    let mut overwritten = packs();
+    overwritten.push(push(pacr()));
+    overwritten.extend(transfer(0x6_0000, false));
+    refuses(reason, &[(Core::T2, &overwritten)], &[(Core::T2, &steps(&waits, 0x6_0000))]);
 }

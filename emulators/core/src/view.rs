@@ -140,6 +140,20 @@ pub fn seen(process: u32, file: Identity, offset: u64) {
     }
 }
 
+/// True if a process that was [recorded](seen) has mapped any of a part of an open file.
+pub fn is_seen(file: Identity, offset: u64, length: u64) -> bool {
+    let end = offset.saturating_add(length);
+    let processes: BTreeSet<u32> = {
+        let views = VIEWS.lock();
+        let part = (file, offset)..(file, end);
+        let seen = views.seen.range(part.clone()).flat_map(|(_, processes)| processes.iter());
+        let abandoned = views.abandoned.range(part).flat_map(|(_, view)| view.processes.iter());
+        seen.chain(abandoned).copied().collect()
+    };
+    let here = |&((other, start), _): &(Place, u64)| other == file && (offset..end).contains(&start);
+    processes.into_iter().any(|process| mapped_parts(process, &mut 0).iter().any(here))
+}
+
 /// Forgets the views of a file that is neither open nor mapped.
 pub(crate) fn forget(file: Identity) {
     let mut views = VIEWS.lock();

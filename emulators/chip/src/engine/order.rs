@@ -23,6 +23,7 @@
 //! | a write of formats and masks to the configuration | instructions of the unit that they are for have ended |
 //! | an instruction directly behind `WRCFG` | it does not read that word: `WRCFG` takes two cycles |
 //! | a core's store to the configuration | instructions that it pushed, and that may read it, have ended |
+//! | a transfer of the network | what unpackers have read, or the packer written, of the same memory, has ended: any core |
 //! | a core's push | what it stored to the configuration, to registers or to memory, and the instruction reads, is there |
 //!
 //! A core knows that what it stored last is there once it has loaded it back, and all that it stored before in the same
@@ -162,6 +163,57 @@ struct DstBlock {
     read: [u64; THREADS],
 }
 
+/// Memory that some instructions have read or written.
+#[derive(Clone, Debug, Default)]
+struct Touched {
+    /// From the first to the last of it.
+    range: std::ops::Range<u64>,
+    /// A bit for each 16 bytes.
+    bits: Vec<u64>,
+    /// The number of the last instruction.
+    last: u64,
+}
+
+impl Touched {
+    /// The numbers of the bits of some memory.
+    fn granules(range: &std::ops::Range<u64>) -> std::ops::Range<usize> {
+        let number = |address: u64| usize::try_from(address).unwrap_or(usize::MAX);
+        number(range.start / 16)..number(range.end.div_ceil(16))
+    }
+
+    fn add(&mut self, range: std::ops::Range<u64>) {
+        let granules = Self::granules(&range);
+        if self.bits.len() * 64 < granules.end {
+            self.bits.resize(granules.end.div_ceil(64), 0);
+        }
+        for granule in granules {
+            if let Some(word) = self.bits.get_mut(granule / 64) {
+                *word |= 1 << (granule % 64);
+            }
+        }
+        self.range = if self.range.is_empty() {
+            range
+        } else {
+            self.range.start.min(range.start)..self.range.end.max(range.end)
+        };
+    }
+
+    fn meets(&self, range: &std::ops::Range<u64>) -> bool {
+        let both = self.range.start.max(range.start)..self.range.end.min(range.end);
+        both.start < both.end
+            && Self::granules(&both).any(|granule| {
+                self.bits.get(granule / 64).is_some_and(|word| word >> (granule % 64) & 1 == 1)
+            })
+    }
+
+    fn clear(&mut self) {
+        let granules = Self::granules(&self.range);
+        let words = self.bits.get_mut(granules.start / 64..granules.end.div_ceil(64));
+        words.into_iter().flatten().for_each(|word| *word = 0);
+        self.range = 0..0;
+    }
+}
+
 /// All of it.
 #[derive(Clone, Debug)]
 pub(super) struct Order {
@@ -173,6 +225,8 @@ pub(super) struct Order {
     stores: [CoreOrder; THREADS + 1],
     semaphores: [Clock; 8],
     dst: Box<[DstBlock; BLOCKS]>,
+    /// The memory that a thread's instructions in a pipeline have read or written, of whose end no core knows.
+    memory: [[Touched; PIPELINES]; THREADS],
     /// What is known of the unpacker's instructions that wrote each bank, where it was given away: by source and bank.
     banks: [[(usize, u64); 2]; 2],
 }
@@ -215,6 +269,7 @@ impl Order {
             stores: [CoreOrder::default(); THREADS + 1],
             semaphores: [Clock::default(); 8],
             dst: Box::new([DstBlock::default(); BLOCKS]),
+            memory: [(); THREADS].map(|()| [(); PIPELINES].map(|()| Touched::default())),
             banks: [[(0, 0); 2]; 2],
         }
     }
@@ -285,7 +340,13 @@ impl Order {
 
     /// The core of a thread has loaded a semaphore.
     pub(super) fn core_sees(&mut self, thread: usize, semaphore: usize) {
-        self.cores[thread].join(&self.semaphores[semaphore]);
+        let seen = &self.semaphores[semaphore];
+        self.cores[thread].join(seen);
+        for (touched, ended) in self.memory.iter_mut().flatten().zip(seen.ended.iter().flatten()) {
+            if touched.last <= *ended {
+                touched.clear();
+            }
+        }
         self.stores[thread].pushed = false;
     }
 
@@ -294,8 +355,37 @@ impl Order {
         let clock = &mut self.cores[thread];
         clock.started[thread] = self.started[thread];
         clock.ended[thread] = self.started[thread];
+        self.memory[thread].iter_mut().for_each(Touched::clear);
         let state = &mut self.stores[thread];
         (state.pushed, state.pushed_mop) = (false, false);
+    }
+
+    /// The last instruction of a thread in a pipeline has read or written memory.
+    pub(super) fn touch(&mut self, thread: usize, pipeline: Pipeline, range: std::ops::Range<u64>) {
+        let touched = &mut self.memory[thread][pipeline as usize];
+        touched.last = self.started[thread][pipeline as usize];
+        touched.add(range);
+    }
+
+    /// Refuses a transfer of the network that reads or writes memory that instructions may still use.
+    pub(super) fn check_transfer(
+        &self,
+        range: &std::ops::Range<u64>,
+        writes: bool,
+    ) -> Result<(), EngineError> {
+        for [unpack0, unpack1, _, pack] in &self.memory {
+            if pack.meets(range) {
+                return Err(EngineError::Unordered(
+                    "a transfer of results that the packer may not have written yet: a core waits for its end before",
+                ));
+            }
+            if writes && (unpack0.meets(range) || unpack1.meets(range)) {
+                return Err(EngineError::Unordered(
+                    "a transfer to operands that an unpacker may still read: a core waits for its end before",
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The core of a thread has waited for its MOP expander.

@@ -86,51 +86,40 @@ impl ProductKind {
 }
 
 /// A float of the host.
-trait Lane: Copy + Default + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
+trait Lane: Copy + Default + PartialOrd + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
     /// One and a half times the number from which on there are no bits behind the point.
     const INTEGERS: Self;
-    /// How much smaller than the largest an exponent is; the most if its number is zero.
-    type Distance: Copy + Ord + Into<u32>;
-    /// That of zero.
-    const OF_ZERO: Self::Distance;
-    /// The distance of an exponent of a float of 32 bits.
-    fn distance(exponent: u32, most: u32) -> Self::Distance;
-    /// The distance of a product.
-    fn of_product(a: Self::Distance, b: Self::Distance) -> Self::Distance;
-    /// Two to the negative of a distance; zero if it is that of zero.
-    fn power(distance: Self::Distance) -> Self;
-    /// A little more than two to a distance; anything if it is that of zero.
-    fn inverse(distance: Self::Distance) -> Self;
+    /// Two to the difference of exponents, of which the first has its place in the bits of a float of 32. Zero, if that
+    /// is zero.
+    fn power(exponent: u32, most: u32) -> Self;
+    /// The exponent of a power of two.
+    fn exponent(self) -> f32;
+    /// A little more than one divided by a power of two, or anything if it is zero.
+    fn inverse(self) -> Self;
     /// From a number with few bits.
     fn integer(value: f32) -> Self;
     /// To a number with few bits.
     fn float(self) -> f32;
 }
 
+#[expect(clippy::cast_precision_loss, reason = "exponents have few bits")]
 impl Lane for f32 {
     const INTEGERS: Self = 12_582_912.0;
-    type Distance = u8;
-    const OF_ZERO: u8 = u8::MAX;
 
     #[inline(always)]
-    fn distance(exponent: u32, most: u32) -> u8 {
-        if exponent == 0 { u8::MAX } else { (most.wrapping_sub(exponent) & 0xff) as u8 }
+    fn power(exponent: u32, most: u32) -> Self {
+        let bits = exponent.wrapping_add(127 << 23).wrapping_sub(most << 23);
+        Self::from_bits(if exponent == 0 { 0 } else { bits })
     }
 
     #[inline(always)]
-    fn of_product(a: u8, b: u8) -> u8 {
-        a.saturating_add(b)
+    fn exponent(self) -> f32 {
+        ((self.to_bits() >> 23).cast_signed() - 127) as f32
     }
 
     #[inline(always)]
-    fn power(distance: u8) -> Self {
-        let bits = 127_u32.wrapping_sub(distance.into()) << 23;
-        Self::from_bits(if distance == u8::MAX { 0 } else { bits })
-    }
-
-    #[inline(always)]
-    fn inverse(distance: u8) -> Self {
-        Self::from_bits((127 + u32::from(distance)) << 23 | 1 << 10)
+    fn inverse(self) -> Self {
+        Self::from_bits(((254 << 23) - self.to_bits()) | 1 << 10)
     }
 
     #[inline(always)]
@@ -144,30 +133,24 @@ impl Lane for f32 {
     }
 }
 
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "exponents have few bits")]
 impl Lane for f64 {
     const INTEGERS: Self = 6_755_399_441_055_744.0;
-    type Distance = u16;
-    const OF_ZERO: u16 = u16::MAX;
 
     #[inline(always)]
-    fn distance(exponent: u32, most: u32) -> u16 {
-        if exponent == 0 { u16::MAX } else { (most.wrapping_sub(exponent) & 0xff) as u16 }
+    fn power(exponent: u32, most: u32) -> Self {
+        let bits = u64::from(1023 + (exponent >> 23) - most) << 52;
+        Self::from_bits(if exponent == 0 { 0 } else { bits })
     }
 
     #[inline(always)]
-    fn of_product(a: u16, b: u16) -> u16 {
-        a.saturating_add(b)
+    fn exponent(self) -> f32 {
+        ((self.to_bits() >> 52).cast_signed() - 1023) as f32
     }
 
     #[inline(always)]
-    fn power(distance: u16) -> Self {
-        let bits = 1023_u64.wrapping_sub(distance.into()) << 52;
-        Self::from_bits(if distance == u16::MAX { 0 } else { bits })
-    }
-
-    #[inline(always)]
-    fn inverse(distance: u16) -> Self {
-        Self::from_bits((1023 + u64::from(distance)) << 52 | 1 << 39)
+    fn inverse(self) -> Self {
+        Self::from_bits(((2046 << 52) - self.to_bits()) | 1 << 39)
     }
 
     #[inline(always)]
@@ -176,7 +159,6 @@ impl Lane for f64 {
     }
 
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "the caller's numbers have few bits")]
     fn float(self) -> f32 {
         self as f32
     }
@@ -242,38 +224,32 @@ impl Mantissa {
     }
 }
 
-/// Operands as floats: mantissas with their signs and exponents relative to the largest, and how far those are from it.
+/// Operands as floats: mantissas with their signs and exponents, and the exponents alone, relative to the largest.
 #[derive(Clone, Debug)]
-struct Operands<T: Lane, const N: usize> {
+struct Operands<T, const N: usize> {
     values: [[T; COLUMNS]; N],
-    distances: [[T::Distance; COLUMNS]; N],
+    powers: [[T; COLUMNS]; N],
     range: Range,
 }
 
 impl<T: Lane, const N: usize> Operands<T, N> {
     fn empty() -> Self {
-        Self {
-            values: [[T::default(); COLUMNS]; N],
-            distances: [[T::OF_ZERO; COLUMNS]; N],
-            range: Range { least: 0, most: 0 },
-        }
+        let zeros = [[T::default(); COLUMNS]; N];
+        Self { values: zeros, powers: zeros, range: Range { least: 0, most: 0 } }
     }
 
     /// Takes rows, of whose elements some bits are significant.
     #[inline(always)]
     fn fill(&mut self, rows: &[Row; N], mantissa: Mantissa, significant: u32) {
         self.range = Range::of(rows);
-        let most = self.range.most;
-        for ((row, values), distances) in rows.iter().zip(&mut self.values).zip(&mut self.distances) {
-            for (distance, &value) in distances.iter_mut().zip(row) {
-                *distance = T::distance(value >> 23 & 0xff, most);
-            }
-            for ((&value, place), distance) in row.iter().zip(values).zip(distances) {
+        for ((row, values), powers) in rows.iter().zip(&mut self.values).zip(&mut self.powers) {
+            for ((&value, place), power) in row.iter().zip(values).zip(powers) {
                 let bits = (value & significant) >> mantissa.shift & mantissa.mask | mantissa.implied;
                 #[expect(clippy::cast_precision_loss, reason = "seven bits")]
                 let magnitude = bits.cast_signed() as f32;
                 let signed = f32::from_bits(magnitude.to_bits() | value & SIGN);
-                *place = T::integer(signed) * T::power(*distance);
+                *power = T::power(value & EXPONENT, self.range.most);
+                *place = T::integer(signed) * *power;
             }
         }
     }
@@ -287,29 +263,29 @@ struct Sums {
 
 /// Multiplies a row of `SrcB` by `SrcA`.
 ///
-/// `most` is the exponent of a product of both largest, and `of_nothing` that of a group of zeros.
+/// `bias` is what the largest powers stand for, and `of_nothing` the exponent of a group of zeros.
 #[inline(always)]
-#[expect(clippy::cast_precision_loss, reason = "distances have few bits")]
 fn multiply<T: Lane>(
     a: &Operands<T, COLUMNS>,
-    (values, distances): (&[T; COLUMNS], &[T::Distance; COLUMNS]),
-    most: f32,
+    (values, powers): (&[T; COLUMNS], &[T; COLUMNS]),
+    bias: f32,
     of_nothing: f32,
 ) -> Sums {
     let mut result = Sums { sums: [[0.0; COLUMNS]; 2], exponents: [[0.0; COLUMNS]; 2] };
-    let groups = values.chunks_exact(GROUP).zip(distances.chunks_exact(GROUP));
-    let of_a = a.values.chunks_exact(GROUP).zip(a.distances.chunks_exact(GROUP));
+    let groups = values.chunks_exact(GROUP).zip(powers.chunks_exact(GROUP));
+    let of_a = a.values.chunks_exact(GROUP).zip(a.powers.chunks_exact(GROUP));
     let places = result.sums.iter_mut().zip(&mut result.exponents);
-    for (((values, distances), (of_a, distances_of_a)), (sums, exponents)) in groups.zip(of_a).zip(places) {
-        let mut least = [T::OF_ZERO; COLUMNS];
-        for (distance, row) in distances.iter().zip(distances_of_a) {
-            for (least, other) in least.iter_mut().zip(row) {
-                *least = T::of_product(*distance, *other).min(*least);
+    for (((values, powers), (of_a, powers_of_a)), (sums, exponents)) in groups.zip(of_a).zip(places) {
+        let mut largest = [T::default(); COLUMNS];
+        for (power, row) in powers.iter().zip(powers_of_a) {
+            for (largest, other) in largest.iter_mut().zip(row) {
+                let power = *power * *other;
+                *largest = if power > *largest { power } else { *largest };
             }
         }
         let mut inverses = [T::default(); COLUMNS];
-        for (inverse, least) in inverses.iter_mut().zip(&least) {
-            *inverse = T::inverse(*least);
+        for (inverse, largest) in inverses.iter_mut().zip(&largest) {
+            *inverse = largest.inverse();
         }
         let mut totals = [T::INTEGERS; COLUMNS];
         for (value, row) in values.iter().zip(of_a) {
@@ -317,10 +293,8 @@ fn multiply<T: Lane>(
                 *total = *total + *value * *other * *inverse;
             }
         }
-        for (((total, least), sum), exponent) in totals.iter().zip(&least).zip(sums).zip(exponents) {
-            let distance: u32 = (*least).into();
-            let found = most - distance.cast_signed() as f32;
-            let found = if *least == T::OF_ZERO { of_nothing } else { found };
+        for (((total, largest), sum), exponent) in totals.iter().zip(&largest).zip(sums).zip(exponents) {
+            let found = if *largest == T::default() { of_nothing } else { largest.exponent() + bias };
             *exponent = if found > 0.0 { found } else { 0.0 };
             *sum = if found > 0.0 { (*total - T::INTEGERS).float() } else { 0.0 };
         }
@@ -506,10 +480,10 @@ fn with_lanes<T: Lane, const WIDE: bool>(
     a: &Operands<T, COLUMNS>,
 ) {
     let of_nothing = kind.bias() as f32;
-    let most = of_nothing + (a.range.most + b.range.most) as f32;
+    let bias = of_nothing + (a.range.most + b.range.most) as f32;
     let format = Rounding::new(kind.accumulator);
-    for (dst, row) in dst.iter_mut().zip(b.values.iter().zip(&b.distances)) {
-        let Sums { sums: [first, second], exponents: [e, f] } = multiply(a, row, most, of_nothing);
+    for (dst, row) in dst.iter_mut().zip(b.values.iter().zip(&b.powers)) {
+        let Sums { sums: [first, second], exponents: [e, f] } = multiply(a, row, bias, of_nothing);
         let each = first.iter().zip(&second).zip(e.iter().zip(&f));
         for (dst, ((&first, &second), (&e, &f))) in dst.iter_mut().zip(each) {
             *dst = accumulate::<WIDE>(format, *dst, [first, second], [e, f]);

@@ -203,7 +203,7 @@ impl Engine {
     }
 
     fn refuse(&self, reason: EngineError) -> Access<()> {
-        Access::Broken(Violation::EngineConfiguration { tile: self.tile, reason })
+        Access::Broken(Violation::EngineAccess { tile: self.tile, reason })
     }
 
     /// A core pushes an instruction to a thread: the thread's own core, or core B.
