@@ -13,6 +13,7 @@ import sys
 import collectives
 import networks
 import numpy as np
+import products
 import sharded
 import training
 from harness import (
@@ -126,6 +127,8 @@ def main():
         sharded.run_all(block, transformer(*block))
         training.run_all(random)
         sharded.say_commands()
+
+    products.run_all()
 
     weights, bias, x = random((256, 128), (128,), (8, 256), scale=0.2)
     file = OUT / "model.safetensors"

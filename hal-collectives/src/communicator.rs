@@ -45,18 +45,18 @@ pub struct Buffers {
 impl Buffers {
     /// The ranges that an operation of this rank uses. Refused if they are not there, or if the operation would
     /// read what it writes.
-    pub fn cut(&self, operation: &Operation, (rank, ranks): (u32, u32)) -> Result<Self> {
+    pub fn cut(self, operation: &Operation, (rank, ranks): (u32, u32)) -> Result<Self> {
         let places = operation.places(rank, ranks);
-        let cut = |range: &Option<HostRange>, bytes: Option<u64>, does: &str| {
+        let cut = |range: Option<HostRange>, bytes: Option<u64>, does: &str| {
             let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else { return Ok(None) };
-            range.as_ref().and_then(|range| range.slice(0, bytes)).map(Some).ok_or_else(|| {
-                let length = range.as_ref().map_or(0, HostRange::length);
+            let length = range.as_ref().map_or(0, HostRange::length);
+            range.and_then(|range| range.into_slice(0, bytes)).map(Some).ok_or_else(|| {
                 let message = format!("{operation} {does} {bytes} bytes, but has memory for {length}");
                 Failure::new(Code::OutOfRange, message)
             })
         };
-        let send = cut(&self.send, places.send, "sends")?;
-        let recv = cut(&self.recv, places.recv, "receives")?;
+        let send = cut(self.send, places.send, "sends")?;
+        let recv = cut(self.recv, places.recv, "receives")?;
         check_overlap(operation, rank, send.as_ref(), recv.as_ref())?;
         Ok(Self { send, recv })
     }

@@ -146,11 +146,16 @@ impl Parts {
         self.of(0)
     }
 
-    /// The ranges of so many ranks, with the bytes between them.
+    /// The ranges of so many ranks, with the bytes between them, and nothing else.
     #[expect(clippy::expect_used, reason = "other memory in its place would be another rank's")]
-    pub fn all(&self, ranks: u32) -> HostRange {
+    pub fn into_all(self, ranks: u32) -> HostRange {
         let length = self.stride * u64::from(ranks.max(1) - 1) + self.length;
-        self.memory.slice(self.first, length).expect("memory is as long as its operation says")
+        self.memory.into_slice(self.first, length).expect("memory is as long as its operation says")
+    }
+
+    /// Where the range of a rank begins.
+    pub fn address(&self, rank: u32) -> u64 {
+        self.memory.address() as u64 + self.first + u64::from(rank) * self.stride
     }
 
     /// The bytes from the beginning of one range to that of the next, unless they are adjacent.
@@ -207,17 +212,15 @@ impl Piece {
     }
 
     /// The ranges that a rank uses. Refused if they are not there.
-    pub fn cut(&self, buffers: &PieceBuffers, (rank, ranks): (u32, u32)) -> Result<Portions> {
+    pub fn cut(&self, buffers: PieceBuffers, (rank, ranks): (u32, u32)) -> Result<Portions> {
         let places = self.operation.places(rank, ranks);
         let length = self.part(ranks);
-        let cut = |memory: &Option<Memory>, bytes: Option<u64>, does: &str| {
+        let cut = |memory: Option<Memory>, bytes: Option<u64>, does: &str| {
             let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else { return Ok(None) };
             let last = (bytes / length.max(1)).max(1) - 1;
-            let parts = memory.as_ref().map(|memory| match memory {
-                Memory::Whole(memory) => {
-                    Parts { memory: memory.clone(), first: self.first, stride: self.stride, length }
-                }
-                Memory::Alone(memory) => Parts { memory: memory.clone(), first: 0, stride: length, length },
+            let parts = memory.map(|memory| match memory {
+                Memory::Whole(memory) => Parts { memory, first: self.first, stride: self.stride, length },
+                Memory::Alone(memory) => Parts { memory, first: 0, stride: length, length },
             });
             parts
                 .filter(|parts| {
@@ -232,8 +235,8 @@ impl Piece {
                 })
         };
         Ok(Portions {
-            send: cut(&buffers.send, places.send, "sends")?,
-            recv: cut(&buffers.recv, places.recv, "receives")?,
+            send: cut(buffers.send, places.send, "sends")?,
+            recv: cut(buffers.recv, places.recv, "receives")?,
         })
     }
 }
@@ -298,7 +301,7 @@ impl<S: GroupOperation> OperationEntry for Entered<S> {
             PieceBuffers { send: buffers.send.map(Memory::Whole), recv: buffers.recv.map(Memory::Whole) };
         if pieces.count() == 1 {
             let (piece, place) = (pieces.get(0), entered.place());
-            return entered.start(piece, piece.cut(&memory, place), done);
+            return entered.start(piece, piece.cut(memory, place), done);
         }
         let cars = Cars { next: 0, under_way: 0, memory, outcome: Ok(()), done: Some(done) };
         let train = Arc::new(PieceSequence { entered, pieces, cars: Mutex::new(cars) });
@@ -339,7 +342,7 @@ impl<S: GroupOperation> PieceEntry for EnteredPiece<S> {
 
     fn start(mut self: Box<Self>, memory: PieceBuffers, done: Done) -> Option<Job> {
         let entered = self.entered.0.take()?;
-        let memory = self.piece.cut(&memory, entered.place());
+        let memory = self.piece.cut(memory, entered.place());
         entered.start(self.piece, memory, done)
     }
 
@@ -372,8 +375,9 @@ impl<S: GroupOperation> PieceSequence<S> {
         let piece = self.pieces.get(cars.next);
         cars.next += 1;
         cars.under_way += 1;
-        let memory = piece.cut(&cars.memory, self.entered.place());
+        let memory = cars.memory.clone();
         drop(cars);
+        let memory = piece.cut(memory, self.entered.place());
         let train = self.clone();
         self.entered.start(piece, memory, Box::new(move |outcome| train.ended(outcome)))
     }
@@ -466,7 +470,7 @@ mod tests {
             let part = piece.part(RANKS);
             let send = Some(Memory::Alone(memory(part)));
             let fits =
-                |recv| piece.cut(&PieceBuffers { send: send.clone(), recv: Some(recv) }, (0, RANKS)).is_ok();
+                |recv| piece.cut(PieceBuffers { send: send.clone(), recv: Some(recv) }, (0, RANKS)).is_ok();
             let (whole, alone) = (piece.offset_of(RANKS - 1) + part, part * u64::from(RANKS));
             assert!(fits(Memory::Whole(memory(whole))) && !fits(Memory::Whole(memory(whole - 1))));
             assert!(fits(Memory::Alone(memory(alone))) && !fits(Memory::Alone(memory(alone - 1))));

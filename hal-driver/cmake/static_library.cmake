@@ -82,9 +82,9 @@ function(hal_add_driver_library)
       "HAL_LIBCLANG=${_LIBCLANG}"
       # The C linker brings the runtime of the build that this is part of.
       "IREE_LIB_DIR=brought-by-the-linker"
-      # A bar while there is something to build, since the first time takes minutes; nothing where nothing has changed.
-      "CARGO_TERM_PROGRESS_WHEN=always"
-      "CARGO_TERM_PROGRESS_WIDTH=80"
+      # On a terminal a bar while there is something to build, since the first time takes minutes; nothing where
+      # nothing has changed.
+      sh -c "test -t 2 && export CARGO_TERM_PROGRESS_WHEN=always CARGO_TERM_PROGRESS_WIDTH=80; exec \"$@\"" sh
       "${HAL_CARGO}" rustc --quiet --locked --lib --crate-type staticlib --package "${_RULE_PACKAGE}"
         --manifest-path "${_RULE_MANIFEST}" ${_OPTIONS}
     BYPRODUCTS "${_LIBRARY}"

@@ -600,8 +600,8 @@ impl<D: Device> Table<D> {
         guard(|| {
             // SAFETY: C passes a live device of ours and where the result goes.
             let (state, out) = unsafe { (HalDevice::<D>::of(device), Out::new(out)) };
-            let (device, host) = (state.device.clone(), state.host.clone());
-            executable::create_cache(state.allocator, device, host, state.reflection, out)
+            let (memory, host) = (state.memory.clone(), state.host.clone());
+            executable::create_cache(memory, host, state.reflection, out)
         })
     }
 

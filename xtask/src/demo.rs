@@ -49,6 +49,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let mut cargo = workspace::cargo_with_bar();
     cargo
         .args(["build", "--quiet", "--locked", "--workspace", "--all-features", "--example", "embed"])
+        .args(["--bin", "tenstorrent-products"])
         .current_dir(workspace::root()?)
         .env("HAL_LIBCLANG", tree.python().libclang().unwrap_or_default());
     workspace::run(&mut cargo, "the Rust program that embeds the runtime does not build")?;

@@ -205,6 +205,18 @@ pub trait Device: Send + Sync + Sized + 'static {
         host: &dyn HostLoader,
     ) -> Result<Loaded<Self::Executable>, Failure>;
 
+    /// The memory of a variable of an executable, and its length: memory of the first heap, which keeps the executable.
+    /// `NOT_FOUND` if there is no variable of that name, `UNIMPLEMENTED` if executables of this device have none.
+    fn global(
+        &self,
+        executable: &std::sync::Arc<Self::Executable>,
+        name: &str,
+    ) -> Result<(Self::Memory, u64), Failure> {
+        let _ = executable;
+        let message = format!("there is no variable {name:?}: executables of this device have none");
+        Err(Failure::new(Code::Unimplemented, message))
+    }
+
     /// Submits a job to its queue. Must not block on the device. One thread at a time for each queue.
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>>;
 

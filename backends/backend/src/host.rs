@@ -161,6 +161,13 @@ impl HostRange {
         Some(Self { start, length, owner: self.owner.clone() })
     }
 
+    /// The same in place of the whole, without reference counting.
+    #[inline]
+    pub fn into_slice(self, offset: u64, length: u64) -> Option<Self> {
+        let HostPart { start, length, .. } = self.part(offset, length)?;
+        Some(Self { start, length, owner: self.owner })
+    }
+
     /// A borrowed part of it, without reference counting; `None` if it is not inside.
     #[inline]
     pub fn part(&self, offset: u64, length: u64) -> Option<HostPart<'_>> {

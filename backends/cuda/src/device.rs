@@ -139,6 +139,12 @@ impl Device for NvidiaDevice {
         Executable::load(&self.context, self.queues.limits(), request)
     }
 
+    fn global(&self, executable: &Arc<Executable>, name: &str) -> Result<(Memory, u64), Failure> {
+        let variable = executable.variable(&self.context, name)?;
+        let length = variable.whole().length() as u64;
+        Ok((Memory::from(variable), length))
+    }
+
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
         self.queues.submit(job)
     }

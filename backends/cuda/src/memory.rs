@@ -6,9 +6,11 @@
 //! |---|---|---|
 //! | 0 | the card's, from a pool of this device | to the pool, without waiting |
 //! | 1 | the host's, pinned | to [`PinnedCache`], since CUDA waits for the whole card before it frees |
+//! | 0 | a variable's of an executable | with the executable |
 //! | – | the program's, registered by [`Imports`] | when the last import of a page is gone |
 
 use crate::library::memory::{DeviceBlock, PinnedBlock, Registration, registered};
+use crate::library::module::Variable;
 use crate::library::{Context, CudaError, Part};
 use hal_backend::HostRange;
 use parking_lot::Mutex;
@@ -26,6 +28,7 @@ pub struct Memory(Kind);
 
 enum Kind {
     Card(DeviceBlock),
+    Variable(Variable),
     Pinned(Arc<PinnedMemory>),
     Imported(Imported),
 }
@@ -39,6 +42,12 @@ impl std::fmt::Debug for Memory {
 impl From<DeviceBlock> for Memory {
     fn from(block: DeviceBlock) -> Self {
         Self(Kind::Card(block))
+    }
+}
+
+impl From<Variable> for Memory {
+    fn from(variable: Variable) -> Self {
+        Self(Kind::Variable(variable))
     }
 }
 
@@ -59,6 +68,7 @@ impl Memory {
     pub(crate) fn whole(&self) -> Part {
         match &self.0 {
             Kind::Card(block) => block.whole(),
+            Kind::Variable(variable) => variable.whole(),
             Kind::Pinned(memory) => memory.whole(),
             Kind::Imported(imported) => registered(&imported.range),
         }
@@ -67,7 +77,7 @@ impl Memory {
     /// The host's view, if it has one.
     pub(crate) fn host_view(&self) -> Option<HostRange> {
         match &self.0 {
-            Kind::Card(_) => None,
+            Kind::Card(_) | Kind::Variable(_) => None,
             Kind::Pinned(memory) => Some(memory.clone().range()),
             Kind::Imported(imported) => Some(imported.range.clone()),
         }
@@ -75,14 +85,14 @@ impl Memory {
 
     /// True if it is memory of the host.
     pub(crate) fn is_host(&self) -> bool {
-        !matches!(self.0, Kind::Card(_))
+        !matches!(self.0, Kind::Card(_) | Kind::Variable(_))
     }
 
     /// The length of the longest piece from the beginning of a part that CUDA copies in one call: it takes a copy
     /// across two registrations for one of pageable memory.
     pub(crate) fn copyable(&self, part: Part) -> usize {
         match &self.0 {
-            Kind::Card(_) | Kind::Pinned(_) => part.length(),
+            Kind::Card(_) | Kind::Variable(_) | Kind::Pinned(_) => part.length(),
             Kind::Imported(imported) => imported.copyable(part),
         }
     }

@@ -8,11 +8,13 @@ use crate::binding::{ALIGNMENT, Binding, DramRange, gather};
 use crate::device::TenstorrentDevice;
 use crate::executable::Executable;
 use crate::kmd::{Card, Coordinates, Error};
+use crate::layout::{Cursor, Layout, Share, Work, small, word};
 use crate::memory::Pool;
-use crate::stub::{ENVIRONMENT, IMAGE, STACK, STATE, common, core_block, workgroup_state};
+use crate::product::Product;
+use crate::stub::{ENVIRONMENT, IMAGE, STACK, STATE, common};
 use crate::tile::{Common, Tile, TimeLimit, hold, wait};
 use hal_backend::{Code, Dispatch, Failure, LoadRequest};
-use hal_tenstorrent_loader::library::{self, Workgroup};
+use hal_tenstorrent_loader::library;
 use hal_tenstorrent_loader::paging::{ABSENT, ENTRY, PAGE, first_address};
 use parking_lot::Mutex;
 use std::fmt;
@@ -31,6 +33,8 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     /// True if pages are brought one by one even if all fit.
     pub(crate) paged: bool,
+    /// In how many phases engines multiply; in none, and cores do, if it is zero.
+    pub(crate) phases: u32,
 }
 
 /// The tiles of a card.
@@ -114,35 +118,41 @@ impl Tiles {
         settings: Settings,
         stop: &AtomicBool,
     ) -> Result<(), Error> {
-        let total = count(workgroups)?;
-        if total == 0 {
-            return Ok(());
-        }
         let function = dispatch.executable.function(dispatch.function)?;
         check(function, dispatch)?;
+        let product = self.product(dispatch, settings)?;
+        let is_empty = match product {
+            // How many workgroups its code would need does not matter.
+            Some(product) => product.is_empty(),
+            None => count(workgroups)? == 0,
+        };
+        if is_empty {
+            return Ok(());
+        }
         let (pieces, bindings) = gather(&self.dram, &dispatch.bindings)?;
         let workers = self.workers.lock();
-        let tiles = workers.iter().take(settings.tiles.min(total as usize));
-        let tiles: Vec<&Tile> = tiles.collect();
-        let share = total.div_ceil(small(tiles.len()));
-        let cores = settings.cores.min(share as usize);
-        let (count, paged, end) = (tiles.len(), settings.paged, self.end);
-        let plan = Plan { dispatch, function, workgroups, cores, tiles: count, pieces: &pieces, paged, end };
-        let layout = plan.layout(&bindings)?;
-        let cores = layout.cores;
-        let epoch = self.next_epoch();
-        let launched = (0..).zip(&tiles).try_for_each(|(number, tile)| {
-            let first = share.saturating_mul(number).min(total);
-            plan.fill(tile, &layout, first..first.saturating_add(share).min(total))?;
-            tile.launch(layout.common, cores, epoch)
-        });
-        if let Err(error) = launched {
-            // The tiles that were started are held again, whatever they do.
-            return hold(&tiles).and(Err(error));
+        let usable = workers.iter().filter(|tile| product.is_none() || tile.has_engine());
+        let tiles: Vec<&Tile> = usable.take(settings.tiles).collect();
+        let work = if let Some(product) = &product {
+            let generation = dispatch.executable.generation();
+            product.plan(generation, (&pieces, &bindings), (tiles.len(), self.end))?
+        } else {
+            let total = count(workgroups)?;
+            let tiles = tiles.len().min(total as usize);
+            let share = total.div_ceil(small(tiles));
+            let cores = settings.cores.min(share as usize);
+            let (paged, end) = (settings.paged, self.end);
+            let plan = Plan { dispatch, function, workgroups, cores, tiles, pieces: &pieces, paged, end };
+            Work { layout: plan.layout(&bindings)?, shares: Share::all(total, share) }
+        };
+        let tiles: Vec<&Tile> = tiles.into_iter().take(work.shares.len()).collect();
+        let done = self.execute(&work, &tiles, (settings, stop));
+        if product.is_some() && done.is_err() {
+            tiles.iter().for_each(|tile| tile.stop_engine());
         }
-        wait(&tiles, epoch, self.patience(settings, stop))?;
+        done?;
         for tile in &tiles {
-            let result = tile.result(cores)?;
+            let result = tile.result(work.layout.cores)?;
             if result != 0 {
                 let message = format!(
                     "function {:?} returned {result} on tile {}: what it was called with is wrong to it",
@@ -154,6 +164,42 @@ impl Tiles {
         }
         drop(workers);
         pieces.iter().try_for_each(DramRange::bring_back)
+    }
+
+    /// The product that a dispatch asks for, if engines do it.
+    fn product(
+        &self,
+        dispatch: &Dispatch<TenstorrentDevice>,
+        settings: Settings,
+    ) -> Result<Option<Product>, Failure> {
+        let kind = dispatch.executable.product(dispatch.function)?;
+        let Some(kind) = kind.filter(|_| settings.phases > 0) else { return Ok(None) };
+        if !self.workers.lock().iter().any(Tile::has_engine) {
+            let message = "the engine of every tile was stopped in the middle of a product, and has no defined state: \
+                           reset the card (tt-smi -r), or open it with phases=0, which leaves engines alone";
+            return Err(Failure::new(Code::FailedPrecondition, message));
+        }
+        Product::of(kind, settings.phases, dispatch).map(Some)
+    }
+
+    /// Starts tiles, each with its share, and waits for their end. On return they are held.
+    fn execute(
+        &self,
+        work: &Work<'_>,
+        tiles: &[&Tile],
+        (settings, stop): (Settings, &AtomicBool),
+    ) -> Result<(), Error> {
+        let Work { layout, shares } = work;
+        let epoch = self.next_epoch();
+        let launched = tiles.iter().zip(shares).try_for_each(|(tile, share)| {
+            layout.fill(tile, share)?;
+            tile.launch(layout.common, layout.cores, epoch)
+        });
+        if let Err(error) = launched {
+            // The tiles that were started are held again, whatever they do.
+            return hold(tiles).and(Err(error));
+        }
+        wait(tiles, epoch, self.patience(settings, stop))
     }
 }
 
@@ -194,54 +240,14 @@ struct Plan<'a> {
     end: u64,
 }
 
-/// The memory of every tile of a dispatch.
-struct Layout<'a> {
-    common: Common,
-    /// How many cores of a tile take part.
-    cores: usize,
-    image: &'a [u8],
-    /// IREE's state of the dispatch.
-    state: Vec<u8>,
-    /// Parts of the table of pages, in words, each with the address that it is written to.
-    tables: Vec<(u32, Vec<u32>)>,
-    /// The address of the first core's workgroup-local memory, and how much each core has.
-    local_at: u32,
-    local_length: u32,
-    /// The address of the first core's stack.
-    stacks_at: u32,
-}
-
-/// Addresses, one behind the other, counted beyond what there is so that a message can say by how much.
-struct Cursor(u64);
-
-impl Cursor {
-    fn take(&mut self, length: u64) -> u64 {
-        let at = self.0.next_multiple_of(ALIGNMENT);
-        self.0 = at + length;
-        at
-    }
-}
-
-/// An address in a tile, which was checked to be one.
-#[expect(clippy::expect_used, reason = "what does not fit into a tile was refused")]
-fn word(address: u64) -> u32 {
-    u32::try_from(address).expect("an address in a tile")
-}
-
-/// How many tiles, cores or workgroups of a dispatch there are.
-#[expect(clippy::cast_possible_truncation, reason = "all workgroups of a dispatch are counted in 32 bits")]
-fn small(count: usize) -> u32 {
-    count as u32
-}
-
 /// How many bytes a place for a page has, with that for its copy.
 const PLACE: u64 = 2 * PAGE as u64;
 /// Less places than these are not worth beginning with.
 const LEAST_PLACES: u64 = 4;
 
-impl Plan<'_> {
+impl<'a> Plan<'a> {
     /// Lays everything out: all pages at once if they fit, and else a few at a time.
-    fn layout(&self, bindings: &[Binding]) -> Result<Layout<'_>, Error> {
+    fn layout(&self, bindings: &[Binding]) -> Result<Layout<'a>, Error> {
         if self.paged {
             return self.paged(bindings);
         }
@@ -271,8 +277,8 @@ impl Plan<'_> {
     }
 
     /// All pages in the memory of a tile, and a copy of each, if they fit.
-    fn whole(&self, bindings: &[Binding]) -> Result<Option<Layout<'_>>, Error> {
-        let executable: &Executable = &self.dispatch.executable;
+    fn whole(&self, bindings: &[Binding]) -> Result<Option<Layout<'a>>, Error> {
+        let executable: &'a Executable = &self.dispatch.executable;
         let generation = executable.generation();
         let cores = self.cores as u64;
         let local_length = self.local_length();
@@ -284,13 +290,13 @@ impl Plan<'_> {
             let pages = |piece: &DramRange| Ok(piece.range()?.pieces(piece.start, piece.length()).count());
             self.pieces.iter().map(pages).sum::<Result<usize, Error>>()?
         };
-        let mut cursor = Cursor(u64::from(IMAGE) + executable.image().len() as u64);
+        let mut cursor = Cursor::new(u64::from(IMAGE) + executable.image().len() as u64);
         let stacks_at = cursor.take(cores * u64::from(STACK));
         let local_at = cursor.take(cores * local_length);
         let list_at = cursor.take(16 * entries as u64);
         let pieces_at = cursor.take(staged);
         let copies_at = cursor.take(staged);
-        if cursor.0 > self.end {
+        if cursor.end() > self.end {
             return Ok(None);
         }
         let mut list = Vec::new();
@@ -316,7 +322,7 @@ impl Plan<'_> {
         Ok(Some(Layout {
             common,
             cores: self.cores,
-            image: executable.image(),
+            image: executable.image().into(),
             state: self.state(bindings, &locals, self.cores)?,
             tables: vec![(word(list_at), list)],
             local_at: word(local_at),
@@ -326,23 +332,23 @@ impl Plan<'_> {
     }
 
     /// A table of all pages, and places for as many as fit, for one core.
-    fn paged(&self, bindings: &[Binding]) -> Result<Layout<'_>, Error> {
-        let executable: &Executable = &self.dispatch.executable;
+    fn paged(&self, bindings: &[Binding]) -> Result<Layout<'a>, Error> {
+        let executable: &'a Executable = &self.dispatch.executable;
         let generation = executable.generation();
         let image = executable.paged(self.dispatch.function)?;
         let local_length = self.local_length();
         let page = u64::from(PAGE);
         let span = |piece: &DramRange| piece.start / page..piece.end.div_ceil(page);
         let pages: u64 = self.pieces.iter().map(|piece| span(piece).count() as u64).sum();
-        let mut cursor = Cursor(u64::from(IMAGE) + image.len() as u64);
+        let mut cursor = Cursor::new(u64::from(IMAGE) + image.len() as u64);
         let stacks_at = cursor.take(u64::from(STACK));
         let local_at = cursor.take(local_length);
         let table_at = cursor.take(u64::from(ENTRY) * pages);
         let origins_at = cursor.take(u64::from(ENTRY) * pages);
-        let left = self.end.saturating_sub(cursor.0 + 2 * ALIGNMENT);
+        let left = self.end.saturating_sub(cursor.end() + 2 * ALIGNMENT);
         let places = left / (PLACE + 4);
         if places < LEAST_PLACES {
-            return Err(self.too_large(pages, cursor.0, image.len()));
+            return Err(self.too_large(pages, cursor.end(), image.len()));
         }
         let holders_at = cursor.take(4 * places);
         let places_at = cursor.take(places * PLACE);
@@ -368,7 +374,7 @@ impl Plan<'_> {
         Ok(Layout {
             common,
             cores: 1,
-            image,
+            image: image.into(),
             state: self.state(bindings, &locals, 1)?,
             tables: vec![
                 (word(table_at), vec![ABSENT; 2 * count(pages)]),
@@ -424,31 +430,5 @@ impl Plan<'_> {
             2 * u64::from(ENTRY) * pages,
         );
         Failure::new(Code::ResourceExhausted, message).into()
-    }
-
-    /// Writes everything to a tile, with these workgroups.
-    fn fill(&self, tile: &Tile, layout: &Layout<'_>, workgroups: std::ops::Range<u32>) -> Result<(), Error> {
-        tile.prepare()?;
-        tile.write(IMAGE, layout.image)?;
-        tile.write(STATE, &layout.state)?;
-        layout.tables.iter().try_for_each(|(at, words)| tile.write_words(*at, words))?;
-        let cores = small(layout.cores);
-        let share = small(workgroups.len().div_ceil(layout.cores));
-        for (core, number) in (0..layout.cores).zip(0..cores) {
-            let first = workgroups.start.saturating_add(share.saturating_mul(number)).min(workgroups.end);
-            let end = first.saturating_add(share).min(workgroups.end);
-            let stack_end = layout.stacks_at + STACK * (number + 1);
-            let state_at = workgroup_state(core);
-            tile.write_words(core_block(core), &[stack_end, first, end, state_at, 0, 0])?;
-            let state = Workgroup {
-                id: [0; 3],
-                processor: number,
-                local_memory: layout.local_at + layout.local_length * number,
-                local_memory_length: layout.local_length,
-            };
-            #[expect(clippy::expect_used, reason = "its one narrow number is 0")]
-            tile.write(state_at, &state.encode().expect("numbers of the first workgroup fit"))?;
-        }
-        Ok(())
     }
 }

@@ -5,6 +5,7 @@
 use crate::container::{self, Container};
 use crate::generation::Generation;
 use crate::kmd::Error;
+use crate::product::Kind;
 use crate::stub::{ENVIRONMENT, IMAGE, STACK, Stub, common};
 use crate::tile::{Common, Tile, TimeLimit, wait};
 use hal_backend::{Code, Failure, Function, Inferred, LoadRequest};
@@ -30,6 +31,8 @@ pub struct Executable {
 #[derive(Debug)]
 struct LoadedFunction {
     function: library::Function,
+    /// The matrix product that it computes, if an engine can do that in its place.
+    product: Option<Kind>,
     /// The image with which it works on more memory than a tile has, or why there is no such; made when it is needed
     /// first.
     paged: OnceLock<Result<Vec<u8>, Failure>>,
@@ -66,7 +69,10 @@ impl Executable {
         tile.read(IMAGE, &mut memory)?;
         let functions = library::functions(&memory, IMAGE, library)
             .map_err(|error| Failure::new(Code::Incompatible, error.to_string()))?;
-        let entry = |function| LoadedFunction { function, paged: OnceLock::new() };
+        let entry = |function: library::Function| {
+            let product = Kind::of(&function.name).filter(|_| generation.has_engine);
+            LoadedFunction { function, product, paged: OnceLock::new() }
+        };
         Ok(Self { generation, image, functions: functions.into_iter().map(entry).collect() })
     }
 
@@ -99,6 +105,11 @@ impl Executable {
         Ok(&self.entry(number)?.function)
     }
 
+    /// The matrix product that a function computes, if an engine can do that in its place.
+    pub(crate) fn product(&self, number: usize) -> Result<Option<Kind>, Failure> {
+        Ok(self.entry(number)?.product)
+    }
+
     /// The bytes for a tile's memory, from [`IMAGE`] on.
     pub(crate) fn image(&self) -> &[u8] {
         self.image.bytes()
@@ -106,7 +117,7 @@ impl Executable {
 
     /// The same for a function that works on more memory than a tile has.
     pub(crate) fn paged(&self, number: usize) -> Result<&[u8], Failure> {
-        let LoadedFunction { function, paged } = self.entry(number)?;
+        let LoadedFunction { function, paged, .. } = self.entry(number)?;
         let paged = paged.get_or_init(|| {
             let (bringers, room) = (Stub::new(self.generation).bringers, self.generation.l1 - IMAGE - REST);
             let paged = self.image.paged(function.address, bringers, room);

@@ -30,6 +30,8 @@ pub(crate) struct Generation {
     /// How a core discards what it has read of the tile's memory before, which others may have changed since. Nothing
     /// where it keeps nothing.
     pub(crate) discard: Option<u32>,
+    /// True if there is code for the tiles' engines.
+    pub(crate) has_engine: bool,
 }
 
 /// The chip's controller.
@@ -123,6 +125,7 @@ const BLACKHOLE: Generation = Generation {
         beside: None,
     },
     discard: Some(FENCE),
+    has_engine: true,
 };
 
 const WORMHOLE: Generation = Generation {
@@ -160,6 +163,7 @@ const WORMHOLE: Generation = Generation {
     },
     // A fence does nothing, and there is no cache of data.
     discard: None,
+    has_engine: false,
 };
 
 /// Every kind of chip that is driven.

@@ -14,6 +14,8 @@ pub(crate) const MOST_TILES: usize = 256;
 /// How many KiB of a tile's memory buffers can have, and in which steps: pages.
 const MOST_L1: u32 = 512;
 const L1_STEP: u32 = 4;
+/// In how many phases all bits of BF16 are multiplied, by default and at most.
+const MOST_PHASES: u32 = 4;
 /// The share of buffers by default.
 const L1_DEFAULT: L1Share = L1Share { bytes: 64 << 10, division: Division::DEFAULT };
 
@@ -55,6 +57,12 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         default: "auto",
         effect: "`always`: a dispatch brings pages one by one even if all fit into a tile",
     },
+    Parameter {
+        name: "phases",
+        values: "N",
+        default: "4",
+        effect: "in how many phases (1 to 4) engines compute [matrix products](#matrix-products); 0: cores do",
+    },
 ];
 
 /// The settings of a device.
@@ -66,6 +74,7 @@ pub(crate) struct Options {
     tiles: Option<usize>,
     cores: Option<usize>,
     paged: bool,
+    phases: u32,
     /// The memory of each tile for buffers.
     pub(crate) l1: L1Share,
 }
@@ -86,6 +95,7 @@ impl Options {
             cores,
             l1,
             paged: parameters.choice("paging", &["auto", "always"])? == Some("always"),
+            phases: parameters.number("phases", MOST_PHASES, 0, MOST_PHASES)?,
         })
     }
 
@@ -96,6 +106,7 @@ impl Options {
             cores: self.cores.unwrap_or(cores),
             timeout: self.timeout,
             paged: self.paged,
+            phases: self.phases,
         }
     }
 }
@@ -132,20 +143,32 @@ mod tests {
 
     #[test]
     fn parameters_are_read_or_refused() {
-        let given =
-            [("open_timeout", "0"), ("timeout", "3"), ("tiles", "7"), ("cores", "2"), ("paging", "always")];
+        let given = [
+            ("open_timeout", "0"),
+            ("timeout", "3"),
+            ("tiles", "7"),
+            ("cores", "2"),
+            ("paging", "always"),
+            ("phases", "0"),
+        ];
         let settings = read(&given).unwrap().settings(1, 1);
-        assert_eq!(settings, Settings { tiles: 7, cores: 2, timeout: Duration::from_secs(3), paged: true });
+        assert_eq!(
+            settings,
+            Settings { tiles: 7, cores: 2, timeout: Duration::from_secs(3), paged: true, phases: 0 }
+        );
         let settings = read(&[]).unwrap().settings(4, 5);
         assert_eq!(
             settings,
-            Settings { tiles: 4, cores: 5, timeout: Duration::from_secs(600), paged: false }
+            Settings { tiles: 4, cores: 5, timeout: Duration::from_secs(600), paged: false, phases: 4 }
         );
         for pair in [
             ("tiles", "0"),
             ("tiles", "257"),
             ("cores", "6"),
             ("timeout", "0"),
+            ("phases", "5"),
+            ("phases", "-1"),
+            ("phases", "fast"),
             ("l1", "5"),
             ("l1", "516"),
             ("l1", "64:"),

@@ -146,7 +146,7 @@ const SP: Reg = Reg::SP;
 const T: [Reg; 7] = Reg::T;
 const A: [Reg; 8] = Reg::A;
 /// The registers that a called function preserves.
-const S: [Reg; 12] = [
+pub(crate) const S: [Reg; 12] = [
     Reg::numbered(8),
     Reg::numbered(9),
     Reg::numbered(18),
@@ -160,18 +160,18 @@ const S: [Reg; 12] = [
     Reg::numbered(26),
     Reg::numbered(27),
 ];
-/// The tile's interface to the network, and registers of its first command buffer.
-const INTERFACE: u32 = 0xffb2_0000;
-const TARGET: i32 = 0x00;
-const RETURN: i32 = 0x0c;
-const CONTROL: i32 = 0x1c;
-const LENGTH: i32 = 0x20;
+/// The tile's interface to the network, and registers of a command buffer; the first is at its beginning.
+pub(crate) const INTERFACE: u32 = 0xffb2_0000;
+pub(crate) const TARGET: i32 = 0x00;
+pub(crate) const RETURN: i32 = 0x0c;
+pub(crate) const CONTROL: i32 = 0x1c;
+pub(crate) const LENGTH: i32 = 0x20;
 /// Its counters of writes that were acknowledged, and of reads that were answered.
-const WRITES: i32 = 0x204;
-const READS: i32 = 0x208;
+pub(crate) const WRITES: i32 = 0x204;
+pub(crate) const READS: i32 = 0x208;
 /// A read that is answered, over virtual channel 1, and the bit that makes it a write.
-const READ: u32 = 1 << 4 | 1 << 7 | 1 << 13;
-const WRITE: i32 = 1 << 1;
+pub(crate) const READ: u32 = 1 << 4 | 1 << 7 | 1 << 13;
+pub(crate) const WRITE: i32 = 1 << 1;
 const SOFT_RESET: u32 = 0xffb1_21b0;
 
 /// The stub, and where each core starts in it.
@@ -225,7 +225,7 @@ struct Routines {
 }
 
 /// Discards what the core has read of the tile's memory before.
-fn discard(asm: &mut Assembler, generation: &Generation) {
+pub(crate) fn discard(asm: &mut Assembler, generation: &Generation) {
     generation.discard.into_iter().for_each(|fence| asm.emit(fence));
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct Tile {
     card: Arc<Card>,
     place: Coordinates,
     prepared: AtomicBool,
+    /// Set when its engine was stopped in the middle of something.
+    engine_stopped: AtomicBool,
 }
 
 /// The words for all cores of a tile, by the offsets of [`common`].
@@ -54,11 +56,27 @@ pub(crate) struct TimeLimit<'a> {
 
 impl Tile {
     pub(crate) fn new(card: &Arc<Card>, place: Coordinates) -> Self {
-        Self { card: card.clone(), place, prepared: AtomicBool::new(false) }
+        Self {
+            card: card.clone(),
+            place,
+            prepared: AtomicBool::new(false),
+            engine_stopped: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn place(&self) -> Coordinates {
         self.place
+    }
+
+    /// True if its engine can be used: it was not stopped in the middle of something.
+    pub(crate) fn has_engine(&self) -> bool {
+        !self.engine_stopped.load(Ordering::Relaxed)
+    }
+
+    /// Takes its engine out of use, because its cores were held while it worked. What it was told and has not done
+    /// stays in it, and would be done by the next numbers that it gets: only a reset of the chip is sure to end that.
+    pub(crate) fn stop_engine(&self) {
+        self.engine_stopped.store(true, Ordering::Relaxed);
     }
 
     /// Writes bytes to its memory.

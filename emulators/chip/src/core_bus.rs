@@ -2,6 +2,7 @@
 
 //! The address space of one core.
 
+use crate::engine::{Access, Engine, EngineSlot};
 use crate::noc::{Interface, WriteEffect};
 use crate::tensix::{Core, CoreControl, INTERFACE, INTERFACE_BYTES, SOFT_RESET};
 use crate::violation::Violation;
@@ -14,6 +15,7 @@ const NOT_CODE: BusFault = BusFault::Forbidden("instructions are executed from t
 const NOT_ATOMIC: BusFault = BusFault::Forbidden("atomic operations work on the tile's memory alone");
 const NOT_A_WORD: BusFault = BusFault::Forbidden("registers are read and written as words");
 const REFUSED: BusFault = BusFault::Forbidden("the network refuses the transfer");
+const ENGINE: BusFault = BusFault::Forbidden("the matrix engine does not execute it");
 const UNORDERED: BusFault = BusFault::Forbidden("it may overtake an earlier store");
 
 /// The memory that a core reaches, while it executes.
@@ -23,6 +25,8 @@ pub(crate) struct CoreBus<'a> {
     pub(crate) local: &'a mut [u8],
     pub(crate) control: &'a mut CoreControl,
     pub(crate) interface: &'a mut Interface,
+    /// The matrix engine, if the chip's is modelled.
+    pub(crate) engine: &'a mut EngineSlot,
     /// The address of the last store to the tile's memory, until it is loaded back: that the core has stored it does
     /// not say that it is there. A transfer or a core that is set going before may not find it.
     pub(crate) stored: Option<u32>,
@@ -83,7 +87,27 @@ impl CoreBus<'_> {
         if offset < INTERFACE_BYTES { u32::try_from(offset).ok() } else { None }
     }
 
+    /// What an access to the matrix engine came to.
+    fn engine_result<T>(&mut self, access: Access<T>) -> Result<T, BusFault> {
+        match access {
+            Access::Done(value) => Ok(value),
+            Access::Wait => Err(BusFault::Wait),
+            Access::Unmapped => Err(BusFault::Unmapped),
+            Access::Broken(violation) => {
+                self.violation = Some(violation);
+                Err(ENGINE)
+            }
+        }
+    }
+
     fn register(&mut self, address: u32) -> Result<u32, BusFault> {
+        if Engine::has(address) && self.engine.is_for(address) {
+            let loaded = match self.engine.get(address) {
+                Ok(engine) => engine.load(self.core, address),
+                Err(violation) => Access::Broken(violation),
+            };
+            return self.engine_result(loaded);
+        }
         let found = match Self::interface_offset(address) {
             Some(offset) => self.interface.read(offset),
             None => self.control.read(address.into(), Some(self.core)),
@@ -92,6 +116,13 @@ impl CoreBus<'_> {
     }
 
     fn set_register(&mut self, address: u32, value: u32) -> Result<(), BusFault> {
+        if Engine::has(address) && self.engine.is_for(address) {
+            let stored = match self.engine.get(address) {
+                Ok(engine) => engine.store(self.core, address, value, self.l1),
+                Err(violation) => Access::Broken(violation),
+            };
+            return self.engine_result(stored);
+        }
         if let Some(offset) = Self::interface_offset(address) {
             if self.interface.is_command(offset) {
                 self.check_order(address)?;

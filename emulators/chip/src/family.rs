@@ -51,6 +51,8 @@ pub struct Family {
     pub noc: NocRegisters,
     /// The start addresses of cores.
     pub starts: Starts,
+    /// True if the matrix engines of its tiles are modelled.
+    pub has_engine: bool,
 }
 
 /// Tensix tiles that are fused off together.
@@ -207,6 +209,7 @@ pub static BLACKHOLE: Family = Family {
         over_network: true,
         beside: None,
     },
+    has_engine: true,
 };
 
 /// A chip with ten rows of tiles, and without floats.
@@ -254,6 +257,7 @@ pub static WORMHOLE: Family = Family {
         // The first word of that configuration.
         beside: Some(0xffef_0000),
     },
+    has_engine: false,
 };
 
 #[cfg(test)]

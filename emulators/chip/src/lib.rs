@@ -5,17 +5,18 @@
 //! Modelled are the boards p100a, p150 and n150 with any fused-off parts, and whole chips ([`Board`]); the
 //! coordinates that follow from these ([`Grid`]); memory of DRAM banks and tiles, which takes space when it is
 //! written; the network's reads and writes, from the host through windows and from cores through command buffers,
-//! with its rules of alignment; the five RISC-V cores of each tile, their resets and start addresses; and the
-//! controller's telemetry table. With these, software finds a chip, manages its memory and runs programs on it.
+//! with its rules of alignment; the five RISC-V cores of each tile, their resets and start addresses; of a Blackhole
+//! tile's matrix engine what a matrix product needs; and the controller's telemetry table. With these, software finds a
+//! chip, manages its memory and runs programs on it.
 //!
 //! Accesses are done in the order of instructions, which hardware does not promise: a core's store to the tile's
 //! memory may be overtaken by one to a register. So a core that starts a transfer or another core before it has loaded
 //! back what it stored last is stopped ([`Violation::Unordered`]). It is not noticed whether what was loaded is used,
 //! and no core has a cache of data.
 //!
-//! All the rest is refused by name: the matrix engines, Ethernet, the network's multicast, atomics and second
-//! plane, and accesses of the chip to the host's memory. There is no model of time: a step of [`Chip::step`] is
-//! an instruction of each core.
+//! All the rest is refused by name: the vector unit, and the matrix engine of Wormhole's tiles; Ethernet, the network's
+//! multicast, atomics and second plane, and accesses of the chip to the host's memory. There is no model of time: a step
+//! of [`Chip::step`] is an instruction of each core.
 //!
 //! Hardware hangs when a program breaks a rule. Here every broken rule is a [`Violation`] that names the
 //! access. An access to a fused-off tile loses the device, as on silicon (where it can take the host along):
@@ -29,6 +30,7 @@ mod board;
 mod chip;
 mod core_bus;
 mod counts;
+mod engine;
 mod family;
 mod grid;
 mod memory;
@@ -39,7 +41,8 @@ mod window;
 
 pub use board::{Board, BoardError, Model};
 pub use chip::{BarAddress, Chip, Stopped};
-pub use counts::ChipCounts;
+pub use counts::{ChipCounts, EngineCounts};
+pub use engine::EngineError;
 pub use family::{BLACKHOLE, Family, Lines, NocRegisters, Starts, WORMHOLE, WindowKind};
 pub use grid::{Endpoint, Grid};
 pub use noc::Tile;

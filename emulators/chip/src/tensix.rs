@@ -4,10 +4,12 @@
 
 use crate::core_bus::CoreBus;
 use crate::counts::ChipCounts;
+use crate::engine::{Engine, EngineSlot};
 use crate::family::{Family, Starts};
 use crate::noc::{Interface, Location, Tile};
 use crate::violation::Violation;
 use emulator_riscv::{Hart, RunOutcome, Trap};
+use std::ops::Range;
 
 /// The register with a bit for each core in reset.
 pub const SOFT_RESET: u64 = 0xffb1_21b0;
@@ -192,6 +194,7 @@ pub(crate) struct Tensix {
     last: Option<Core>,
     /// How many instructions its cores have executed.
     instructions: u64,
+    engine: EngineSlot,
     pub(crate) control: CoreControl,
     /// True if its reset register is broken: writes of the network to it are lost.
     pub(crate) stuck: bool,
@@ -224,6 +227,7 @@ impl Tensix {
             cores: Core::ALL.map(core),
             last: None,
             instructions: 0,
+            engine: EngineSlot::new(location.tile, family.has_engine),
             control: CoreControl::new(&family.starts),
             interface: Interface::new(&family.noc, location),
             stuck: false,
@@ -260,7 +264,8 @@ impl Tensix {
 
     /// Its counts.
     pub(crate) fn counts(&self) -> ChipCounts {
-        ChipCounts { instructions: self.instructions, ..self.interface.counts() }
+        let engine = self.engine.used().map(Engine::counts).unwrap_or_default();
+        ChipCounts { instructions: self.instructions, engine, ..self.interface.counts() }
     }
 
     /// How many cores are not in reset.
@@ -274,6 +279,10 @@ impl Tensix {
         for core in Core::ALL {
             let held = self.control.soft_reset & core.reset_bit() != 0;
             let start = self.control.start(core);
+            let enters = held && self.core(core).hart.is_some();
+            if let Some(engine) = self.engine.used_mut().filter(|_| enters) {
+                engine.hold(core);
+            }
             let state = self.core(core);
             match (held, &state.hart) {
                 (true, _) => {
@@ -306,6 +315,7 @@ impl Tensix {
             local: &mut state.local,
             control: &mut self.control,
             interface: &mut self.interface,
+            engine: &mut self.engine,
             stored: state.stored,
             violation: None,
         };
@@ -320,12 +330,27 @@ impl Tensix {
         self.instructions += done;
         state.idle = outcome == RunOutcome::Idle;
         state.stop = match (outcome, violation) {
-            (RunOutcome::Budget | RunOutcome::Pause | RunOutcome::Idle, _) => None,
+            (RunOutcome::Budget | RunOutcome::Pause | RunOutcome::Wait | RunOutcome::Idle, _) => None,
             (RunOutcome::Call | RunOutcome::Break, _) => Some(CoreStop::Paused(hart.pc())),
             (RunOutcome::Trap(trap), Some(violation)) => Some(CoreStop::Violation(trap.pc, violation)),
             (RunOutcome::Trap(trap), None) => Some(CoreStop::Trap(trap)),
         };
+        if let Some(written) = self.engine.used_mut().and_then(Engine::take_written) {
+            self.changed(written);
+        }
         done
+    }
+
+    /// Tells the cores that other agents than they wrote memory.
+    #[expect(clippy::cast_possible_truncation, reason = "offsets and lengths of this memory have 32 bits")]
+    fn changed(&mut self, written: Range<u64>) {
+        let (start, length) = (written.start as u32, (written.end - written.start) as u32);
+        for core in &mut self.cores {
+            core.idle = false;
+            if let Some(hart) = &mut core.hart {
+                hart.changed(start, length);
+            }
+        }
     }
 
     /// The network coordinates.
@@ -373,17 +398,7 @@ impl Tensix {
                 reason = "the access is in this memory, and the memory is there"
             )]
             self.l1[start..start + bytes.len()].copy_from_slice(bytes);
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "offsets and lengths of this memory have 32 bits"
-            )]
-            let (changed, length) = (start as u32, bytes.len() as u32);
-            for core in &mut self.cores {
-                core.idle = false;
-                if let Some(hart) = &mut core.hart {
-                    hart.changed(changed, length);
-                }
-            }
+            self.changed(address..address + bytes.len() as u64);
             return Ok(());
         }
         let unmapped = Violation::Unmapped { tile: self.tile, address, length: bytes.len() };

@@ -2,6 +2,7 @@
 
 //! A rule that was broken.
 
+use crate::engine::EngineError;
 use crate::noc::Tile;
 use thiserror::Error;
 
@@ -87,6 +88,26 @@ pub enum Violation {
         length: u32,
         /// The rule that it breaks.
         rule: &'static str,
+    },
+    /// An instruction that the matrix engine did not execute. The engine executes nothing from then on.
+    #[error("{word:#010x} in thread {thread} of the matrix engine of tile {tile}: {reason}")]
+    Engine {
+        /// The tile.
+        tile: Tile,
+        /// The number of the thread.
+        thread: usize,
+        /// The instruction.
+        word: u32,
+        /// The reason.
+        reason: EngineError,
+    },
+    /// A word of the matrix engine's configuration that a core wrote.
+    #[error("the matrix engine of tile {tile}: {reason}")]
+    EngineConfiguration {
+        /// The tile.
+        tile: Tile,
+        /// The reason.
+        reason: EngineError,
     },
     /// A store to a register that may come before an earlier one to somewhere else.
     #[error(

@@ -5,8 +5,8 @@
 mod support;
 
 use emulator_chip::{
-    BLACKHOLE, BarAddress, Board, Chip, ChipCounts, Core, CoreStop, Model, SOFT_RESET, Stopped, Tile,
-    Violation,
+    BLACKHOLE, BarAddress, Board, Chip, ChipCounts, Core, CoreStop, EngineCounts, Model, SOFT_RESET, Stopped,
+    Tile, Violation,
 };
 use emulator_riscv::{Cause, Trap};
 use hal_tenstorrent_loader::encode::{Assembler, Reg, When, addi, lw, sw};
@@ -340,8 +340,14 @@ fn work_of_cores_and_the_network_is_counted_exactly() {
     // Each instruction once, but for the loop's other 49 rounds; the jump at the end never.
     let instructions = program().finish().len() as u64 + 2 * 49 - 1;
     assert_eq!(instructions, 169);
-    let once =
-        ChipCounts { instructions, packets_read: 2, bytes_read: 264, packets_written: 1, bytes_written: 100 };
+    let once = ChipCounts {
+        instructions,
+        packets_read: 2,
+        bytes_read: 264,
+        packets_written: 1,
+        bytes_written: 100,
+        engine: EngineCounts::default(),
+    };
     // However many instructions are executed at a time.
     for steps in [1, 7, 10_000] {
         let chip = chip();

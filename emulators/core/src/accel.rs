@@ -2,6 +2,7 @@
 
 //! The paths at which the system lists accelerators and opens them.
 
+use crate::devices::ClassDevice;
 use std::path::{Path, PathBuf};
 
 /// The folder of nodes.
@@ -9,6 +10,25 @@ pub const NODES: &str = "/dev/accel";
 
 /// The folder of attributes.
 pub const SYSFS: &str = "/sys/class/accel";
+
+/// The class of accelerators, and the major number of its nodes.
+pub const CLASS: &str = "accel";
+/// See [`CLASS`].
+pub const MAJOR: u32 = 261;
+
+/// The accelerator of a card on the bus, which is also the number of its node.
+pub fn shown(number: usize, function: usize, attributes: Vec<(String, PathBuf)>) -> ClassDevice {
+    let name = format!("accel{number}");
+    let minor = u32::try_from(number).unwrap_or(u32::MAX);
+    ClassDevice {
+        class: CLASS,
+        node: Some((format!("accel/{name}"), MAJOR, minor)),
+        name,
+        function: Some(function),
+        uevent: "DEVTYPE=accel_minor\n",
+        attributes,
+    }
+}
 
 /// The node of the device with a number.
 pub fn path(number: usize) -> PathBuf {

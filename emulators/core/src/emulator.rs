@@ -5,6 +5,7 @@
 //! A card's crate implements [`EmulatedMachine`], and [`SupervisedMachine`] if the machine can answer for other
 //! processes and runs host programs. [`Emulator`] and [`Emulated`] then give the machine to everything outside.
 
+use crate::devices::ShownDevices;
 use crate::options::check_card;
 use crate::process::{OwnProcess, Process};
 use crate::remote::{self, Remote};
@@ -145,6 +146,12 @@ pub trait SupervisedMachine: EmulatedMachine {
         length: u64,
         offset: u64,
     ) -> Result<(), Errno>;
+
+    /// The numbers of the cards that are there.
+    fn present_cards(&self) -> Vec<usize>;
+
+    /// What the system shows of these cards, with numbers that the system gives to nodes.
+    fn shown_devices(&self) -> ShownDevices;
 
     /// The node that an open file was opened by; nothing, if the file does not belong to this machine.
     fn node_of(&self, file: BorrowedFd<'_>) -> Option<PathBuf>;

@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`drm`] | the rules that the kernel's core has for every request, before a driver sees it |
 //! | [`accel`] | the paths where accelerators are listed and opened |
+//! | [`devices`] | what the system shows of devices: on the bus, in their class |
 //! | [`file`](mod@file) | open files, and when the last descriptor and mapping of one is gone |
 //! | [`view`] | memory behind the offsets of open files, which processes map by themselves |
 //! | [`process`] | the process that asks: its memory and descriptors, reached as a kernel reaches them |
@@ -44,6 +45,7 @@ pub mod accel;
 pub mod backing;
 pub mod claim;
 pub mod complaints;
+pub mod devices;
 pub mod dmabuf;
 pub mod drm;
 pub mod emulator;

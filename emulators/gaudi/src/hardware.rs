@@ -24,7 +24,7 @@ pub(crate) enum QueueKind {
 /// The numbers of a generation.
 #[derive(Debug)]
 pub(crate) struct Hardware {
-    pub(crate) device: u32,
+    pub(crate) device: u16,
     pub(crate) card_name: &'static str,
     pub(crate) device_type: &'static str,
     /// The base address of device memory, which begins with the driver's part.

@@ -290,7 +290,7 @@ impl Machine {
             dram_size: self.options.dram,
             sram_size: u32::try_from(hardware.sram_size - hardware.sram_reserved).unwrap_or(u32::MAX),
             num_of_events: hardware.events,
-            device_id: hardware.device,
+            device_id: hardware.device.into(),
             module_id: u32::try_from(number).unwrap_or(0),
             decoder_enabled_mask: if hardware.dram_virtual { 0x3FF } else { 0 },
             first_available_interrupt_id: hardware.first_interrupt,

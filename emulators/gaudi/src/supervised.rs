@@ -6,6 +6,7 @@ use crate::card::Status;
 use crate::machine::Cards;
 use crate::programs::Programs;
 use crate::{Machine, Options, options};
+use emulator_core::devices::ShownDevices;
 use emulator_core::{Errno, PAGE, Process, ProgramHost, SupervisedMachine, accel, identity, view};
 use hal_backend::{Failure, Parameter, Parameters};
 use hal_gaudi_abi::programs::CardPrograms;
@@ -71,6 +72,14 @@ impl SupervisedMachine for Machine {
         }
         view::seen(process.id(), identity, offset, length);
         Ok(())
+    }
+
+    fn present_cards(&self) -> Vec<usize> {
+        self.present()
+    }
+
+    fn shown_devices(&self) -> ShownDevices {
+        self.shown()
     }
 
     fn node_of(&self, file: BorrowedFd<'_>) -> Option<PathBuf> {

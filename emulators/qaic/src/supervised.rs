@@ -4,6 +4,7 @@
 
 use crate::kernel::user::UserFile;
 use crate::{Machine, Options, options, programs};
+use emulator_core::devices::ShownDevices;
 use emulator_core::{Errno, PAGE, Process, ProgramHost, SupervisedMachine, accel, identity, view};
 use hal_backend::{Failure, Parameter, Parameters};
 use hal_qaic_abi::programs::CardPrograms;
@@ -47,6 +48,14 @@ impl SupervisedMachine for Machine {
         self.mappable(card, user, length, offset)?;
         view::seen(process.id(), identity(file)?, offset, length);
         Ok(())
+    }
+
+    fn present_cards(&self) -> Vec<usize> {
+        self.present()
+    }
+
+    fn shown_devices(&self) -> ShownDevices {
+        self.shown()
     }
 
     fn node_of(&self, file: BorrowedFd<'_>) -> Option<PathBuf> {

@@ -41,6 +41,12 @@ pub enum BusFault {
     /// [`RunOutcome::Pause`]: crate::RunOutcome::Pause
     #[error("what a store set going comes first")]
     Pause,
+    /// Of a load or a store: it was not done, because it waits for something. The core tries it again. See
+    /// [`RunOutcome::Wait`].
+    ///
+    /// [`RunOutcome::Wait`]: crate::RunOutcome::Wait
+    #[error("the access waits")]
+    Wait,
 }
 
 /// The address space of one core.

@@ -19,9 +19,6 @@ pub enum Refusal {
     /// No RISC-V instruction that is known here.
     #[error("not an instruction of this core")]
     Unknown,
-    /// An instruction for the matrix engine, or a compressed one, which these cores have not.
-    #[error("an instruction for the matrix engine, or a compressed one; neither is executed here")]
-    NotThirtyTwoBits,
     /// A float instruction on Wormhole.
     #[error("this core has no floats")]
     NoFloats,
@@ -80,7 +77,7 @@ ops! {
     Divide: Div Divu Rem Remu;
     Jump: Jal Jalr Beq Bne Blt Bge Bltu Bgeu;
     Load: Lb Lh Lw Lbu Lhu Flw;
-    Store: Sb Sh Sw Fsw;
+    Store: Sb Sh Sw Fsw Ttinsn;
     Atomic: AmoSwap AmoAdd AmoXor AmoAnd AmoOr AmoMin AmoMax AmoMinu AmoMaxu;
     System: Fence Ecall Ebreak Csrrw Csrrs Csrrc Csrrwi Csrrsi Csrrci;
     Float: Fadd Fsub Fmul Fmadd Fmsub Fnmsub Fnmadd Fsgnj Fsgnjn Fsgnjx Fmin Fmax Feq Flt Fle Fclass
@@ -127,7 +124,7 @@ pub struct Instruction {
     pub rs1: u8,
     /// The second operand.
     pub rs2: u8,
-    /// The immediate with its sign; a shift's distance; a control register's number; the third operand of a
+    /// The immediate with its sign; the word of a `ttinsn`; a shift's distance; a control register's number; the third operand of a
     /// fused operation.
     pub imm: i32,
 }
@@ -171,7 +168,8 @@ const fn j_immediate(word: u32) -> i32 {
 /// The instruction of a word.
 pub fn decode(word: u32, isa: Isa) -> Result<Instruction, Refusal> {
     if word & 3 != 3 {
-        return Err(Refusal::NotThirtyTwoBits);
+        let imm = word.rotate_right(2).cast_signed();
+        return Ok(Instruction { op: Op::Ttinsn, rd: 0, rs1: 0, rs2: 0, imm });
     }
     let funct3 = bits(word, 12, 3);
     let (op, imm) = match bits(word, 0, 7) {

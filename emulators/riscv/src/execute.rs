@@ -14,6 +14,9 @@ use crate::trap::Cause;
 /// The result of a step. A cause is large and rare: it is boxed, so that the common case fits in registers.
 pub(crate) type StepResult<T> = Result<T, Box<Cause>>;
 
+/// The address at which a core of a tile stores instructions for the tile's matrix engine. A `ttinsn` is such a store.
+const ENGINE_INSTRUCTIONS: u32 = 0xffe4_0000;
+
 /// The step after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
@@ -93,6 +96,7 @@ impl HartRegisters {
                 self.set_x(rd, extended(OP, value));
             },
             [Sb Sh Sw] => return store(bus, code, a.wrapping_add(immediate), stored_width(OP), b),
+            [Ttinsn] => return store(bus, code, ENGINE_INSTRUCTIONS, Width::Word, immediate),
             [Flw] => {
                 let value = read(bus, a.wrapping_add(immediate), Width::Word)?;
                 self.set_f(rd, value);

@@ -43,6 +43,8 @@ pub enum RunOutcome {
     /// A store with an effect on the bus, executed: the program counter is behind it. The owner of the bus
     /// handles the effect before the core continues.
     Pause,
+    /// A load or a store that waits for something on the bus, not executed: the program counter is at it.
+    Wait,
     /// An `ecall`, executed: the program counter is behind it. Hardware pauses until a debugger resumes it.
     Call,
     /// An `ebreak`, executed: the program counter is behind it. Hardware pauses until a debugger resumes it.
@@ -241,6 +243,9 @@ fn not_executed(cause: Cause, pc: u32, count: usize) -> (usize, u32, Result<(), 
     match cause {
         Cause::Store { fault: BusFault::Pause, .. } => {
             (count + 1, pc.wrapping_add(4), Err(RunOutcome::Pause))
+        }
+        Cause::Store { fault: BusFault::Wait, .. } | Cause::Load { fault: BusFault::Wait, .. } => {
+            (count, pc, Err(RunOutcome::Wait))
         }
         cause => (count, pc, Err(RunOutcome::Trap(Trap { pc, cause }))),
     }

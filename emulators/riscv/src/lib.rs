@@ -4,7 +4,8 @@
 //!
 //! A core is RV32IM on Wormhole. On Blackhole it has parts of more extensions: Zicsr, Zaamo, Zba, Zbb, `pack`
 //! and `brev8`, and F without division and square root. Its floats are not IEEE's: see [`float`]. Neither has
-//! compressed instructions: a word whose two lowest bits are not both set is one for the tile's matrix engine.
+//! compressed instructions: a word whose two lowest bits are not both set is a `ttinsn`, which stores the word, rotated
+//! right by two, where the tile's matrix engine takes its instructions.
 //!
 //! Hardware raises no faults. It rounds an unaligned address down, executes an unknown instruction as some
 //! other one and waits forever for memory that does not exist. Here each of these is a [`Trap`], with the

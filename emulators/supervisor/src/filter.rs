@@ -31,6 +31,8 @@ pub(crate) const PATHS: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_readlink,
     libc::SYS_readlinkat,
+    libc::SYS_statfs,
+    libc::SYS_fstatfs,
     libc::SYS_getxattr,
     libc::SYS_lgetxattr,
     libc::SYS_listxattr,

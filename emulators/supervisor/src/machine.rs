@@ -2,25 +2,15 @@
 
 //! The machine of a URI.
 
-use crate::tree::Numbers;
-use emulator_core::Emulator;
 use emulator_gaudi as gaudi;
 use emulator_qaic as qaic;
 use hal_backend::{Code, Failure, Parameters};
-use hal_gaudi_abi::uapi::Abi;
 use std::sync::Arc;
-
-/// A machine, the name of its kernel driver, and how that driver numbers nodes.
-pub(crate) struct SupervisedCards<M> {
-    pub(crate) machine: Arc<Emulator<M>>,
-    pub(crate) driver: &'static str,
-    pub(crate) numbers: Numbers,
-}
 
 /// The machines that this program can show.
 pub(crate) enum AnyCards {
-    Gaudi(SupervisedCards<gaudi::Machine>),
-    Qaic(SupervisedCards<qaic::Machine>),
+    Gaudi(Arc<gaudi::Emulator>),
+    Qaic(Arc<qaic::Emulator>),
 }
 
 /// The machine of a URI such as `gaudi://emulated?cards=2`.
@@ -43,18 +33,12 @@ pub(crate) fn open(uri: &str) -> Result<AnyCards, Failure> {
         "gaudi" => {
             let options = gaudi::Options::read(&mut parameters)?;
             parameters.finish()?;
-            let numbers = match options.abi {
-                Abi::Drm => Numbers::Accelerators,
-                Abi::Old => Numbers::Own,
-            };
-            let machine = gaudi::Emulator::new(options)?;
-            Ok(AnyCards::Gaudi(SupervisedCards { machine, driver: "habanalabs", numbers }))
+            gaudi::Emulator::new(options).map(AnyCards::Gaudi)
         }
         "qaic" => {
             let options = qaic::Options::read(&mut parameters)?;
             parameters.finish()?;
-            let machine = qaic::Emulator::new(options)?;
-            Ok(AnyCards::Qaic(SupervisedCards { machine, driver: "qaic", numbers: Numbers::Accelerators }))
+            qaic::Emulator::new(options).map(AnyCards::Qaic)
         }
         _ => Err(unknown()),
     }

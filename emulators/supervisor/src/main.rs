@@ -16,7 +16,8 @@
 //! | `filter.rs` | the intercepted calls |
 //! | `seccomp.rs`, `launch.rs` | putting the filter on a program, and starting it |
 //! | `serve.rs` | threads that answer; requests and mappings |
-//! | `paths.rs`, `tree.rs` | calls with paths; the files that exist |
+//! | `paths.rs`, `tree.rs` | calls with paths; what a path names |
+//! | `listing.rs`, `folder.rs` | the files that exist; stand-ins for folders |
 //! | `target.rs` | the program's memory and descriptors |
 //! | `machine.rs` | the machine of a URI |
 //! | `cost.rs` | the cost of a call |
@@ -28,7 +29,9 @@ compile_error!("the supervisor knows the system calls of Linux on x86-64 and AAr
 
 mod cost;
 mod filter;
+mod folder;
 mod launch;
+mod listing;
 mod machine;
 mod paths;
 mod seccomp;
@@ -36,14 +39,16 @@ mod serve;
 mod target;
 mod tree;
 
-use emulator_core::{SupervisedMachine, complaints};
+use emulator_core::{Emulator, SupervisedMachine, complaints};
+use folder::Folder;
 use launch::{OURS, Refused};
-use machine::{AnyCards, SupervisedCards};
+use machine::AnyCards;
 use serve::Supervisor;
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tree::{Folder, Tree};
+use tree::Tree;
 
 /// The usage.
 const USAGE: &str = "usage: with-cards [--report] URI -- PROGRAM [ARGUMENT…]
@@ -119,17 +124,16 @@ fn run(uri: &str, report: bool, program: &OsString, arguments: &[OsString]) -> R
 }
 
 fn supervise<M: SupervisedMachine>(
-    cards: &SupervisedCards<M>,
+    machine: &Arc<Emulator<M>>,
     report: bool,
     program: &OsString,
     arguments: &[OsString],
 ) -> Result<u8, Refused> {
     let ours = |message: String| Refused { status: OURS, message };
     complaints::log_with(|line| eprintln!("with-cards: {line}"));
-    let SupervisedCards { machine, driver, numbers } = cards;
     let folder = Folder::new("with-cards")
         .map_err(|error| ours(format!("there is no folder for what programs list: {error}")))?;
-    let tree = Tree::new(machine.clone(), driver, *numbers, &folder);
+    let tree = Tree::new(machine.clone(), &folder);
     let running = launch::launch(program, arguments)?;
     raise_limit();
     let supervisor = Supervisor::new(running.listener, machine.clone(), tree);

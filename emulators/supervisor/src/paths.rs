@@ -2,13 +2,15 @@
 
 //! System calls that take a path, or that describe a descriptor.
 
+use crate::listing::TreeEntry;
 use crate::seccomp::Notice;
 use crate::serve::{Answer, Supervisor, half};
 use crate::target::{Plain, TargetProcess};
-use crate::tree::TreeEntry;
+use crate::tree::Named;
 use emulator_core::{Errno, Process, SupervisedMachine};
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, CWD, MemfdFlags, Mode, OFlags, StatxFlags};
 use std::ffi::OsStr;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use std::path::{Path, PathBuf};
 enum Question {
     Open {
         flags: u64,
+        mode: u64,
     },
     Status {
         buffer: u64,
@@ -32,6 +35,10 @@ enum Question {
         buffer: u64,
         room: u64,
     },
+    /// The status of the file system.
+    FileSystem {
+        buffer: u64,
+    },
     /// Attributes beside those of a status.
     More,
 }
@@ -44,6 +51,8 @@ struct PathRequest {
     path: Option<u64>,
     /// True if an empty path means the descriptor.
     may_be_empty: bool,
+    /// True if the last part of the path may be a link that is followed.
+    follows: bool,
     question: Question,
 }
 
@@ -53,40 +62,58 @@ fn request(target: &TargetProcess<'_>, notice: &Notice) -> Result<PathRequest, E
         folder: half(a).cast_signed(),
         path: Some(b),
         may_be_empty: false,
+        follows: true,
         question,
     };
-    let here =
-        |question| PathRequest { folder: libc::AT_FDCWD, path: Some(a), may_be_empty: false, question };
+    let here = |question| PathRequest { folder: libc::AT_FDCWD, path: Some(a), ..at(question) };
+    let has = |flags: u64, flag: i32| flags & u64::from(flag.cast_unsigned()) != 0;
+    let opening = |request: PathRequest, flags: u64| PathRequest {
+        follows: !has(flags, libc::O_NOFOLLOW) && !has(flags, libc::O_CREAT | libc::O_EXCL),
+        ..request
+    };
     #[cfg(target_arch = "x86_64")]
     {
         match notice.call {
-            libc::SYS_open => return Ok(here(Question::Open { flags: b })),
-            libc::SYS_stat | libc::SYS_lstat => return Ok(here(Question::Status { buffer: b })),
+            libc::SYS_open => return Ok(opening(here(Question::Open { flags: b, mode: c }), b)),
+            libc::SYS_stat => return Ok(here(Question::Status { buffer: b })),
+            libc::SYS_lstat => {
+                return Ok(PathRequest { follows: false, ..here(Question::Status { buffer: b }) });
+            }
             libc::SYS_access => return Ok(here(Question::Access { mode: b })),
-            libc::SYS_readlink => return Ok(here(Question::Link { buffer: b, room: c })),
+            libc::SYS_readlink => {
+                return Ok(PathRequest { follows: false, ..here(Question::Link { buffer: b, room: c }) });
+            }
             _ => {}
         }
     }
-    let empty = |flags: u64| flags & u64::from(libc::AT_EMPTY_PATH.cast_unsigned()) != 0;
+    let by_flags = |request: PathRequest, flags: u64| PathRequest {
+        may_be_empty: has(flags, libc::AT_EMPTY_PATH),
+        follows: !has(flags, libc::AT_SYMLINK_NOFOLLOW),
+        ..request
+    };
     Ok(match notice.call {
-        libc::SYS_openat => at(Question::Open { flags: c }),
+        libc::SYS_openat => opening(at(Question::Open { flags: c, mode: d }), c),
         libc::SYS_openat2 => {
-            let mut flags = [0; 8];
-            target.read(c, &mut flags)?;
-            at(Question::Open { flags: u64::from_ne_bytes(flags) })
+            let mut how = [0; 16];
+            target.read(c, &mut how)?;
+            let [flags, mode] = [0, 8].map(|at| {
+                let word = how.get(at..).and_then(<[u8]>::first_chunk).copied();
+                u64::from_ne_bytes(word.unwrap_or_default())
+            });
+            opening(at(Question::Open { flags, mode }), flags)
         }
         libc::SYS_fstat => PathRequest { path: None, ..at(Question::Status { buffer: b }) },
-        libc::SYS_newfstatat => PathRequest { may_be_empty: empty(d), ..at(Question::Status { buffer: c }) },
-        libc::SYS_statx => {
-            PathRequest { may_be_empty: empty(c), ..at(Question::ExtendedStatus { buffer: e }) }
-        }
-        libc::SYS_faccessat | libc::SYS_faccessat2 => at(Question::Access { mode: c }),
+        libc::SYS_newfstatat => by_flags(at(Question::Status { buffer: c }), d),
+        libc::SYS_statx => by_flags(at(Question::ExtendedStatus { buffer: e }), c),
+        libc::SYS_faccessat => at(Question::Access { mode: c }),
+        libc::SYS_faccessat2 => by_flags(at(Question::Access { mode: c }), d),
         libc::SYS_readlinkat => {
-            PathRequest { may_be_empty: true, ..at(Question::Link { buffer: c, room: d }) }
+            PathRequest { may_be_empty: true, follows: false, ..at(Question::Link { buffer: c, room: d }) }
         }
-        libc::SYS_getxattr | libc::SYS_lgetxattr | libc::SYS_listxattr | libc::SYS_llistxattr => {
-            here(Question::More)
-        }
+        libc::SYS_statfs => here(Question::FileSystem { buffer: b }),
+        libc::SYS_fstatfs => PathRequest { path: None, ..at(Question::FileSystem { buffer: b }) },
+        libc::SYS_getxattr | libc::SYS_listxattr => here(Question::More),
+        libc::SYS_lgetxattr | libc::SYS_llistxattr => PathRequest { follows: false, ..here(Question::More) },
         _ => return Err(Errno::NOSYS),
     })
 }
@@ -109,37 +136,57 @@ impl<M: SupervisedMachine> Supervisor<M> {
             let itself = request.path.is_none() || request.may_be_empty;
             return if itself { self.descriptor(target, request) } else { Ok(Answer::Pass) };
         }
-        if let Question::Link { buffer, room } = request.question
-            && let Some(node) = self.node_of_link(target, path)
-        {
-            return write_link(target, &node, buffer, room);
-        }
         let Some(path) = self.whole(target, request.folder, path) else { return Ok(Answer::Pass) };
-        let path = match self.tree.meant(&path) {
-            Some(path) => path,
-            // From a folder that the system does not have: the system would not find the path.
-            None if self.tree.leads_out(&path) => "/".into(),
-            None => return Ok(Answer::Pass),
-        };
-        let entry = self.tree.find(&path)?;
-        match request.question {
-            Question::Open { flags } => self.open(target, &path, &entry, flags),
-            Question::Status { buffer } => {
-                target.write(buffer, self.status(&path, &entry)?.bytes()).map(|()| Answer::Value(0))
+        if let Some((shown, rest)) = self.shown_by_link(target, &path) {
+            if let (Question::Link { buffer, room }, true) = (request.question, rest.as_os_str().is_empty()) {
+                return write_link(target, &shown, buffer, room);
             }
-            Question::ExtendedStatus { buffer } => {
-                let status = extended(&self.status(&path, &entry)?);
-                target.write(buffer, status.bytes()).map(|()| Answer::Value(0))
+            // A node is opened again by its link as the system does it.
+            if self.tree.find(&shown).is_ok_and(|entry| !matches!(entry, TreeEntry::Node { .. })) {
+                return self.named(target, &shown.join(rest), request);
             }
+        }
+        self.named(target, &path, request)
+    }
+
+    /// Answers a call with an absolute path.
+    fn named(&self, target: &TargetProcess<'_>, path: &Path, request: PathRequest) -> Result<Answer, Errno> {
+        // A path that ends with a slash means the folder behind a link.
+        let follows = request.follows || path.as_os_str().as_bytes().ends_with(b"/");
+        match self.tree.named(path, follows)? {
+            Named::Shared(path, entry) if matches!(request.question, Question::Open { .. }) => {
+                self.ours(target, &path, &entry, request.question)
+            }
+            Named::Ours(path, entry) => self.ours(target, &path, &entry, request.question),
+            Named::Systems(path) => systems(target, &path, PathRequest { follows, ..request }),
+            Named::Shared(..) | Named::Elsewhere => Ok(Answer::Pass),
+        }
+    }
+
+    /// Answers a call about a file of the machine's.
+    fn ours(
+        &self,
+        target: &TargetProcess<'_>,
+        path: &Path,
+        entry: &TreeEntry,
+        question: Question,
+    ) -> Result<Answer, Errno> {
+        match question {
+            Question::Open { flags, .. } => self.open(target, path, entry, flags),
+            Question::Status { buffer } => give(target, buffer, &status(path, entry)),
+            Question::ExtendedStatus { buffer } => give(target, buffer, &extended(&status(path, entry))),
             Question::Access { mode } => {
                 let wanted = |bit: i32| mode & u64::from(bit.cast_unsigned()) != 0;
-                let folder = entry == TreeEntry::Folder;
-                let written = folder || matches!(entry, TreeEntry::File(_));
-                let refused = (wanted(libc::W_OK) && written) || (wanted(libc::X_OK) && !folder);
+                let is_folder = matches!(entry, TreeEntry::Folder { .. });
+                let is_written = !matches!(entry, TreeEntry::Node { .. } | TreeEntry::Programs);
+                let refused = (wanted(libc::W_OK) && is_written) || (wanted(libc::X_OK) && !is_folder);
                 if refused { Err(Errno::ACCESS) } else { Ok(Answer::Value(0)) }
             }
-            // There are no links here.
-            Question::Link { .. } => Err(Errno::INVAL),
+            Question::Link { buffer, room } => match entry {
+                TreeEntry::Link(link) => write_link(target, link, buffer, room),
+                _ => Err(Errno::INVAL),
+            },
+            Question::FileSystem { buffer } => give(target, buffer, &file_system(path)),
             Question::More => Err(Errno::OPNOTSUPP),
         }
     }
@@ -153,10 +200,19 @@ impl<M: SupervisedMachine> Supervisor<M> {
         Some(target.link(&base).ok()?.join(path))
     }
 
-    /// Answers a call about a descriptor itself: only a device's is special.
+    /// Answers a call about a descriptor itself: only one of a device, or of a file of the machine's, is special.
     fn descriptor(&self, target: &TargetProcess<'_>, request: PathRequest) -> Result<Answer, Errno> {
-        let link = target.link(&format!("fd/{}", request.folder));
-        if !link.is_ok_and(|link| link.as_os_str().as_bytes().starts_with(b"/memfd:")) {
+        let Ok(link) = target.link(&format!("fd/{}", request.folder)) else { return Ok(Answer::Pass) };
+        if let Some(path) = self.tree.stands_for(&link).or_else(|| text_of(&link)) {
+            return match self.tree.find(&path) {
+                Ok(entry) => self.ours(target, &path, &entry, request.question),
+                // A link of the system's. If nothing is there any more, the descriptor is what it is.
+                Err(_) => {
+                    systems(target, &path, PathRequest { follows: false, ..request }).or(Ok(Answer::Pass))
+                }
+            };
+        }
+        if !link.as_os_str().as_bytes().starts_with(b"/memfd:") {
             return Ok(Answer::Pass);
         }
         // Another thread may have closed it since.
@@ -166,34 +222,40 @@ impl<M: SupervisedMachine> Supervisor<M> {
         // A card that was pulled out has no node any more, but a process that has it open still sees its
         // identity.
         let entry = self.tree.find(&path).unwrap_or(TreeEntry::Node { major: 0, minor: 0 });
-        let status = self.status(&path, &entry)?;
         match request.question {
-            Question::Status { buffer } => target.write(buffer, status.bytes())?,
-            Question::ExtendedStatus { buffer } => target.write(buffer, extended(&status).bytes())?,
-            _ => return Ok(Answer::Pass),
+            Question::Link { .. } | Question::Open { .. } => Ok(Answer::Pass),
+            question => self.ours(target, &path, &entry, question),
         }
-        Ok(Answer::Value(0))
     }
 
-    /// The node of a descriptor, if a path is its link in `/proc`.
-    fn node_of_link(&self, target: &TargetProcess<'_>, path: &Path) -> Option<PathBuf> {
+    /// What a link in `/proc` to a descriptor or a working folder shows, if that is a file of the machine's, and the
+    /// rest of a path behind the link.
+    fn shown_by_link(&self, target: &TargetProcess<'_>, path: &Path) -> Option<(PathBuf, PathBuf)> {
         let rest = path.strip_prefix("/proc").ok()?;
-        let mut parts = rest.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
-        let (process, fd, number) = (parts.next()?, parts.next()?, parts.next()?);
-        number.parse::<u32>().ok().filter(|_| fd == "fd" && parts.next().is_none())?;
-        let link = match process.as_str() {
-            "self" | "thread-self" => target.proc(&format!("fd/{number}")),
+        let mut parts = rest.components();
+        let (process, kind) = (parts.next()?.as_os_str().to_str()?, parts.next()?.as_os_str().to_str()?);
+        let name = match kind {
+            "fd" => format!("fd/{}", parts.next()?.as_os_str().to_str()?.parse::<u32>().ok()?),
+            "cwd" => kind.to_owned(),
+            _ => return None,
+        };
+        let link = match process {
+            "self" | "thread-self" => target.proc(&name),
             // The supervisor's copy keeps nothing open, like a kernel's.
             ours if ours.parse() == Ok(std::process::id()) => return None,
-            _ => path.to_str()?.to_owned(),
+            process => format!("/proc/{}/{name}", process.parse::<u32>().ok()?),
         };
         let shown = std::fs::read_link(&link).ok()?;
+        let rest = parts.as_path().to_owned();
+        if let Some(path) = self.tree.stands_for(&shown).or_else(|| text_of(&shown)) {
+            return Some((path, rest));
+        }
         if !shown.as_os_str().as_bytes().starts_with(b"/memfd:") {
             return None;
         }
         // Opened only as a name: this does not use the device.
         let file = rustix::fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        self.machine.node_of(file.as_fd())
+        Some((self.machine.node_of(file.as_fd())?, rest))
     }
 
     fn open(
@@ -208,52 +270,133 @@ impl<M: SupervisedMachine> Supervisor<M> {
         if flags.contains(OFlags::CREATE | OFlags::EXCL) {
             return Err(Errno::EXIST);
         }
-        let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
-        if flags.contains(OFlags::PATH) && *entry != TreeEntry::Folder {
-            // A file of this process with the same name. A name of a file is in a folder.
-            let (folder, name) = path.parent().zip(path.file_name()).ok_or(Errno::ISDIR)?;
-            let name = self.tree.folder(folder)?.join(name);
-            let file = rustix::fs::open(name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-            return Ok(Answer::File { file, cloexec });
-        }
-        if flags.contains(OFlags::DIRECTORY) && *entry != TreeEntry::Folder {
+        let is_folder = matches!(entry, TreeEntry::Folder { .. });
+        if flags.contains(OFlags::DIRECTORY) && !is_folder {
             return Err(Errno::NOTDIR);
         }
+        if flags.contains(OFlags::PATH) && !is_folder {
+            return Ok(Answer::File {
+                file: named_file(path, &self.tree.bytes(entry).unwrap_or_default())?,
+                cloexec,
+            });
+        }
+        let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         let file = match entry {
-            TreeEntry::Folder if writes => return Err(Errno::ISDIR),
-            TreeEntry::Folder => self.tree.open(path, flags & OFlags::PATH)?,
-            TreeEntry::File(_) if writes => return Err(Errno::ACCESS),
-            TreeEntry::File(text) => text_file(text)?,
+            TreeEntry::Folder { .. } if writes && !flags.contains(OFlags::PATH) => return Err(Errno::ISDIR),
+            TreeEntry::Folder { .. } => self.tree.open(path)?,
+            TreeEntry::Link(_) => return Err(Errno::LOOP),
+            TreeEntry::Attribute(_) | TreeEntry::Bytes(_) if writes => return Err(Errno::ACCESS),
+            TreeEntry::Attribute(_) | TreeEntry::Bytes(_) => named_file(path, &self.tree.bytes(entry)?)?,
             TreeEntry::Programs => self.programs.connect(target.id())?,
             TreeEntry::Node { .. } => self.open_node(target, path)?,
         };
         Ok(Answer::File { file, cloexec })
     }
+}
 
-    fn status(&self, path: &Path, entry: &TreeEntry) -> Result<libc::stat, Errno> {
-        let mut status = libc::stat::zeroed();
-        let (kind, rights, size) = match entry {
-            TreeEntry::Folder => {
-                // A folder of this process has all attributes of a folder.
-                let ours = rustix::fs::stat(self.tree.folder(path)?)?;
-                status.st_ino = ours.st_ino;
-                (libc::S_IFDIR, 0o755, 0)
-            }
-            TreeEntry::File(_) => (libc::S_IFREG, 0o444, 4096),
-            TreeEntry::Programs => (libc::S_IFSOCK, 0o666, 0),
-            TreeEntry::Node { major, minor } => {
-                status.st_rdev = libc::makedev(*major, *minor);
-                status.st_ino = u64::from(*major) << 20 | u64::from(*minor);
-                (libc::S_IFCHR, 0o666, 0)
-            }
-        };
-        status.st_dev = libc::makedev(0, 5);
-        status.st_mode = kind | rights;
-        status.st_nlink = 1;
-        status.st_blksize = 4096;
-        status.st_size = size;
-        Ok(status)
+/// Answers a call about a file of the system's that only this process can find.
+fn systems(target: &TargetProcess<'_>, path: &Path, request: PathRequest) -> Result<Answer, Errno> {
+    let follow = if request.follows { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+    match request.question {
+        Question::Open { flags, mode } => {
+            let flags = OFlags::from_bits_retain(half(flags));
+            let file = match flags.contains(OFlags::PATH) {
+                true => only_named(path, flags)?,
+                false => rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(half(mode)))?,
+            };
+            Ok(Answer::File { file, cloexec: flags.contains(OFlags::CLOEXEC) })
+        }
+        Question::Status { buffer } => give(target, buffer, &rustix::fs::statat(CWD, path, follow)?),
+        Question::ExtendedStatus { buffer } => {
+            give(target, buffer, &rustix::fs::statx(CWD, path, follow, StatxFlags::BASIC_STATS)?)
+        }
+        Question::Access { mode } => {
+            rustix::fs::access(path, Access::from_bits_truncate(half(mode)))?;
+            Ok(Answer::Value(0))
+        }
+        Question::Link { buffer, room } => {
+            let link = rustix::fs::readlink(path, Vec::new())?;
+            write_link(target, Path::new(OsStr::from_bytes(link.to_bytes())), buffer, room)
+        }
+        Question::FileSystem { buffer } => give(target, buffer, &rustix::fs::statfs(path)?),
+        Question::More => Err(Errno::OPNOTSUPP),
     }
+}
+
+/// A descriptor for a file of the system's that a program only names. Seccomp passes none with `O_PATH` on: a folder
+/// is opened to be read, and a file with its name stands for anything else.
+fn only_named(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let folder = flags & OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match rustix::fs::open(path, folder, Mode::empty()) {
+        Err(Errno::NOTDIR | Errno::LOOP) if !flags.contains(OFlags::DIRECTORY) => named_file(path, &[]),
+        result => result,
+    }
+}
+
+/// Answers with a structure.
+fn give(target: &TargetProcess<'_>, buffer: u64, structure: &impl Plain) -> Result<Answer, Errno> {
+    target.write(buffer, structure.bytes()).map(|()| Answer::Value(0))
+}
+
+fn status(path: &Path, entry: &TreeEntry) -> libc::stat {
+    let mut status = libc::stat::zeroed();
+    let (kind, rights, size) = match entry {
+        TreeEntry::Folder { .. } => (libc::S_IFDIR, 0o755, 0),
+        TreeEntry::Link(target) => (libc::S_IFLNK, 0o777, target.as_os_str().len()),
+        TreeEntry::Attribute(_) => (libc::S_IFREG, 0o444, 4096),
+        // The configuration space is as long as it is, other files a page.
+        TreeEntry::Bytes(bytes) if path.ends_with("config") => (libc::S_IFREG, 0o444, bytes.len()),
+        TreeEntry::Bytes(_) => (libc::S_IFREG, 0o444, 4096),
+        TreeEntry::Programs => (libc::S_IFSOCK, 0o666, 0),
+        TreeEntry::Node { major, minor } => {
+            status.st_rdev = libc::makedev(*major, *minor);
+            (libc::S_IFCHR, 0o666, 0)
+        }
+    };
+    status.st_ino = number_of(path);
+    status.st_dev = device_of(path);
+    status.st_mode = kind | rights;
+    status.st_nlink = 1;
+    status.st_blksize = 4096;
+    status.st_size = i64::try_from(size).unwrap_or(i64::MAX);
+    status
+}
+
+/// The number of a file, the same for as long as this process lives.
+fn number_of(path: &Path) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    // Longer ones do not fit into what older programs have for it.
+    hasher.finish() >> 32 | 1 << 32
+}
+
+/// The file system that a path is on, by the folder that has it.
+fn mount_of(path: &Path) -> &'static Path {
+    ["/sys", "/proc"]
+        .map(Path::new)
+        .into_iter()
+        .find(|mount| path.starts_with(mount))
+        .unwrap_or(Path::new("/dev"))
+}
+
+/// The device number of a path's file system: the system's own, if it has that file system.
+fn device_of(path: &Path) -> u64 {
+    rustix::fs::stat(mount_of(path)).map_or(libc::makedev(0, 5), |status| status.st_dev)
+}
+
+/// The status of a path's file system.
+fn file_system(path: &Path) -> libc::statfs {
+    let mount = mount_of(path);
+    let mut status = libc::statfs::zeroed();
+    status.f_type = match mount.to_str() {
+        Some("/sys") => libc::SYSFS_MAGIC,
+        Some("/proc") => libc::PROC_SUPER_MAGIC,
+        _ => libc::TMPFS_MAGIC,
+    };
+    status.f_bsize = 4096;
+    status.f_frsize = 4096;
+    status.f_namelen = 255;
+    status
 }
 
 /// Fills the longer call's answer from the shorter one's.
@@ -274,10 +417,22 @@ fn extended(status: &libc::stat) -> libc::statx {
     extended
 }
 
-/// A read-only file with a text.
-fn text_file(text: &str) -> Result<OwnedFd, Errno> {
-    let file = rustix::fs::memfd_create("attribute", MemfdFlags::CLOEXEC)?;
-    let mut rest = text.as_bytes();
+/// What the system shows in `/proc` of a file of memory, before its name.
+const IN_MEMORY: &str = "/memfd:";
+
+/// The path of a [file that stands for another](named_file), by what `/proc` shows of a descriptor.
+fn text_of(link: &Path) -> Option<PathBuf> {
+    let name = link.to_str()?.strip_prefix(IN_MEMORY)?;
+    let name = name.strip_suffix(" (deleted)").unwrap_or(name);
+    name.starts_with('/').then(|| PathBuf::from(name))
+}
+
+/// A read-only file with the bytes of another, and its path for a name.
+fn named_file(path: &Path, bytes: &[u8]) -> Result<OwnedFd, Errno> {
+    // A longer name is refused, and then `/proc` shows another.
+    let named = rustix::fs::memfd_create(path, MemfdFlags::CLOEXEC);
+    let file = named.or_else(|_| rustix::fs::memfd_create("attribute", MemfdFlags::CLOEXEC))?;
+    let mut rest = bytes;
     while !rest.is_empty() {
         let written = rustix::io::write(&file, rest)?;
         (_, rest) = rest.split_at(written);

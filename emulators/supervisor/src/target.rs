@@ -283,3 +283,7 @@ pub(crate) trait Plain: Copy {
 
 impl Plain for libc::stat {}
 impl Plain for libc::statx {}
+impl Plain for libc::statfs {}
+impl Plain for rustix::fs::Stat {}
+impl Plain for rustix::fs::Statx {}
+impl Plain for rustix::fs::StatFs {}

@@ -1,459 +1,259 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The files of a machine with cards beside its nodes, and the results of looking them up.
+//! The files of a machine with cards, and what a path of a program names.
 //!
-//! They are not in the file system: each is made when a program names its path. Folders are the exception,
-//! because a program reads them by itself: they are in a folder of this process, updated whenever one is
-//! opened, and paths relative to one of them refer to the folder that it stands for.
+//! They are not in the file system: [`Listing`] has them, and each is made when a program names its path. Links lead
+//! to others of them, as they do in `/sys`.
+//!
+//! Folders are the exception, because a program reads them by itself: a [stand-in](crate::folder) of this process
+//! shows what is in one, and is brought up to date whenever it is opened. Paths relative to it refer to the folder
+//! that it stands for. A folder that the system has too shows what is in both.
 
-use emulator_core::{Emulator, Errno, SupervisedMachine, System, accel, remote};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use crate::folder::{Folder, StandIns};
+use crate::listing::{Listing, TreeEntry};
+use emulator_core::{Emulator, Errno, SupervisedMachine, System};
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// The major number of the kernel's accelerators, and one that a Gaudi driver gets for nodes of its own.
-const MAJOR: u32 = 261;
-const OWN_MAJOR: u32 = 234;
+/// How many links a path may lead through, as in the kernel.
+const LINKS: usize = 40;
 
-/// How nodes are numbered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Numbers {
-    /// By the kernel's accelerators, and control nodes by the driver alike (`cdev_sysfs_debugfs_add`).
-    Accelerators,
-    /// By the driver, as before Linux 6.7: each card has an even number, and its control node the next
-    /// (`allocate_device_id`).
-    Own,
-}
-
-impl Numbers {
-    /// The number of a node.
-    fn of(self, card: u32, control: bool) -> (u32, u32) {
-        match (self, control) {
-            (Self::Accelerators, false) => (MAJOR, card),
-            (Self::Accelerators, true) => (OWN_MAJOR, card),
-            (Self::Own, control) => (OWN_MAJOR, 2 * card + u32::from(control)),
-        }
-    }
-
-    /// The name of the device whose node has this number.
-    fn device(self, number: &str) -> Option<String> {
-        let (major, minor) = number.split_once(':')?;
-        let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
-        let card = if self == Self::Own { minor / 2 } else { minor };
-        let control = [false, true].into_iter().find(|&control| self.of(card, control) == (major, minor))?;
-        Some(if control { format!("accel_controlD{card}") } else { format!("accel{card}") })
-    }
-}
-
-/// Another path to a device's attributes: by the number of its node.
-const BY_NUMBER: &str = "/sys/dev/char";
-
-/// The attributes of a folder, as far as the machine has them: of a device, and of its place on the bus.
-const ATTRIBUTES: [&str; 24] = [
-    "dev",
-    "uevent",
-    "pci_addr",
-    "status",
-    "device_type",
-    "dbc0_state",
-    "dbc1_state",
-    "dbc2_state",
-    "dbc3_state",
-    "dbc4_state",
-    "dbc5_state",
-    "dbc6_state",
-    "dbc7_state",
-    "dbc8_state",
-    "dbc9_state",
-    "dbc10_state",
-    "dbc11_state",
-    "dbc12_state",
-    "dbc13_state",
-    "dbc14_state",
-    "dbc15_state",
-    "vendor",
-    "device",
-    "serial",
-];
-
-/// The target of a path.
+/// What a path names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum TreeEntry {
-    /// A node, with its number.
-    Node { major: u32, minor: u32 },
-    /// The socket by which programs run their executables for emulated cards.
-    Programs,
-    /// A folder.
-    Folder,
-    /// A file with this text.
-    File(String),
-}
-
-/// A folder of this process, removed when this is dropped. It is locked as long as the process lives, however that
-/// ends.
-#[derive(Debug)]
-pub(crate) struct Folder {
-    path: PathBuf,
-    #[expect(dead_code, reason = "it holds the lock")]
-    lock: OwnedFd,
-}
-
-impl Folder {
-    /// A folder that only this user can write to. Those that killed processes have left are removed.
-    pub(crate) fn new(name: &str) -> std::io::Result<Self> {
-        let folder = std::env::temp_dir();
-        let is_ours = |found: &str| {
-            let numbers = found.strip_prefix(name).and_then(|rest| rest.strip_prefix('-')?.split_once('-'));
-            numbers
-                .is_some_and(|(one, other)| [one, other].iter().all(|number| number.parse::<u32>().is_ok()))
-        };
-        for entry in std::fs::read_dir(&folder)?.flatten() {
-            if is_ours(&entry.file_name().to_string_lossy()) {
-                // A folder of another user's cannot be locked or removed, and is not in the way.
-                let _ = lock(&entry.path()).map(|_lock| std::fs::remove_dir_all(entry.path()));
-            }
-        }
-        (0..=u32::MAX).find_map(|number| Self::create(&folder, name, number).transpose()).unwrap_or_else(
-            || Err(std::io::Error::new(std::io::ErrorKind::AlreadyExists, "every name is taken")),
-        )
-    }
-
-    /// The folder with this number, unless it is there, or another process has just taken it for one that was left.
-    fn create(folder: &Path, name: &str, number: u32) -> std::io::Result<Option<Self>> {
-        let path = folder.join(format!("{name}-{}-{number}", std::process::id()));
-        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Ok(None),
-            result => result?,
-        }
-        Ok(lock(&path).ok().filter(|_| path.exists()).map(|lock| Self { path, lock }))
-    }
-}
-
-/// Locks a folder, unless a process has.
-fn lock(path: &Path) -> std::io::Result<OwnedFd> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(path, flags, Mode::empty())?;
-    rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(folder)
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // It holds only names, and the next tree has another path.
-        let _ = std::fs::remove_dir_all(&self.path);
-    }
+pub(crate) enum Named {
+    /// A file of a machine with cards.
+    Ours(PathBuf, TreeEntry),
+    /// A folder of the system's, by its own path, in which there is something of the cards.
+    Shared(PathBuf, TreeEntry),
+    /// A file of the system, by a path that the system cannot follow: through a folder or link that it does not have.
+    Systems(PathBuf),
+    /// A file of the system, by its own path.
+    Elsewhere,
 }
 
 /// The tree.
 pub(crate) struct Tree<M> {
     machine: Arc<Emulator<M>>,
-    numbers: Numbers,
-    /// The folder that holds the folders.
-    root: PathBuf,
-    /// The folder of the driver's module.
-    module: PathBuf,
-    /// The folder of its parameters, if it has any.
-    parameters: PathBuf,
+    folder: StandIns,
+    /// The files, and the cards that they are of.
+    listing: Mutex<(Vec<usize>, Arc<Listing>)>,
 }
 
 impl<M: SupervisedMachine> Tree<M> {
-    /// A tree of a machine, with this driver's name, and a folder for its folders.
-    pub(crate) fn new(machine: Arc<Emulator<M>>, driver: &str, numbers: Numbers, folder: &Folder) -> Self {
-        let module = Path::new("/sys/module").join(driver);
-        let parameters = module.join("parameters");
-        Self { machine, numbers, root: folder.path.clone(), module, parameters }
+    /// A tree of a machine, with a folder for its folders.
+    pub(crate) fn new(machine: Arc<Emulator<M>>, folder: &Folder) -> Self {
+        let folder = StandIns::new(folder);
+        let listing = Mutex::new((machine.present_cards(), Arc::new(Listing::new(&machine.shown_devices()))));
+        Self { machine, folder, listing }
     }
 
-    /// True if a path begins in a folder of this tree, and leads out of it again.
-    pub(crate) fn leads_out(&self, path: &Path) -> bool {
-        let back = path.components().position(|part| part == Component::ParentDir);
-        back.is_some_and(|back| {
-            let begin: PathBuf = path.components().take(back).collect();
-            self.meant(path).is_none() && self.meant(&begin).is_some()
+    /// The files of the cards that are there.
+    fn listing(&self) -> Arc<Listing> {
+        let present = self.machine.present_cards();
+        let mut listing = self.listing.lock();
+        if listing.0 != present {
+            *listing = (present, Arc::new(Listing::new(&self.machine.shown_devices())));
+        }
+        listing.1.clone()
+    }
+
+    /// The folder that a folder of this process stands for; the same path for any other.
+    pub(crate) fn stands_for(&self, path: &Path) -> Option<PathBuf> {
+        path.strip_prefix(self.folder.path()).ok().map(|inside| Path::new("/").join(inside))
+    }
+
+    /// What an absolute path names; the last link in it is followed if `follows`.
+    pub(crate) fn named(&self, path: &Path, follows: bool) -> Result<Named, Errno> {
+        let listing = self.listing();
+        let stands_for = self.stands_for(path);
+        let mut unknown_to_system = stands_for.is_some();
+        let path = stands_for.as_deref().unwrap_or(path);
+        let (mut at, mut rest, mut links) = (PathBuf::from("/"), parts(path), 0);
+        while let Some(part) = rest.pop() {
+            if part == ".." {
+                at.pop();
+                continue;
+            }
+            let next = at.join(part);
+            match listing.get(&next) {
+                Some(TreeEntry::Link(target)) if follows || !rest.is_empty() => {
+                    links += 1;
+                    if links > LINKS {
+                        return Err(Errno::LOOP);
+                    }
+                    unknown_to_system = true;
+                    rest.extend(parts(target));
+                    if target.is_absolute() {
+                        at = PathBuf::from("/");
+                    }
+                }
+                Some(TreeEntry::Folder { is_systems }) => {
+                    unknown_to_system |= !is_systems;
+                    at = next;
+                }
+                Some(_) if !rest.is_empty() => return Err(Errno::NOTDIR),
+                Some(_) => at = next,
+                // Nothing else is in a folder that the system does not have.
+                None if listing.get(&at) == Some(&TreeEntry::Folder { is_systems: false }) => {
+                    return Err(Errno::NOENT);
+                }
+                None => at = next,
+            }
+        }
+        Ok(match listing.get(&at) {
+            Some(entry @ TreeEntry::Folder { is_systems: true }) if !unknown_to_system => {
+                if listing.adds_to(&at) { Named::Shared(at, entry.clone()) } else { Named::Elsewhere }
+            }
+            Some(entry) => Named::Ours(at, entry.clone()),
+            None if unknown_to_system => Named::Systems(at),
+            None => Named::Elsewhere,
         })
     }
 
-    /// The path in this tree that a program's path names, whether it exists or not.
-    pub(crate) fn meant(&self, path: &Path) -> Option<PathBuf> {
-        let path = self.stands_for(&plain(path));
-        let by_number = path.strip_prefix(BY_NUMBER).ok().and_then(|rest| {
-            let mut parts = rest.components();
-            let device = self.numbers.device(parts.next()?.as_os_str().to_str()?)?;
-            Some(Path::new(accel::SYSFS).join(device).join(parts.as_path()))
-        });
-        let path = by_number.unwrap_or(path);
-        let roots = [Path::new(accel::NODES), Path::new(accel::SYSFS), &self.module];
-        roots.iter().any(|root| path.starts_with(root)).then_some(path)
-    }
-
-    /// The path that a folder of this process stands for.
-    fn stands_for(&self, path: &Path) -> PathBuf {
-        match path.strip_prefix(&self.root) {
-            Ok(inside) => Path::new("/").join(inside),
-            Err(_) => path.to_owned(),
-        }
-    }
-
-    /// The target of a path in this tree.
+    /// The entry of a path that is of this tree.
     pub(crate) fn find(&self, path: &Path) -> Result<TreeEntry, Errno> {
-        if path == Path::new(remote::NODE) {
-            return Ok(TreeEntry::Programs);
-        }
-        if path == Path::new(accel::NODES) || path == Path::new("/") || self.names(path).is_ok() {
-            return Ok(TreeEntry::Folder);
-        }
-        if let Some((number, control)) = accel::node(path) {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let there = self.machine.list(Path::new(accel::NODES))?.contains(&name);
-            let card = u32::try_from(number).map_err(|_| Errno::NOENT)?;
-            let (major, minor) = self.numbers.of(card, control);
-            return if there { Ok(TreeEntry::Node { major, minor }) } else { Err(Errno::NOENT) };
-        }
-        self.text(path).map(TreeEntry::File)
+        self.listing().get(path).cloned().ok_or(Errno::NOENT)
     }
 
-    /// The text of an attribute.
-    fn text(&self, path: &Path) -> Result<String, Errno> {
-        let inside = path.strip_prefix(accel::SYSFS).ok().and_then(Path::to_str);
-        if let Some((device, file)) = inside.and_then(|inside| inside.split_once('/'))
-            && let Some((number, control)) = accel::device(device)
-            && self.is_listed(device)?
-        {
-            // The attributes that every device of the class has.
-            let card = u32::try_from(number).map_err(|_| Errno::NOENT)?;
-            let (major, minor) = self.numbers.of(card, control);
-            match file {
-                "dev" => return Ok(format!("{major}:{minor}\n")),
-                "uevent" => {
-                    // A control device belongs to the driver, and has no type (`device_init_cdev`).
-                    let kind = if control { "" } else { "DEVTYPE=accel_minor\n" };
-                    return Ok(format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=accel/{device}\n{kind}"));
-                }
-                _ => {}
-            }
-        }
-        self.machine.read(path)
-    }
-
-    fn is_listed(&self, device: &str) -> Result<bool, Errno> {
-        Ok(self.machine.list(Path::new(accel::SYSFS))?.iter().any(|name| name == device))
-    }
-
-    /// The names in a folder, and whether each is a folder itself; an error, if it is not one.
-    fn names(&self, path: &Path) -> Result<Vec<(String, bool)>, Errno> {
-        let files = |folder: &Path| -> Vec<(String, bool)> {
-            let there = ATTRIBUTES.iter().filter(|name| self.text(&folder.join(name)).is_ok());
-            there.map(|name| ((*name).to_owned(), false)).collect()
-        };
-        if path == Path::new(accel::SYSFS) {
-            return Ok(self.machine.list(path)?.into_iter().map(|name| (name, true)).collect());
-        }
-        if path == Path::new(accel::NODES) || path == Path::new("/") || path == self.parameters {
-            return Ok(self.machine.list(path)?.into_iter().map(|name| (name, false)).collect());
-        }
-        if path == self.module && self.machine.list(&self.parameters).is_ok() {
-            return Ok(vec![("parameters".to_owned(), true)]);
-        }
-        let inside = path.strip_prefix(accel::SYSFS).map_err(|_| Errno::NOENT)?;
-        let mut parts = inside.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
-        let (device, bus) = (parts.next().ok_or(Errno::NOENT)?, parts.next());
-        let (_, control) = accel::device(&device).ok_or(Errno::NOENT)?;
-        if !self.is_listed(&device)? {
-            return Err(Errno::NOENT);
-        }
-        match (bus.as_deref(), parts.next()) {
-            // It has no place on the bus.
-            (None, None) if control => Ok(files(path)),
-            (None, None) => {
-                let mut names = files(path);
-                names.retain(|(name, _)| name != "device");
-                names.push(("device".to_owned(), true));
-                Ok(names)
-            }
-            (Some("device"), None) if !control => Ok(files(path)),
-            _ => Err(Errno::NOENT),
+    /// The bytes of a file.
+    pub(crate) fn bytes(&self, entry: &TreeEntry) -> Result<Vec<u8>, Errno> {
+        match entry {
+            TreeEntry::Bytes(bytes) => Ok(bytes.clone()),
+            TreeEntry::Attribute(path) => self.machine.read(path).map(String::into_bytes),
+            _ => Err(Errno::INVAL),
         }
     }
 
-    /// The folder of this process that stands for one of this tree, up to date.
-    pub(crate) fn folder(&self, path: &Path) -> Result<PathBuf, Errno> {
-        if path == Path::new("/") {
-            return Ok(self.root.clone());
-        }
-        let number = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        let ours = self.root.join(path.strip_prefix("/").unwrap_or(path));
-        std::fs::create_dir_all(&ours).map_err(number)?;
-        let names = self.names(path)?;
-        for entry in std::fs::read_dir(&ours).map_err(number)? {
-            let entry = entry.map_err(number)?;
-            if !names.iter().any(|(name, _)| entry.file_name() == name.as_str()) {
-                // A card that was pulled out. Another thread may have removed it first.
-                let _ = std::fs::remove_dir_all(entry.path()).or_else(|_| std::fs::remove_file(entry.path()));
-            }
-        }
-        for (name, is_folder) in names {
-            let path = ours.join(name);
-            if is_folder {
-                std::fs::create_dir_all(path).map_err(number)?;
-            } else {
-                std::fs::File::create(path).map_err(number)?;
-            }
-        }
-        Ok(ours)
-    }
-
-    /// Opens a folder, or a stand-in for a file that is only named.
-    pub(crate) fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-        rustix::fs::open(self.folder(path)?, flags | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    /// Opens the stand-in for a folder.
+    pub(crate) fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let stand_in = self.folder.show(&self.listing(), path)?;
+        rustix::fs::open(stand_in, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
     }
 }
 
-/// A path without dots.
-fn plain(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => {
-                plain.pop();
-            }
-            Component::CurDir => {}
-            part => plain.push(part),
-        }
-    }
-    plain
+/// The parts of a path, the first one last.
+fn parts(path: &Path) -> Vec<OsString> {
+    let part = |part: Component<'_>| match part {
+        Component::Normal(_) | Component::ParentDir => Some(part.as_os_str().to_owned()),
+        _ => None,
+    };
+    path.components().rev().filter_map(part).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use emulator_gaudi::{Machine, Options};
+    use hal_gaudi_abi::uapi::Abi;
 
-    fn tree(name: &str) -> (Tree<Machine>, Folder) {
-        let machine = Emulator::new(Options::default()).unwrap();
+    /// A tree, and the folder of its stand-ins.
+    fn tree(name: &str, options: Options) -> (Tree<Machine>, Folder) {
         let folder = Folder::new(name).unwrap();
-        (Tree::new(machine, "habanalabs", Numbers::Accelerators, &folder), folder)
+        (Tree::new(Emulator::new(options).unwrap(), &folder), folder)
     }
 
-    #[test]
-    fn folders_that_killed_processes_left_are_removed_and_others_stay() {
-        const NAME: &str = "with-cards-folders";
-        let temporary = std::env::temp_dir();
-        let make = |name: &str| {
-            let path = temporary.join(format!("{NAME}-{name}"));
-            std::fs::create_dir_all(path.join("dev")).unwrap();
-            path
-        };
-        let (left, other) = (make("1-0"), make("notes"));
-        // A process that had this one's number.
-        let number = make(&format!("{}-0", std::process::id()));
-        let first = Folder::new(NAME).unwrap();
-        assert!(!left.exists() && other.exists());
-        assert_eq!(first.path, number, "it was left, and is taken again");
-        let second = Folder::new(NAME).unwrap();
-        assert!(first.path.exists() && second.path.exists() && first.path != second.path);
-        drop((first, second));
-        assert!(!number.exists());
-        std::fs::remove_dir_all(other).unwrap();
+    fn bytes(tree: &Tree<Machine>, path: &str) -> Result<String, Errno> {
+        match tree.named(Path::new(path), true)? {
+            Named::Ours(_, entry) => tree.bytes(&entry).map(|bytes| String::from_utf8(bytes).unwrap()),
+            _ => Err(Errno::NOENT),
+        }
     }
 
     #[test]
     fn paths_resolve_to_their_targets() {
-        let (tree, _folder) = tree("with-cards-paths");
-        let meant = |path: &str| tree.meant(Path::new(path)).map(|path| path.display().to_string());
-        assert_eq!(meant("/dev/accel/accel0").as_deref(), Some("/dev/accel/accel0"));
-        assert_eq!(meant("/dev/./shm/../accel//accel0").as_deref(), Some("/dev/accel/accel0"));
-        assert_eq!(
-            meant("/sys/dev/char/261:1/device/vendor").as_deref(),
-            Some("/sys/class/accel/accel1/device/vendor")
-        );
-        assert_eq!(meant("/dev/accelerate"), None);
-        assert_eq!(meant("/etc/passwd"), None);
-        let folder = tree.root.join("sys/class/accel/accel0/device");
-        assert_eq!(tree.meant(&folder), Some("/sys/class/accel/accel0/device".into()));
-        let out = |path: &str| tree.leads_out(Path::new(path));
-        assert!(out("/dev/accel/..") && out("/sys/class/accel/accel0/../../x"));
-        assert!(!out("/dev/accel/../accel/accel0") && !out("/dev/shm/..") && !out("/dev/accel"));
+        let (tree, _folder) = tree("with-cards-paths", Options::default());
+        let named = |path: &str| match tree.named(Path::new(path), true) {
+            Ok(Named::Ours(path, _)) => Ok(path.display().to_string()),
+            Ok(Named::Shared(path, _)) => Ok(format!("shared {}", path.display())),
+            Ok(Named::Systems(path)) => Ok(format!("system {}", path.display())),
+            Ok(Named::Elsewhere) => Ok("elsewhere".to_owned()),
+            Err(errno) => Err(errno),
+        };
+        let card = "/sys/devices/pci0000:11/0000:11:00.0";
+        for (path, target) in [
+            ("/dev/accel/accel0", "/dev/accel/accel0"),
+            ("/dev/./shm/../accel//accel0", "/dev/accel/accel0"),
+            ("/sys/dev/char/261:1/device/vendor", &format!("{card}/vendor")),
+            ("/sys/class/accel/accel1", &format!("{card}/accel/accel1")),
+            ("/sys/class/accel/accel1/subsystem", "/sys/class/accel"),
+            ("/sys/bus/pci/devices/0000:11:00.0/driver/module", "/sys/module/habanalabs"),
+            ("/sys/bus/pci/drivers/habanalabs/0000:11:00.0", card),
+            ("/dev/accelerate", "elsewhere"),
+            ("/etc/passwd", "elsewhere"),
+            ("/dev/null", "elsewhere"),
+            ("/dev", "shared /dev"),
+            ("/dev/accel/..", "/dev"),
+            ("/", "elsewhere"),
+            ("/dev/accel/../null", "system /dev/null"),
+            ("/dev/accel/../../etc", "system /etc"),
+            ("/sys/class/accel/accel0/../../../../x", "system /sys/devices/x"),
+        ] {
+            assert_eq!(named(path).as_deref(), Ok(target), "{path}");
+        }
+        assert_eq!(named("/dev/accel/accel0/x"), Err(Errno::NOTDIR));
+        assert_eq!(named("/dev/accel/accel7"), Err(Errno::NOENT));
+        let inside = tree.folder.path().join("sys/class/accel/accel0/device");
+        assert_eq!(named(inside.to_str().unwrap()).as_deref(), Ok("/sys/devices/pci0000:10/0000:10:00.0"));
+        let outside = tree.folder.path().join("dev/null");
+        assert_eq!(named(outside.to_str().unwrap()).as_deref(), Ok("system /dev/null"));
+        let link = tree.named(Path::new("/sys/class/accel/accel0"), false).unwrap();
+        let target = "../../devices/pci0000:10/0000:10:00.0/accel/accel0".into();
+        assert_eq!(link, Named::Ours("/sys/class/accel/accel0".into(), TreeEntry::Link(target)));
     }
 
     /// A program finds a card's attributes by the number of its node, and one that has the control node by the
     /// number before.
     #[test]
     fn older_driver_numbers_each_card_and_its_control_node_in_turn() {
-        let (tree, _folder) = tree("with-cards-numbers");
-        let tree = Tree { numbers: Numbers::Own, ..tree };
-        let find = |path: &str| tree.find(Path::new(path));
+        let (tree, _folder) = tree("with-cards-numbers", Options { abi: Abi::Old, ..Options::default() });
         for (name, minor) in [("accel0", 0), ("accel_controlD0", 1), ("accel1", 2), ("accel_controlD1", 3)] {
-            assert_eq!(
-                find(&format!("/dev/accel/{name}")),
-                Ok(TreeEntry::Node { major: 234, minor }),
-                "{name}"
-            );
+            let node = tree.find(&Path::new("/dev/accel").join(name));
+            assert_eq!(node, Ok(TreeEntry::Node { major: 234, minor }), "{name}");
+            assert_eq!(bytes(&tree, &format!("/sys/class/accel/{name}/dev")), Ok(format!("234:{minor}\n")));
         }
-        assert_eq!(find("/sys/class/accel/accel1/dev"), Ok(TreeEntry::File("234:2\n".to_owned())));
-        let meant = |path: &str| tree.meant(Path::new(path)).map(|path| path.display().to_string());
-        assert_eq!(
-            meant("/sys/dev/char/234:2/pci_addr").as_deref(),
-            Some("/sys/class/accel/accel1/pci_addr")
-        );
-        assert_eq!(meant("/sys/dev/char/234:3/dev").as_deref(), Some("/sys/class/accel/accel_controlD1/dev"));
-        // The number before the control device's leads a program to the card's attributes.
-        assert_eq!(find("/sys/class/accel/accel_controlD1/dev"), Ok(TreeEntry::File("234:3\n".to_owned())));
-        assert_eq!(find("/sys/class/accel/accel_controlD1/pci_addr"), Err(Errno::NOENT));
-        for other in ["/sys/dev/char/261:1/pci_addr", "/sys/dev/char/x/dev"] {
-            assert_eq!(meant(other), None, "{other}");
-        }
+        assert_eq!(bytes(&tree, "/sys/dev/char/234:2/pci_addr").as_deref(), Ok("0000:11:00.0\n"));
+        assert_eq!(bytes(&tree, "/sys/dev/char/234:3/dev").as_deref(), Ok("234:3\n"));
+        assert_eq!(bytes(&tree, "/sys/class/accel/accel_controlD1/pci_addr"), Err(Errno::NOENT));
     }
 
     #[test]
     fn machine_shows_nodes_attributes_and_folders() {
-        let (tree, _folder) = tree("with-cards-files");
-        let find = |path: &str| tree.find(Path::new(path));
-        assert_eq!(find("/dev/accel/accel1"), Ok(TreeEntry::Node { major: 261, minor: 1 }));
-        assert_eq!(find("/dev/accel/accel_controlD1"), Ok(TreeEntry::Node { major: 234, minor: 1 }));
-        assert_eq!(find("/dev/accel/accel2"), Err(Errno::NOENT));
-        assert_eq!(find("/dev/accel/emulator"), Ok(TreeEntry::Programs));
-        for folder in
-            ["/dev/accel", "/sys/class/accel", "/sys/class/accel/accel0", "/sys/class/accel/accel0/device"]
-        {
-            assert_eq!(find(folder), Ok(TreeEntry::Folder), "{folder}");
-        }
-        assert_eq!(find("/sys/class/accel/accel2"), Err(Errno::NOENT));
-        assert_eq!(find("/sys/class/accel/accel0/dev"), Ok(TreeEntry::File("261:0\n".to_owned())));
-        assert_eq!(find("/sys/class/accel/accel0/device/vendor"), Ok(TreeEntry::File("0x1da3\n".to_owned())));
-        assert_eq!(find("/sys/class/accel/accel0/device/nothing"), Err(Errno::NOENT));
+        let (tree, _folder) = tree("with-cards-files", Options::default());
+        assert_eq!(tree.find(Path::new("/dev/accel/accel1")), Ok(TreeEntry::Node { major: 261, minor: 1 }));
+        assert_eq!(tree.find(Path::new("/dev/accel/emulator")), Ok(TreeEntry::Programs));
+        assert_eq!(bytes(&tree, "/sys/class/accel/accel0/dev").as_deref(), Ok("261:0\n"));
+        assert_eq!(bytes(&tree, "/sys/class/accel/accel0/device/vendor").as_deref(), Ok("0x1da3\n"));
+        assert_eq!(bytes(&tree, "/sys/class/accel/accel0/device/nothing"), Err(Errno::NOENT));
+        assert_eq!(
+            bytes(&tree, "/sys/class/accel/accel_controlD1/uevent").as_deref(),
+            Ok("MAJOR=234\nMINOR=1\nDEVNAME=accel/accel_controlD1\n")
+        );
+        assert_eq!(bytes(&tree, "/sys/class/accel/accel_controlD1/device/vendor"), Err(Errno::NOENT));
+    }
+
+    /// A program reads a folder through its stand-in, which has what the system has in it too.
+    #[test]
+    fn folders_list_cards_beside_what_the_system_has() {
+        let (tree, _folder) = tree("with-cards-lists", Options::default());
         let names = |path: &str| {
-            let folder = tree.folder(Path::new(path)).unwrap();
-            let mut names: Vec<_> = std::fs::read_dir(folder)
-                .unwrap()
-                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-                .collect();
+            let shown = tree.folder.show(&tree.listing(), Path::new(path)).unwrap();
+            let names = std::fs::read_dir(shown).unwrap();
+            let mut names: Vec<_> =
+                names.map(|name| name.unwrap().file_name().into_string().unwrap()).collect();
             names.sort();
             names
         };
-        assert_eq!(find("/sys/class/accel/accel_controlD1"), Ok(TreeEntry::Folder));
-        assert_eq!(find("/sys/class/accel/accel_controlD1/dev"), Ok(TreeEntry::File("234:1\n".to_owned())));
-        assert_eq!(
-            find("/sys/class/accel/accel_controlD1/uevent"),
-            Ok(TreeEntry::File("MAJOR=234\nMINOR=1\nDEVNAME=accel/accel_controlD1\n".to_owned()))
-        );
-        for none in [
-            "accel_controlD1/device",
-            "accel_controlD1/device/vendor",
-            "accel_controlD2",
-            "accel_controlD2/dev",
-        ] {
-            assert_eq!(find(&format!("/sys/class/accel/{none}")), Err(Errno::NOENT), "{none}");
-        }
-        assert_eq!(
-            tree.meant(Path::new("/sys/dev/char/234:1/dev")),
-            Some("/sys/class/accel/accel_controlD1/dev".into())
-        );
         assert_eq!(names("/sys/class/accel"), ["accel0", "accel1", "accel_controlD0", "accel_controlD1"]);
-        assert_eq!(names("/sys/class/accel/accel_controlD0"), ["dev", "uevent"]);
         assert_eq!(names("/dev/accel"), ["accel0", "accel1", "accel_controlD0", "accel_controlD1"]);
-        assert!(names("/sys/class/accel/accel0").contains(&"device".to_owned()));
-        assert!(names("/sys/class/accel/accel0/device").contains(&"vendor".to_owned()));
+        assert!(names("/dev").contains(&"null".to_owned()) && names("/dev").contains(&"accel".to_owned()));
+        let buses = names("/sys/bus/pci/devices");
+        assert!(["0000:10:00.0", "0000:11:00.0"].iter().all(|name| buses.contains(&(*name).to_owned())));
+        for name in std::fs::read_dir("/sys/bus/pci/devices").into_iter().flatten() {
+            assert!(buses.contains(&name.unwrap().file_name().into_string().unwrap()));
+        }
     }
 }

@@ -50,8 +50,13 @@ fn well(uri: &str, program: &Path, arguments: &[&str]) -> String {
 
 /// Runs one of the programs in Python.
 fn python(uri: &str, name: &str) -> String {
+    python_with(uri, name, &[])
+}
+
+fn python_with(uri: &str, name: &str, arguments: &[&str]) -> String {
     let script = programs().join("cards.py");
-    let text = well(uri, Path::new("python3"), &[script.to_str().unwrap(), name]);
+    let words = [&[script.to_str().unwrap(), name], arguments].concat();
+    let text = well(uri, Path::new("python3"), &words);
     assert!(text.contains(&format!("{name} ok")), "{text}");
     text
 }
@@ -103,6 +108,13 @@ fn file_system_shows_cards_and_everything_that_it_had() {
     for text in both("files", "") {
         assert!(text.contains("0 resets"), "{text}");
     }
+}
+
+/// Libraries for PCI and for devices find cards by links, numbers and descriptors that only name files.
+#[test]
+fn devices_are_found_on_their_bus_in_their_class_and_by_number() {
+    python_with("gaudi://emulated", "tree", &["habanalabs", "accel/accel{}", "0x1da3"]);
+    python_with("qaic://emulated?cards=2", "tree", &["qaic", "accel/accel{}", "0x17cb"]);
 }
 
 /// Requests of the vendor's open library and tests that no other program here makes.

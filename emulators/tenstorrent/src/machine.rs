@@ -360,12 +360,13 @@ impl Machine {
             let counts = self.counts(card);
             let chip = counts.chip;
             format!(
-                "card {card}: {} opens, {} resets, {} launches, {} instructions, {} packets with {} bytes read, \
-                 {} packets with {} bytes written, {} bytes read and {} written by the host\n",
+                "card {card}: {} opens, {} resets, {} launches, {} instructions, {} engine words, {} packets with \
+                 {} bytes read, {} packets with {} bytes written, {} bytes read and {} written by the host\n",
                 counts.opens,
                 counts.resets,
                 counts.launches,
                 chip.instructions,
+                chip.engine.total(),
                 chip.packets_read,
                 chip.bytes_read,
                 chip.packets_written,

@@ -15,7 +15,7 @@
 
 use crate::library::{Call, Fold, Number, PartPlaces, Request, What};
 use hal_backend::HostRange;
-use hal_collectives::{Element, Folding, Kind, Operation, Parts, Portions, Reduction, Result};
+use hal_collectives::{Element, Folding, Kind, Operation, Parts, Portions, Reduction, Result, release};
 use hal_semaphore::{Code, Failure};
 use smallvec::{SmallVec, smallvec};
 
@@ -27,6 +27,38 @@ const TRANSFER: i32 = 1;
 pub(crate) struct Calls {
     pub(crate) halves: SmallVec<[Half; 1]>,
     pub(crate) finish: Option<Finish>,
+    /// Memory of the piece that no call uses, which is released with the others.
+    pub(crate) unused: Option<HostRange>,
+}
+
+impl Calls {
+    fn of(call: Call, unused: Option<HostRange>) -> Self {
+        Self { halves: smallvec![Half::Waits(call)], finish: None, unused }
+    }
+
+    /// Releases all memory, each range by itself, as its owner may panic.
+    pub(crate) fn release(self) {
+        for half in self.halves {
+            if let Half::Waits(Call { send, recv, .. }) = half {
+                release(send);
+                release(recv);
+            }
+        }
+        release(self.unused);
+        if let Some(Finish { partials, elements, .. }) = self.finish {
+            release(partials);
+            release(elements);
+        }
+    }
+
+    /// The bytes that those send and receive which have not begun.
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes = |half: &Half| match half {
+            Half::Waits(Call { send, recv, .. }) => send.iter().chain(recv).map(HostRange::length).sum(),
+            Half::Begun(_) | Half::Gone => 0,
+        };
+        self.halves.iter().map(bytes).sum()
+    }
 }
 
 /// A call of a piece.
@@ -46,7 +78,7 @@ pub(crate) struct Finish {
 }
 
 impl Finish {
-    pub(crate) fn run(self) {
+    pub(crate) fn run(&self) {
         self.folding.close(&self.partials, self.ranks, &self.elements);
     }
 }
@@ -105,92 +137,104 @@ pub(crate) fn prepare(
     operation: Operation,
     place: (u32, u32),
     is_whole: bool,
-    memory: &Portions,
+    memory: Portions,
 ) -> Result<Calls> {
     let (rank, ranks) = place;
-    let (send, recv) = (memory.send.as_ref(), memory.recv.as_ref());
     let parts = if operation.kind == Kind::AllToAll { u64::from(ranks.max(1)) } else { 1 };
     let count = i32::try_from(operation.count / parts).map_err(|_| {
         let message =
             format!("a piece of {operation} is longer than MPI counts; give a smaller collective_piece");
         Failure::new(Code::OutOfRange, message)
     })?;
-    let call = |what, send: Option<HostRange>, recv: Option<HostRange>| Call {
-        what,
-        send,
-        recv,
-        count,
-        number: number(operation.element),
-        places: None,
-    };
-    let whole = |parts: Option<&Parts>| parts.map(Parts::whole);
-    let all = |parts: Option<&Parts>| parts.map(|parts| parts.all(ranks));
+    let number = number(operation.element);
+    let call = |what, send, recv| Call { what, send, recv, count, number, places: None };
     let places = |sides: [Option<&Parts>; 2]| {
         let places = || PartPlaces::new(ranks, count, operation.element.size(), sides);
         if is_whole { Ok(None) } else { places().map(Some) }
     };
-    let one = |call: Call| Ok(Calls { halves: smallvec![Half::Waits(call)], finish: None });
+    let whole = |parts: Option<Parts>| parts.map(|parts| parts.into_all(1));
+    let Portions { send, recv } = memory;
     let fold = |reduction| Fold { element: operation.element, reduction };
-    let reduction = |what| reduce(call(what, None, None), memory, place);
+    let reduction = |what| call(what, None, None);
     match operation.kind {
-        Kind::AllReduce(how) => reduction(What::ReduceAll { fold: fold(how) }),
-        Kind::Reduce { reduction: how, root } => reduction(What::Reduce { fold: fold(how), root }),
-        Kind::ReduceScatter(how) => reduction(What::ReduceParts { fold: fold(how) }),
+        Kind::AllReduce(how) => {
+            reduce(reduction(What::ReduceAll { fold: fold(how) }), fold(how), [send, recv], place)
+        }
+        Kind::Reduce { reduction: how, root } => {
+            reduce(reduction(What::Reduce { fold: fold(how), root }), fold(how), [send, recv], place)
+        }
+        Kind::ReduceScatter(how) => {
+            reduce(reduction(What::ReduceParts { fold: fold(how) }), fold(how), [send, recv], place)
+        }
         Kind::AllGather => {
-            let own = recv.map(|recv| recv.of(rank).address());
-            let send = match send {
-                Some(send) if Some(send.whole().address()) == own => Some(gathered(send, 1, None)?),
-                send => whole(send),
+            let places = places([None, recv.as_ref()])?;
+            let is_in_place =
+                |send: &Parts| Some(send.address(0)) == recv.as_ref().map(|recv| recv.address(rank));
+            let (send, unused) = match send {
+                Some(send) if is_in_place(&send) => (Some(gathered(&send, 1, None)?), Some(send.into_all(1))),
+                send => (whole(send), None),
             };
-            one(Call { places: places([None, recv])?, ..call(What::Gather, send, all(recv)) })
+            let recv = recv.map(|recv| recv.into_all(ranks));
+            Ok(Calls::of(Call { places, ..call(What::Gather, send, recv) }, unused))
         }
         Kind::AllToAll => {
-            one(Call { places: places([send, recv])?, ..call(What::Exchange, all(send), all(recv)) })
+            let places = places([send.as_ref(), recv.as_ref()])?;
+            let [send, recv] = [send, recv].map(|side| side.map(|side| side.into_all(ranks)));
+            Ok(Calls::of(Call { places, ..call(What::Exchange, send, recv) }, None))
         }
-        Kind::Broadcast { root } => one(call(What::Broadcast { root }, whole(send), whole(recv))),
-        Kind::Send { to } => one(call(What::Send { to, tag: TRANSFER }, whole(send), None)),
-        Kind::Recv { from } => {
-            one(call(What::Receive { from: Some(from), tag: TRANSFER }, None, whole(recv)))
+        Kind::Broadcast { root } => {
+            Ok(Calls::of(call(What::Broadcast { root }, whole(send), whole(recv)), None))
         }
-        Kind::SendRecv { to, from } => {
-            let sends = to.map(|to| call(What::Send { to, tag: TRANSFER }, whole(send), None));
-            let receives =
-                from.map(|from| call(What::Receive { from: Some(from), tag: TRANSFER }, None, whole(recv)));
-            if let (None, Some(recv)) = (from, recv) {
-                let filled = recv.whole().fill(&[0]);
-                debug_assert!(filled, "a byte fills any memory");
-            }
-            Ok(Calls { halves: sends.into_iter().chain(receives).map(Half::Waits).collect(), finish: None })
-        }
+        Kind::Send { to } => Ok(transfer((Some(to), None), [send, recv], call)),
+        Kind::Recv { from } => Ok(transfer((None, Some(from)), [send, recv], call)),
+        Kind::SendRecv { to, from } => Ok(transfer((to, from), [send, recv], call)),
     }
 }
 
-/// The call of a reduction.
-fn reduce(call: Call, Portions { send, recv }: &Portions, (rank, ranks): (u32, u32)) -> Result<Calls> {
-    let (What::ReduceAll { fold } | What::Reduce { fold, .. } | What::ReduceParts { fold }) = call.what
-    else {
-        return Ok(Calls { halves: smallvec![Half::Waits(call)], finish: None });
+/// The calls of a transfer to a rank and from one.
+fn transfer(
+    (to, from): (Option<u32>, Option<u32>),
+    sides: [Option<Parts>; 2],
+    call: impl Fn(What, Option<HostRange>, Option<HostRange>) -> Call,
+) -> Calls {
+    let [send, recv] = sides.map(|parts| parts.map(|parts| parts.into_all(1)));
+    let tag = TRANSFER;
+    let sends = to.map(|to| call(What::Send { to, tag }, send, None));
+    let (receives, unused) = match from {
+        Some(_) => (Some(call(What::Receive { from, tag }, None, recv)), None),
+        None => (None, recv),
     };
+    if let Some(recv) = &unused {
+        let filled = recv.fill(&[0]);
+        debug_assert!(filled, "a byte fills any memory");
+    }
+    let halves = sends.into_iter().chain(receives).map(Half::Waits).collect();
+    Calls { halves, unused, finish: None }
+}
+
+/// The call of a reduction with what is sent and received.
+fn reduce(
+    call: Call,
+    fold: Fold,
+    [send, recv]: [Option<Parts>; 2],
+    (rank, ranks): (u32, u32),
+) -> Result<Calls> {
     let parts = if matches!(call.what, What::ReduceParts { .. }) { ranks } else { 1 };
-    let result = recv.as_ref().map(Parts::whole);
+    let own = if parts > 1 { rank } else { 0 };
     let folding = Folding::new(fold.element, fold.reduction);
     let is_average = fold.reduction == Reduction::Average;
     let is_opened = is_average && !folding.is_plain();
-    let operand = match send {
-        None => None,
-        Some(send) => {
-            let own = if parts > 1 { send.of(rank) } else { send.whole() };
-            let is_in_place = result.as_ref().is_some_and(|result| result.address() == own.address());
-            let is_apart = parts > 1 && send.stride().is_some();
-            let is_copied = is_opened || is_in_place || is_apart;
-            Some(if is_copied {
-                gathered(send, parts, is_opened.then_some(folding))?
-            } else {
-                send.all(parts)
-            })
-        }
+    let is_copied = |send: &Parts| {
+        let is_in_place = recv.as_ref().is_some_and(|recv| recv.address(0) == send.address(own));
+        is_opened || is_in_place || parts > 1 && send.stride().is_some()
     };
-    let (mut target, mut finish) = (result, None);
+    let (operand, unused) = match send {
+        Some(send) if is_copied(&send) => {
+            (Some(gathered(&send, parts, is_opened.then_some(folding))?), Some(send.into_all(parts)))
+        }
+        send => (send.map(|send| send.into_all(parts)), None),
+    };
+    let (mut target, mut finish) = (recv.map(|recv| recv.into_all(1)), None);
     if let Some(elements) = target.clone().filter(|_| is_average) {
         let partials = if is_opened {
             HostRange::allocate(elements.length() / folding.size() * folding.width(), 64)?
@@ -201,8 +245,7 @@ fn reduce(call: Call, Portions { send, recv }: &Portions, (rank, ranks): (u32, u
         finish = Some(Finish { folding, partials, elements, ranks });
     }
     let number = if is_average { partial(fold.element) } else { call.number };
-    let call = Call { send: operand, recv: target, number, ..call };
-    Ok(Calls { halves: smallvec![Half::Waits(call)], finish })
+    Ok(Calls { finish, ..Calls::of(Call { send: operand, recv: target, number, ..call }, unused) })
 }
 
 #[cfg(test)]
@@ -217,7 +260,7 @@ mod tests {
         let operation = Operation { kind: Kind::AllToAll, element: Element::U8, count: RANKS.into() };
         let memory = Some(Memory::Alone(HostRange::allocate(RANKS.into(), 64).unwrap()));
         let buffers = PieceBuffers { send: memory.clone(), recv: memory };
-        let portions = Pieces::new(operation, RANKS, 64).get(0).cut(&buffers, (0, RANKS)).unwrap();
+        let portions = Pieces::new(operation, RANKS, 64).get(0).cut(buffers, (0, RANKS)).unwrap();
         let places =
             |count, ranks| PartPlaces::new(ranks, count, 1, [portions.send.as_ref(), portions.recv.as_ref()]);
         assert!(places(i32::MAX, 2).is_ok());

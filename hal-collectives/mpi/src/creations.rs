@@ -97,7 +97,16 @@ impl Creations {
 
     /// True if this process waits for a communicator that may still be made, or others do with it.
     pub(crate) fn are_pending(&self) -> bool {
-        self.until.is_some() || self.wanted.values().any(|wanted| !wanted.is_given_up)
+        self.until.is_some() || self.are_wanted() && self.wanted.values().any(|wanted| !wanted.is_given_up)
+    }
+
+    /// True if this process waits for the base or for communicators of groups, in time or not.
+    pub(crate) fn are_open(&self) -> bool {
+        self.until.is_some() || self.are_wanted()
+    }
+
+    fn are_wanted(&self) -> bool {
+        !self.wanted.is_empty()
     }
 
     /// The base is waited for, if it is not made yet.

@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a thread polls without a pause after anything has moved.
+/// How long a thread polls without a pause after anything has moved, or was likely to.
 const EAGER: Duration = Duration::from_micros(200);
 
 /// How long the engine's thread sleeps at most while anything is under way, and while nothing is.
@@ -185,9 +185,13 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
 /// The result of a poll.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Poll {
+    /// When that was, unless another thread did.
+    at: Option<Instant>,
     moved: bool,
     /// Something is under way.
     waits: bool,
+    /// When that is likely to have ended.
+    expected: Option<Instant>,
     /// MPI may need this process for others, which may be gone.
     sends: bool,
     has_quit: bool,
@@ -249,18 +253,26 @@ impl Engine {
         if self.is_forked() {
             return;
         }
+        let at = if let Command::Start(started) = &command { Some(started.at) } else { None };
         let mut command = Some(command);
         self.with(Duration::ZERO, |progress| {
             self.take_commands(progress);
             progress.take(command.take());
         });
-        // Also without a command: the engine's thread has this lock from its last look at what is under way until it
-        // sleeps, and is woken after that.
-        self.leave(command);
-        let sleeps_through = self.is_idle.load(Ordering::SeqCst) && self.pollers.load(Ordering::SeqCst) == 0;
-        if sleeps_through || !self.is_polled() {
-            self.news.notify_one();
+        if command.is_some() {
+            self.leave(command);
         }
+        let sleeps_through = self.is_idle.load(Ordering::SeqCst) && self.pollers.load(Ordering::SeqCst) == 0;
+        if sleeps_through || !self.is_polled(|| at.unwrap_or_else(Instant::now)) {
+            self.wake();
+        }
+    }
+
+    /// Wakes the engine's thread. It has the lock from its last look at what is under way until it sleeps, and is woken
+    /// after that.
+    fn wake(&self) {
+        drop(self.commands.lock());
+        self.news.notify_one();
     }
 
     /// Leaves a command to the thread that polls next.
@@ -332,15 +344,15 @@ impl Engine {
         any
     }
 
-    fn nanoseconds(&self) -> u64 {
-        u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    fn nanoseconds(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.begun).as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Whether a thread of the program polls, or will again, so that the engine's own need not.
-    fn is_polled(&self) -> bool {
+    fn is_polled(&self, now: impl FnOnce() -> Instant) -> bool {
         let last = self.last_polled.load(Ordering::Relaxed);
         self.pollers.load(Ordering::SeqCst) > 0
-            || last > 0 && self.nanoseconds().saturating_sub(last) < EXPECTED.subsec_nanos().into()
+            || last > 0 && self.nanoseconds(now()).saturating_sub(last) < EXPECTED.subsec_nanos().into()
     }
 
     /// Does something with the progress, unless others are at it for longer than that.
@@ -358,8 +370,8 @@ impl Engine {
         let _polling = Polling;
         let result = work(&mut progress);
         self.create(&mut progress);
-        self.under_way.store(progress.waits(), Ordering::SeqCst);
-        self.sends.store(progress.sends(), Ordering::SeqCst);
+        set(&self.under_way, progress.waits());
+        set(&self.sends, progress.sends());
         Some(result)
     }
 
@@ -427,16 +439,19 @@ impl Engine {
     fn poll_into(&self, ended: &mut Ended) -> Poll {
         let polled = self.with(Duration::ZERO, |progress| {
             let mut poll = Poll::default();
-            self.polls.fetch_add(1, Ordering::Relaxed);
+            // Under the lock.
+            self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
             poll.moved = self.take_commands(progress);
             poll.moved |= progress.step(|| self.has_commands.load(Ordering::Relaxed));
             progress.take_ended(ended);
-            poll.waits = progress.waits();
-            poll.sends = progress.sends();
+            poll.at = Some(progress.polled_at());
+            poll.expected = progress.expected();
             poll.has_quit = progress.has_quit();
             poll
         });
-        let mut poll = polled.unwrap_or(Poll { waits: true, ..Poll::default() });
+        let mut poll = polled.unwrap_or_default();
+        poll.waits = polled.is_none() || self.under_way.load(Ordering::Relaxed);
+        poll.sends = self.sends.load(Ordering::Relaxed);
         if ended.is_empty() {
             poll.moved |= self.take_due(ended);
         }
@@ -487,17 +502,18 @@ impl Engine {
         let mut moved = Instant::now();
         let mut trusted = moved;
         loop {
-            if self.is_polled() {
+            if self.is_polled(Instant::now) {
                 let polls = self.polls.load(Ordering::Relaxed);
                 let mut commands = self.commands.lock();
                 // A thread that leaves wakes this one after its last poll, if anything is left.
                 let is_left =
                     self.under_way.load(Ordering::SeqCst) && self.pollers.load(Ordering::SeqCst) == 0;
                 let pause = if is_left { EXPECTED } else { nap(trusted.elapsed()) };
-                let slept = self.is_polled() && self.news.wait_for(&mut commands, pause).timed_out();
+                let slept =
+                    self.is_polled(Instant::now) && self.news.wait_for(&mut commands, pause).timed_out();
                 let left = !commands.is_empty() || self.under_way.load(Ordering::SeqCst);
                 drop(commands);
-                if slept && left && !self.is_polled() {
+                if slept && left && !self.is_polled(Instant::now) {
                     // It was begun by a thread that has polled, and does not again.
                     trusted = Instant::now();
                 }
@@ -519,7 +535,8 @@ impl Engine {
                 moved = now;
                 continue;
             }
-            if (poll.waits || poll.sends) && now - moved < EAGER {
+            let since = poll.expected.map_or(moved, |expected| expected.max(moved));
+            if (poll.waits || poll.sends) && now.saturating_duration_since(since) < EAGER {
                 std::thread::yield_now();
                 continue;
             }
@@ -539,15 +556,22 @@ impl Engine {
         }
     }
 
-    /// The last thread that polled has left. Wakes the engine's thread if anything is left.
-    fn left_alone(&self) {
-        self.last_polled.store(self.nanoseconds(), Ordering::Relaxed);
-        let is_needed = self.under_way.load(Ordering::SeqCst) || self.sends.load(Ordering::SeqCst);
-        if is_needed || !self.commands.lock().is_empty() {
-            // Behind the lock, or else the thread may be between reading the number of pollers and its sleep.
-            drop(self.commands.lock());
-            self.news.notify_one();
+    /// The last thread that polled has left, after a poll `at` some time. Wakes the engine's thread if anything is left.
+    fn left_alone(&self, at: Option<Instant>) {
+        if let Some(at) = at {
+            self.last_polled.store(self.nanoseconds(at), Ordering::Relaxed);
         }
+        let is_needed = self.under_way.load(Ordering::SeqCst) || self.sends.load(Ordering::SeqCst);
+        if is_needed || self.has_commands.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+}
+
+/// Writes what others read. The thread that does has the lock, so it alone writes.
+fn set(flag: &AtomicBool, is_set: bool) {
+    if flag.load(Ordering::Relaxed) != is_set {
+        flag.store(is_set, Ordering::SeqCst);
     }
 }
 
@@ -561,13 +585,13 @@ fn nap(polled: Duration) -> Duration {
 /// Says which engine there is, if there is one by now.
 type Find<'a> = &'a dyn Fn() -> Option<&'a Arc<Engine>>;
 
-/// A thread that polls, as long as this is there.
-struct CountedPoller<'a>(Pollers, Find<'a>);
+/// A thread that polls, as long as this is there, and when it has polled last.
+struct CountedPoller<'a>(Pollers, Find<'a>, Option<Instant>);
 
 impl<'a> CountedPoller<'a> {
     fn begin(pollers: Pollers, find: Find<'a>) -> Self {
         pollers.fetch_add(1, Ordering::SeqCst);
-        Self(pollers, find)
+        Self(pollers, find, None)
     }
 }
 
@@ -576,7 +600,7 @@ impl Drop for CountedPoller<'_> {
         if self.0.fetch_sub(1, Ordering::SeqCst) == 1
             && let Some(engine) = (self.1)()
         {
-            engine.left_alone();
+            engine.left_alone(self.2);
         }
     }
 }
@@ -597,9 +621,9 @@ fn poll_until_by(
     until: Option<Instant>,
     mut is_over: impl FnMut() -> bool,
 ) -> bool {
-    let (_counted, helper) = (CountedPoller::begin(pollers, find), Helper::begin());
+    let (mut counted, helper) = (CountedPoller::begin(pollers, find), Helper::begin());
     let yields = shares_processors();
-    let (mut idle_since, mut polls) = (None, 0_u32);
+    let (mut idle_since, mut expected, mut polls) = (None, None, 0_u32);
     loop {
         if is_over() {
             return true;
@@ -612,11 +636,13 @@ fn poll_until_by(
         } else if !poll.waits && !is_busy_here() {
             return is_over();
         }
+        (expected, counted.2) = (poll.expected.or(expected), poll.at.or(counted.2));
         polls = polls.wrapping_add(1);
         if polls.is_multiple_of(POLLS) {
             let now = Instant::now();
-            let since = *idle_since.get_or_insert(now);
-            if now - since >= EAGER || until.is_some_and(|until| now >= until) {
+            let since = Some(*idle_since.get_or_insert(now)).max(expected);
+            let is_idle = since.is_some_and(|since| now.saturating_duration_since(since) >= EAGER);
+            if is_idle || until.is_some_and(|until| now >= until) {
                 return is_over();
             }
         }

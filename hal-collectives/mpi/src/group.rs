@@ -42,6 +42,7 @@ pub(crate) struct Group {
     pub(crate) order: Mutex<Order>,
     /// The parts that it was split into.
     pub(crate) parts: Mutex<Parts>,
+    failed: OnceLock<Failure>,
     state: Mutex<State>,
     speaker: Mutex<Speaker>,
 }
@@ -55,7 +56,6 @@ struct Speaker {
 
 #[derive(Default)]
 struct State {
-    failed: Option<Failure>,
     entered: BTreeMap<(Participants, Side), Asked>,
     /// What others ask for that this rank has not come to: the first of those that fit.
     heard: BTreeMap<Place, SmallVec<[(u32, Operation); 1]>>,
@@ -140,9 +140,24 @@ impl Group {
         is_part: bool,
     ) -> Self {
         let (communicator, order, state) = (OnceLock::new(), Mutex::default(), Mutex::default());
+        let failed = OnceLock::new();
         let (parts, speaker) = (Mutex::default(), Mutex::default());
         let terms = terms.bounded();
-        Self { engine, id, name, members, rank, terms, is_part, communicator, order, parts, state, speaker }
+        Self {
+            engine,
+            id,
+            name,
+            members,
+            rank,
+            terms,
+            is_part,
+            communicator,
+            order,
+            parts,
+            failed,
+            state,
+            speaker,
+        }
     }
 
     /// The rank in the job of a rank of the group.
@@ -184,7 +199,7 @@ impl Group {
     }
 
     pub(crate) fn failure(&self) -> Option<Failure> {
-        self.state.lock().failed.clone()
+        self.failed.get().cloned()
     }
 
     /// True if no channel of this process is on it, and it goes on.
@@ -195,12 +210,7 @@ impl Group {
     /// Remembers the first failure. True if this is it.
     pub(crate) fn set_failed(&self, failure: &Failure) -> bool {
         self.engine.groups.remember_failure(self.id, failure);
-        let mut state = self.state.lock();
-        let is_first = state.failed.is_none();
-        if is_first {
-            state.failed = Some(failure.clone());
-        }
-        is_first
+        self.failed.set(failure.clone()).is_ok()
     }
 
     /// Ends the group. What is under way is ended by the thread that holds the engine.
@@ -213,8 +223,8 @@ impl Group {
     /// Takes the next place of one side of a line, and compares the operation with what others have asked for there.
     fn enter(&self, (line, side): (Participants, Side), own: Operation) -> Result<Slot> {
         let mut state = self.state.lock();
-        if let Some(failure) = &state.failed {
-            return Err(failure.clone());
+        if let Some(failure) = self.failure() {
+            return Err(failure);
         }
         let number = state.entered.entry((line, side)).or_default().push(own);
         let place = Place { line, number };
@@ -383,9 +393,9 @@ impl GroupOperation for Places {
             notify(done, Err(failure));
             return None;
         }
-        let (group, slots, count) = (self.group.clone(), self.slots.clone(), self.pieces().count());
-        let prepared = memory
-            .and_then(|memory| Ok((prepare(piece.operation, self.place(), count == 1, &memory)?, memory)));
+        let (group, slots) = (self.group.clone(), SmallVec::from_slice(&self.slots));
+        let count = self.pieces().count();
+        let prepared = memory.and_then(|memory| prepare(piece.operation, self.place(), count == 1, memory));
         let last = piece.number + 1 == count;
         let prepared = prepared.map_err(|failure| {
             let failure = self.why(&failure);

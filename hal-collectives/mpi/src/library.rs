@@ -25,7 +25,7 @@
 
 use crate::launcher::{Launcher, launched, launcher};
 use hal_backend::HostRange;
-use hal_collectives::{Parts, Result};
+use hal_collectives::{Parts, Result, release};
 use hal_semaphore::{Code, Failure};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -281,11 +281,13 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         if self.is_over {
-            // SAFETY: dropped once, here.
-            unsafe {
-                ManuallyDrop::drop(&mut self.memory);
+            // SAFETY: taken and dropped once, here.
+            let [send, recv] = unsafe {
                 ManuallyDrop::drop(&mut self.places);
-            }
+                ManuallyDrop::take(&mut self.memory)
+            };
+            release(send);
+            release(recv);
         }
     }
 }
@@ -572,25 +574,28 @@ impl Library {
         finalized != 0
     }
 
-    /// Ends the library, if it is ours to end. It cannot be begun again. Some wait for all ranks: if one of those may
-    /// be gone, this returns after `patience` at the latest.
+    /// Ends the library, if it is ours to end, on this thread: the standard wants the one that has begun it. It cannot be
+    /// begun again. Some wait for all ranks: if one of those may be gone, another thread ends it, and this returns after
+    /// `patience` at the latest.
     pub(crate) fn end(&self, patience: Option<Duration>) {
         let finalize = self.functions.finalize;
         if !self.owned || self.has_ended_itself() {
             return;
         }
+        let Some(patience) = patience else {
+            // SAFETY: no other thread calls the library any more.
+            unsafe { finalize() };
+            return;
+        };
         let (tell, told) = channel();
         let thread = std::thread::Builder::new().spawn(move || {
-            // SAFETY: no other thread calls the library any more.
+            // SAFETY: as above.
             unsafe { finalize() };
             // The other thread may have gone on.
             let _ = tell.send(());
         });
         if thread.is_ok() {
-            let _ = match patience {
-                Some(patience) => told.recv_timeout(patience).ok(),
-                None => told.recv().ok(),
-            };
+            let _ = told.recv_timeout(patience);
         }
     }
 

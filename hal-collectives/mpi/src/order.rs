@@ -63,8 +63,9 @@ pub(crate) struct Next {
     /// Ranks that receive what this one asks for, in these rounds.
     pub(crate) ask: SmallVec<[(u32, u32); 2]>,
     pub(crate) asks: Option<(Place, Operation)>,
-    /// The piece that begins.
+    /// The piece that begins, and whether another one may.
     pub(crate) begins: Option<u64>,
+    pub(crate) goes_on: bool,
 }
 
 /// The shape of an operation, the same for the ranks that meet in it.
@@ -157,6 +158,7 @@ impl Order {
         (of.number, of.piece) = if is_last { (at.0 + 1, 0) } else { (at.0, at.1 + 1) };
         of.rounds = 0;
         next.begins = Some(id);
+        next.goes_on = !of.waiting.is_empty();
         next
     }
 }

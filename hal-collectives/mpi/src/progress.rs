@@ -39,8 +39,9 @@ use hal_collectives::{Participants, Result};
 use hal_semaphore::{Code, Failure};
 use mailbox::Mailbox;
 use roll_call::{RollCalls, held_up, not_all_joined, not_joined, not_made, too_late};
+use smallvec::SmallVec;
 use stall::Stall;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,15 @@ const NOTICES: usize = 256;
 /// How often operations under way are tested for each time that notices are.
 const TESTS: u32 = 4;
 
+/// How long a byte takes at most, in nanoseconds, over a network that collectives are used on.
+const NANOSECONDS: u64 = 4;
+
+/// The operation under way with this number.
+fn find(active: &mut [(u64, Box<Started>)], id: u64) -> Option<&mut Started> {
+    let at = active.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+    active.get_mut(at).map(|(_, started)| &mut **started)
+}
+
 /// See the [module documentation](self).
 pub(crate) struct Progress {
     library: Arc<Library>,
@@ -67,6 +77,8 @@ pub(crate) struct Progress {
     active: Vec<(u64, Box<Started>)>,
     /// The first of their deadlines, or an earlier moment.
     deadline: Option<Instant>,
+    /// When the last of them is likely to have ended, if all ranks have come.
+    expected: Option<Instant>,
     endings: Endings,
     roll_calls: RollCalls,
     stall: Stall,
@@ -93,6 +105,7 @@ impl Progress {
             next: 0,
             active: Vec::new(),
             deadline: None,
+            expected: None,
             endings: Endings::default(),
             roll_calls: RollCalls::default(),
             stall: Stall::new(),
@@ -129,6 +142,11 @@ impl Progress {
             || !self.ended.is_empty()
             || self.creations.are_pending()
             || self.roll_calls.are_open()
+    }
+
+    /// When the operations under way are likely to have ended, as MPI does not say how far they are.
+    pub(crate) fn expected(&self) -> Option<Instant> {
+        self.expected
     }
 
     /// True if MPI may need this process for something that no operation here waits for.
@@ -218,21 +236,25 @@ impl Progress {
             }
             (Creation::Group(group), Ok(communicator)) => {
                 let _ = group.communicator.set(communicator);
-                if group.failure().is_none() {
-                    let lines: BTreeSet<_> = self
-                        .active
-                        .iter()
-                        .map(|(_, started)| started)
-                        .filter(|started| Arc::ptr_eq(&started.group, &group))
-                        .flat_map(|started| started.slots.iter().map(|slot| (slot.place.line, slot.side)))
-                        .collect();
-                    lines.into_iter().for_each(|line| self.advance(&group, line));
-                }
             }
             (Creation::Base, Err(failure)) => {
                 self.creations.all().iter().for_each(|group| self.fail(group, &failure));
             }
             (Creation::Group(group), Err(failure)) => self.fail(&group, &failure),
+        }
+        self.advance_all();
+    }
+
+    /// Begins what can begin on all lines: also those of other groups, if no call could be made meanwhile.
+    fn advance_all(&mut self) {
+        let lines = self.active.iter().flat_map(|(_, started)| {
+            let Started { group, slots, .. } = &**started;
+            slots.iter().map(|slot| ((group.id, slot.place.line, slot.side), group.clone()))
+        });
+        for ((_, line, side), group) in lines.collect::<BTreeMap<_, _>>() {
+            if group.failure().is_none() {
+                self.advance(&group, (line, side));
+            }
         }
     }
 
@@ -246,20 +268,26 @@ impl Progress {
         mailbox.send(library, to, of, notice);
     }
 
-    fn start(&mut self, mut started: Box<Started>) {
+    fn start(&mut self, started: Box<Started>) {
+        if let Some(failure) = self.mailbox.failure().cloned() {
+            self.fail(&started.group, &failure);
+        }
         let failure = started.failure.clone().or_else(|| started.group.failure());
         if let Some(failure) = failure {
             return self.endings.add(started, &failure);
         }
-        self.want(&started.group);
+        if started.group.communicator.get().is_none() {
+            self.want(&started.group);
+        }
         if started.slots.is_empty() {
             return self.ended.due.push(DueCallback(started, Ok(())));
         }
-        let (id, now) = (self.next, Instant::now());
+        let (id, now) = (self.next, started.at);
         self.next += 1;
-        started.deadline = now.checked_add(started.group.terms.timeout);
         self.deadline = self.deadline.into_iter().chain(started.deadline).min();
-        let (group, slots) = (started.group.clone(), started.slots.clone());
+        let time = Duration::from_nanos(started.calls.bytes() * NANOSECONDS);
+        self.expected = self.expected.max(now.checked_add(time));
+        let (group, slots) = (started.group.clone(), SmallVec::<[Slot; 2]>::from_slice(&started.slots));
         {
             let mut order = group.order.lock();
             for &slot in &slots {
@@ -273,10 +301,8 @@ impl Progress {
         self.is_waiting |= self.find(id).is_some_and(|started| !started.has_begun());
     }
 
-    /// The operation under way with this number.
     fn find(&mut self, id: u64) -> Option<&mut Started> {
-        let at = self.active.binary_search_by_key(&id, |(id, _)| *id).ok()?;
-        self.active.get_mut(at).map(|(_, started)| &mut **started)
+        find(&mut self.active, id)
     }
 
     /// Begins what can begin on a line.
@@ -294,19 +320,26 @@ impl Progress {
                 }
             }
             let Some(id) = next.begins else { return };
-            let library = self.library.clone();
-            let Some(started) = self.find(id) else { continue };
-            let at = started.slots.iter().position(|slot| (slot.place.line, slot.side) == line);
-            let Some(half) = at.and_then(|at| started.calls.halves.get_mut(at)) else { continue };
-            let Half::Waits(call) = std::mem::replace(half, Half::Gone) else { continue };
-            match library.begin(communicator, call) {
-                Ok(request) => *half = Half::Begun(request),
-                Err(failure) => {
-                    self.is_any_missing = true;
-                    return self.fail(group, &failure);
-                }
+            if let Err(failure) = self.begin(id, line, communicator) {
+                self.is_any_missing = true;
+                return self.fail(group, &failure);
+            }
+            if !next.goes_on {
+                return;
             }
         }
+    }
+
+    /// Has MPI begin an operation on a line.
+    fn begin(&mut self, id: u64, line: (Participants, u32), communicator: Handle) -> Result {
+        let Self { library, active, .. } = self;
+        let Some(started) = find(active, id) else { return Ok(()) };
+        let at = started.slots.iter().position(|slot| (slot.place.line, slot.side) == line);
+        let Some(half) = at.and_then(|at| started.calls.halves.get_mut(at)) else { return Ok(()) };
+        if let Half::Waits(call) = std::mem::replace(half, Half::Gone) {
+            *half = Half::Begun(library.begin(communicator, call)?);
+        }
+        Ok(())
     }
 
     /// A group fails here.
@@ -337,13 +370,14 @@ impl Progress {
         if self.has_quit {
             return false;
         }
+        let (mut moved, can_call) = (false, !self.is_blocked() && self.listens);
+        if can_call {
+            moved |= self.receive_notices();
+            moved |= self.poll_operations(calls);
+        }
         let now = Instant::now();
-        let mut moved = false;
-        if !self.is_blocked() && self.listens {
-            moved |= self.poll_notices(now);
-            if !self.stall.is_open() {
-                moved |= self.poll_operations(calls);
-            }
+        if can_call {
+            self.polled(now);
             self.mailbox.flush(&self.library);
             self.endings.release(&self.library, &mut self.ended);
         }
@@ -351,45 +385,48 @@ impl Progress {
         let can_call = !self.is_blocked();
         self.endings.report(Some(&*self.library).filter(|_| can_call), now, &mut self.ended);
         self.read_own();
-        let notices = self.creations.decide(now);
-        self.send_all(notices);
-        self.read_own();
+        if self.creations.are_open() {
+            let notices = self.creations.decide(now);
+            self.send_all(notices);
+            self.read_own();
+        }
         moved || !self.ended.is_empty()
     }
 
-    /// Receives notices.
-    fn poll_notices(&mut self, now: Instant) -> bool {
-        if self.mailbox.base().is_none() {
-            return false;
-        }
-        if !self.active.is_empty() && self.stall.stood_still(now) {
+    /// When this process polled last.
+    pub(crate) fn polled_at(&self) -> Instant {
+        self.stall.polled()
+    }
+
+    /// Notices and operations were tested.
+    fn polled(&mut self, now: Instant) {
+        if self.stall.polls(now) && !self.active.is_empty() && self.mailbox.base().is_some() {
             self.catch_up(now);
         }
-        self.stall.polls(now);
+        self.stall.end_if_over(now);
+    }
+
+    fn receive_notices(&mut self) -> bool {
         let mut came = false;
         for _ in 0..NOTICES {
-            let Some((of, notice)) = self.mailbox.receive(&self.library) else { break };
+            match self.mailbox.receive(&self.library) {
+                Ok(Some((of, notice))) => self.read(of, notice),
+                Ok(None) => break,
+                Err(failure) => {
+                    self.is_any_missing = true;
+                    self.groups.all().iter().for_each(|group| self.fail(group, &failure));
+                    break;
+                }
+            }
             came = true;
-            self.read(of, notice);
         }
-        self.stall.end_if_over(now);
         came
     }
 
     /// This process stood still: asks the ranks whose memory it may have received from.
     fn catch_up(&mut self, now: Instant) {
-        let mut missing = BTreeSet::new();
-        for (_, started) in &self.active {
-            let (group, slots) = (&started.group, &started.slots);
-            for line in slots.iter().map(|slot| slot.place.line) {
-                match line {
-                    Participants::Everyone => missing.extend(group.members.iter().copied()),
-                    Participants::Pair { from, to } => {
-                        missing.extend([from, to].map(|rank| group.member(rank)))
-                    }
-                }
-            }
-        }
+        let peers = self.active.iter().flat_map(|(_, started)| started.peers());
+        let mut missing: BTreeSet<u32> = peers.collect();
         missing.remove(&self.library.rank);
         let question = self.stall.ask(missing.clone(), now);
         for rank in missing {
@@ -466,28 +503,31 @@ impl Progress {
     }
 
     fn test_operations(&mut self) -> bool {
-        let Self { library, active, ended, is_waiting, .. } = self;
-        let mut failed = None;
+        let Self { library, active, ended, is_waiting, stall, .. } = self;
+        let (mut failed, mut any) = (None, false);
         *is_waiting = false;
-        let is_over = |(_, started): &mut (u64, Box<Started>)| {
-            let mut all = true;
+        for (_, started) in &mut *active {
             for half in &mut started.calls.halves {
-                all &= match half {
-                    Half::Begun(request) => library.has_ended(request).unwrap_or_else(|failure| {
-                        failed = Some((started.group.clone(), failure));
-                        false
-                    }),
-                    Half::Waits(_) => {
-                        *is_waiting = true;
-                        false
-                    }
-                    Half::Gone => false,
-                };
+                match half {
+                    Half::Begun(request) => match library.has_ended(request) {
+                        Ok(has_ended) => any |= has_ended,
+                        Err(failure) => failed = Some((started.group.clone(), failure)),
+                    },
+                    Half::Waits(_) => *is_waiting = true,
+                    Half::Gone => {}
+                }
             }
-            all
-        };
+        }
         let before = ended.due.len();
-        ended.due.extend(active.extract_if(.., is_over).map(|(_, started)| DueCallback(started, Ok(()))));
+        if any {
+            // Read behind the tests: the process may have stood still in them.
+            let now = Instant::now();
+            let is_over = |(_, started): &mut (u64, Box<Started>)| {
+                started.has_ended() && stall.believes(started.peers(), now)
+            };
+            let over = active.extract_if(.., is_over);
+            ended.due.extend(over.map(|(_, started)| DueCallback(started, Ok(()))));
+        }
         let moved = ended.due.len() > before;
         if let Some((group, failure)) = failed {
             self.is_any_missing = true;
@@ -505,12 +545,16 @@ impl Progress {
             over.into_iter().for_each(|id| self.overdue(id, now));
             self.deadline = self.active.iter().filter_map(|(_, started)| started.deadline).min();
         }
-        for group in self.creations.give_up(now) {
-            let failure = not_made(&group);
-            self.fail(&group, &failure);
+        if self.creations.are_open() {
+            for group in self.creations.give_up(now) {
+                let failure = not_made(&group);
+                self.fail(&group, &failure);
+            }
         }
-        for (group, failure) in self.roll_calls.take_over(now) {
-            self.fail(&group, &failure);
+        if self.roll_calls.are_open() {
+            for (group, failure) in self.roll_calls.take_over(now) {
+                self.fail(&group, &failure);
+            }
         }
     }
 
@@ -609,15 +653,17 @@ impl Progress {
     }
 
     /// Ends MPI. Ranks that go on without it are waited for, as the launcher would end them with a rank that ends
-    /// before MPI does; so long only as `patience` if one has not come before.
+    /// before MPI does; so long only as `patience` if one has not come before, or if MPI has not ended what has failed:
+    /// it may wait for another rank to receive that.
     pub(crate) fn quit(&mut self, patience: Duration) {
         if self.creations.is_making() {
             // A thread is in a call that others do not come to, and MPI cannot be ended beside it.
             self.has_quit = true;
             return;
         }
+        let is_bounded = self.is_any_missing || self.endings.keeps_any();
         self.leave_alone(PATIENCE);
         self.has_quit = true;
-        self.library.end(self.is_any_missing.then_some(patience));
+        self.library.end(is_bounded.then_some(patience));
     }
 }

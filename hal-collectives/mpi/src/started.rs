@@ -5,7 +5,7 @@
 use crate::calls::{Calls, Half};
 use crate::group::{Group, Slot};
 use crate::library::Request;
-use hal_collectives::{Done, Operation, Portions, Result, notify, release};
+use hal_collectives::{Done, Operation, Participants, Result, notify, release};
 use hal_semaphore::Failure;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -17,17 +17,13 @@ pub(crate) struct DueCallback(pub(crate) Box<Started>, pub(crate) Result);
 impl DueCallback {
     fn call(self) {
         let Self(started, outcome) = self;
-        let Started { group, calls: Calls { halves, finish }, memory, done, .. } = *started;
-        if let Some(finish) = finish.filter(|_| outcome.is_ok()) {
+        let Started { group, calls, done, .. } = *started;
+        if let Some(finish) = calls.finish.as_ref().filter(|_| outcome.is_ok()) {
             finish.run();
         }
         // Memory is released, which may write it back, before the callback, which may release the group and rely on
-        // that being the last reference. Each value by itself, as its owner may panic.
-        halves.into_iter().for_each(release);
-        if let Some(Portions { send, recv }) = memory {
-            release(send);
-            release(recv);
-        }
+        // that being the last reference.
+        calls.release();
         drop(group);
         notify(done, outcome);
     }
@@ -75,9 +71,10 @@ pub(crate) struct Started {
     pub(crate) piece: (u32, bool),
     /// In the order of the slots.
     pub(crate) calls: Calls,
-    pub(crate) memory: Option<Portions>,
     pub(crate) failure: Option<Failure>,
     pub(crate) done: Done,
+    /// When it started, and until when it waits.
+    pub(crate) at: Instant,
     pub(crate) deadline: Option<Instant>,
     /// It is overdue, and another rank was asked who has not come.
     pub(crate) is_overdue: bool,
@@ -88,15 +85,32 @@ impl Started {
         group: Arc<Group>,
         (operation, slots): (Operation, SmallVec<[Slot; 2]>),
         piece: (u32, bool),
-        prepared: Result<(Calls, Portions)>,
+        prepared: Result<Calls>,
         done: Done,
     ) -> Box<Self> {
-        let (calls, memory, failure) = match prepared {
-            Ok((calls, memory)) => (calls, Some(memory), None),
-            Err(failure) => (Calls::default(), None, Some(failure)),
+        let (calls, failure) = match prepared {
+            Ok(calls) => (calls, None),
+            Err(failure) => (Calls::default(), Some(failure)),
         };
-        let (deadline, is_overdue) = (None, false);
-        Box::new(Self { group, operation, slots, piece, calls, memory, failure, done, deadline, is_overdue })
+        let (at, is_overdue) = (Instant::now(), false);
+        let deadline = at.checked_add(group.terms.timeout);
+        Box::new(Self { group, operation, slots, piece, calls, failure, done, at, deadline, is_overdue })
+    }
+
+    /// The ranks of the job that it receives from, and others that it meets.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = u32> {
+        let everyone = self.slots.iter().any(|slot| slot.place.line == Participants::Everyone);
+        let members = if everyone { self.group.members.as_slice() } else { &[] };
+        let pairs = self.slots.iter().filter_map(|slot| match slot.place.line {
+            Participants::Everyone => None,
+            Participants::Pair { from, to } => Some([from, to]),
+        });
+        members.iter().copied().chain(pairs.flatten().map(|rank| self.group.member(rank)))
+    }
+
+    /// True if all of its calls were seen to have ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.calls.halves.iter().all(|half| matches!(half, Half::Begun(request) if request.is_over()))
     }
 
     pub(crate) fn has_begun(&self) -> bool {

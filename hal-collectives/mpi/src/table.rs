@@ -86,6 +86,11 @@ impl Groups {
         known.get(&id.number)?.group.clone().filter(|group| group.id == id)
     }
 
+    /// The groups of this process that have not failed.
+    pub(crate) fn all(&self) -> Vec<Arc<Group>> {
+        self.known.lock().values().filter_map(|known| known.group.clone()).collect()
+    }
+
     /// Records that a group has failed: it is not joined any more. Returns the one that has failed by this, of this
     /// generation or one before.
     pub(crate) fn remember_failure(&self, id: Generation, failure: &Failure) -> Option<Arc<Group>> {

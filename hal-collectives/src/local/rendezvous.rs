@@ -248,7 +248,7 @@ mod tests {
                     EndCountdown::new(1, Box::new(move |outcome| notify.send((rank, outcome)).unwrap()));
                 let host = |length| Memory::Alone(HostRange::allocate(length, 1).unwrap());
                 let buffers = PieceBuffers { send: Some(host(count / 2)), recv: Some(host(count)) };
-                let memory = piece(count / 2).cut(&buffers, (rank, 2)).unwrap();
+                let memory = piece(count / 2).cut(buffers, (rank, 2)).unwrap();
                 let (operation, piece, timeout) = (operation(count), piece(count), Duration::from_secs(60));
                 let arrival = Arrival { group: group.clone(), operation, piece, memory, part, timeout };
                 job = group.arrive(slot, rank, arrival);

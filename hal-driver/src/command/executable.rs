@@ -4,7 +4,8 @@
 
 use crate::ffi::constants::{PARAMETER_BINDING, PARAMETER_CONSTANT};
 use crate::ffi::object::{Header, HostAllocator, Out, Retained, allocate, free, required, resource, slice};
-use crate::ffi::status::{Missing, Result, guard, guard_or, invalid, text, unimplemented, view};
+use crate::ffi::status::{Result, guard, guard_or, invalid, text, view};
+use crate::memory::allocator::Memory;
 use hal_backend::{Device, LoadRequest, Loaded, Parameters};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -41,11 +42,37 @@ struct Object {
     allocator: HostAllocator,
     functions: Vec<hal_backend::Function>,
     reflection: Reflection,
-    /// An `Arc<D::Executable>`, with the device type that loaded it.
-    loaded: Box<dyn Any + Send + Sync>,
+    loaded: Box<dyn AnyLoaded>,
     /// The device that loaded it. Only this device can run it.
     device: DeviceIdentity,
     profile_id: u64,
+}
+
+/// What some device has loaded.
+trait AnyLoaded: Any + Send + Sync {
+    /// A buffer over a variable of it.
+    fn global(
+        &self,
+        name: &str,
+        affinity: sys::iree_hal_queue_affinity_t,
+    ) -> Result<Retained<sys::iree_hal_buffer_t>>;
+}
+
+/// What a device has loaded, and the device's memory.
+struct LoadedBy<D: Device> {
+    executable: Arc<D::Executable>,
+    memory: Arc<Memory<D>>,
+}
+
+impl<D: Device> AnyLoaded for LoadedBy<D> {
+    fn global(
+        &self,
+        name: &str,
+        affinity: sys::iree_hal_queue_affinity_t,
+    ) -> Result<Retained<sys::iree_hal_buffer_t>> {
+        let (memory, length) = self.memory.device.global(&self.executable, name)?;
+        self.memory.wrap_global(memory, length, affinity)
+    }
 }
 
 /// The identity of a device. It keeps the device alive, so that no other device gets the same address.
@@ -130,8 +157,9 @@ impl Executable {
 
     /// The device's executable.
     pub(crate) fn loaded<D: Device>(&self) -> Result<Arc<D::Executable>> {
-        let loaded = self.object().loaded.downcast_ref::<Arc<D::Executable>>();
-        loaded.cloned().ok_or_else(|| invalid("the executable was prepared for another kind of device"))
+        let loaded: &dyn Any = &*self.object().loaded;
+        let loaded = loaded.downcast_ref::<LoadedBy<D>>().map(|loaded| loaded.executable.clone());
+        loaded.ok_or_else(|| invalid("the executable was prepared for another kind of device"))
     }
 
     /// Its id in a profile.
@@ -293,34 +321,41 @@ unsafe extern "C" fn lookup_function_by_name(
 }
 
 unsafe extern "C" fn lookup_global_by_name(
-    _executable: *mut sys::iree_hal_executable_t,
-    _name: sys::iree_string_view_t,
-    _queue_affinity: sys::iree_hal_queue_affinity_t,
-    _out: *mut *mut sys::iree_hal_buffer_t,
+    executable: *mut sys::iree_hal_executable_t,
+    name: sys::iree_string_view_t,
+    queue_affinity: sys::iree_hal_queue_affinity_t,
+    out: *mut *mut sys::iree_hal_buffer_t,
 ) -> sys::iree_status_t {
-    guard(|| Err(unimplemented(Missing::Global)))
+    guard(|| {
+        // SAFETY: C passes a live executable of ours, a name for the call, and where the answer goes.
+        let (object, name, out) = unsafe { (object(executable), text(name), Out::new(out)) };
+        if name.is_empty() {
+            return Err(invalid("a variable is looked up by its name, and none was given"));
+        }
+        out.set(object.loaded.global(name, queue_affinity)?.into_raw());
+        Ok(())
+    })
 }
 
 /// An executable cache, as C sees it. It caches nothing: the device loads.
 #[repr(C)]
 struct Cache<D: Device> {
     resource: Header,
-    allocator: HostAllocator,
-    device: Arc<D>,
+    memory: Arc<Memory<D>>,
     host: Arc<crate::command::host_program::Loaders>,
     reflection: Reflection,
 }
 
 /// A new cache, owned by the caller.
 pub(crate) fn create_cache<D: Device>(
-    allocator: HostAllocator,
-    device: Arc<D>,
+    memory: Arc<Memory<D>>,
     host: Arc<crate::command::host_program::Loaders>,
     reflection: Reflection,
     out: Out<*mut sys::iree_hal_executable_cache_t>,
 ) -> Result {
     let resource = resource(const { &CacheTable::<D>::VTABLE });
-    let cache = Cache { resource, allocator, device, host, reflection };
+    let allocator = memory.allocator;
+    let cache = Cache { resource, memory, host, reflection };
     out.set(allocate(allocator, cache)?.as_ptr().cast());
     Ok(())
 }
@@ -373,7 +408,7 @@ impl<D: Device> CacheTable<D> {
             let object = cache.cast::<Cache<D>>();
             // SAFETY: the last reference is gone.
             unsafe {
-                let allocator = (*object).allocator;
+                let allocator = Self::of(cache).memory.allocator;
                 free(allocator, object);
             }
         });
@@ -394,10 +429,10 @@ impl<D: Device> CacheTable<D> {
                 if data.data.is_null() {
                     return Err(invalid("there are no bytes from which to infer an executable's format"));
                 }
-                let inferred = match cache.device.infer_format(slice(data.data, data.data_length)?) {
+                let inferred = match cache.memory.device.infer_format(slice(data.data, data.data_length)?) {
                     Some(inferred) => inferred,
                     None => {
-                        let runs = |format: &str| cache.device.supports(format, &*cache.host);
+                        let runs = |format: &str| cache.memory.device.supports(format, &*cache.host);
                         let inferred = cache.host.infer_format(caching_mode, data, runs);
                         inferred
                             .map_err(|failure| if data.data_length == 0 { unmeasured() } else { failure })?
@@ -418,7 +453,7 @@ impl<D: Device> CacheTable<D> {
         // SAFETY: C passes a live cache of ours and a name for the call.
         guard_or(false, || unsafe {
             let cache = Self::of(cache);
-            cache.device.supports(text(format), &*cache.host)
+            cache.memory.device.supports(text(format), &*cache.host)
         })
     }
 
@@ -440,21 +475,22 @@ impl<D: Device> CacheTable<D> {
                     constants: slice(params.constants, params.constant_count)?,
                 }
             };
-            if !cache.device.supports(request.format, &*cache.host) {
+            let Memory { device, allocator, .. } = &*cache.memory;
+            if !device.supports(request.format, &*cache.host) {
                 let message = format!("this device runs no executables of format {:?}", request.format);
                 return Err(Failure::new(Code::NotFound, message));
             }
-            let Loaded { executable, functions } = cache.device.load(&request, &*cache.host)?;
+            let Loaded { executable, functions } = device.load(&request, &*cache.host)?;
             let object = Object {
                 resource: resource(&raw const VTABLE),
-                allocator: cache.allocator,
+                allocator: *allocator,
                 functions,
                 reflection: cache.reflection,
-                loaded: Box::new(Arc::new(executable)),
-                device: cache.device.clone(),
+                loaded: Box::new(LoadedBy { executable: Arc::new(executable), memory: cache.memory.clone() }),
+                device: device.clone(),
                 profile_id: PROFILE_IDS.fetch_add(1, Ordering::Relaxed),
             };
-            out.set(allocate(cache.allocator, object)?.as_ptr().cast());
+            out.set(allocate(*allocator, object)?.as_ptr().cast());
             Ok(())
         })
     }

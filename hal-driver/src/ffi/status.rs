@@ -171,7 +171,6 @@ macro_rules! missing {
 missing! {
     CaptureBegin => "iree_hal_device_external_capture_begin",
     CaptureEnd => "iree_hal_device_external_capture_end",
-    Global => "iree_hal_executable_lookup_global_by_name",
     TimepointExport => "iree_hal_semaphore_export_timepoint of this kind",
     TimepointImport => "iree_hal_semaphore_import_timepoint of this kind",
     CustomArguments => "a dispatch with custom arguments",

@@ -103,6 +103,22 @@ impl<D: Device> Memory<D> {
         DeviceMemory::new(self.device.clone(), self.parent.clone(), memory, shared, counted)
     }
 
+    /// A buffer over memory of the first heap that belongs to an executable.
+    pub(crate) fn wrap_global(
+        &self,
+        memory: D::Memory,
+        length: u64,
+        queue_affinity: sys::iree_hal_queue_affinity_t,
+    ) -> Result<Retained<sys::iree_hal_buffer_t>> {
+        let params = sys::iree_hal_buffer_params_t { usage: DISPATCH, queue_affinity, ..Default::default() };
+        let params = granted(self.heap(0), &params);
+        let params = sys::iree_hal_buffer_params_t { type_: memory_type(self.heap(0)), ..params };
+        let backing = self.backing(memory, None, None);
+        let spec =
+            BufferSpec { placement: self.placement(&params), params, offset: 0, length, release: None };
+        Buffer::create(self.allocator, backing.into(), spec)
+    }
+
     /// Creates a buffer with its own allocation.
     pub(crate) fn create(
         &self,

@@ -284,7 +284,6 @@ fn nothing_else_is_unimplemented() {
     let pinned = [
         "iree_hal_device_external_capture_begin",
         "iree_hal_device_external_capture_end",
-        "iree_hal_executable_lookup_global_by_name",
         "iree_hal_semaphore_export_timepoint of this kind",
         "iree_hal_semaphore_import_timepoint of this kind",
         "a dispatch with custom arguments",

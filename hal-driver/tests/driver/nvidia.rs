@@ -451,3 +451,74 @@ fn call_in_the_steady_state_is_launches_or_a_graph_and_a_word() {
         }
     }
 }
+
+/// The suite's function with a variable in its module, which it takes in place of its input.
+fn function_with_a_variable() -> Vec<u8> {
+    let mut bytes = crate::common::testdata("cuda_sm80/command_buffer_dispatch_test.bin");
+    let mut replace = |from: &str, to: &str, by: String| {
+        let find =
+            |text: &str| bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
+        let range = find(from)..find(to) + to.len();
+        assert!(by.len() <= range.len(), "{by:?} has no room");
+        let by = format!("{by:length$}", length = range.len());
+        bytes[range].copy_from_slice(by.as_bytes());
+    };
+    let head = ".version 7.6\n.target sm_80\n.address_size 64\n";
+    replace(
+        "//\n// Generated",
+        "// .globl\tabs\n",
+        format!("{head}.global .b32 it[2] = {{0xbf800000, 0x40a00000}};\n"),
+    );
+    replace("ld.global.nc.b32", "%r2, [%rd1];", "ld.global.b32 %r2, [it+4];".to_owned());
+    bytes
+}
+
+fn variable(executable: &Executable, name: &str) -> crate::common::Result<Buffer> {
+    let mut buffer = std::ptr::null_mut();
+    unsafe {
+        let name = crate::common::view(name);
+        check(sys::iree_hal_executable_lookup_global_by_name(executable.0, name, 1, &raw mut buffer))?;
+    }
+    Ok(Buffer(buffer))
+}
+
+/// Programs read and write it between dispatches, and it lives as long as a buffer of it.
+#[test]
+fn variable_of_an_executable_is_a_buffer() {
+    for uri in URIS {
+        let device = Device::open(uri).unwrap();
+        let executable = device.load("PTXE", &function_with_a_variable()).unwrap();
+        let it = variable(&executable, "it").unwrap();
+        let (host, output, done) = (device.buffer(8), device.buffer(8), device.semaphore(0));
+        let floats = |values: [f32; 2]| values.map(f32::to_le_bytes).concat();
+        device.copy(&List::none(), &done.at(1), &it, &host, 8).unwrap();
+        done.wait(1).unwrap();
+        assert_eq!(host.read(), floats([-1.0, 5.0]), "{uri}");
+        host.write(0, &floats([0.0, -8.5]));
+        device.copy(&List::none(), &done.at(2), &host, &it, 8).unwrap();
+        device.dispatch(1, &done.at(2), &done.at(3), &executable, &[], &[&host, &output]).unwrap();
+        done.wait(3).unwrap();
+        assert_eq!(output.read(), floats([8.5, 8.5]), "{uri}");
+        let refused = variable(&executable, "that").map(|_| ()).unwrap_err();
+        assert!(
+            refused.code == Code::NotFound && refused.text.contains("no variable \"that\""),
+            "{}",
+            refused.text
+        );
+        let refused = variable(&executable, "").map(|_| ()).unwrap_err();
+        assert_eq!(refused.code, Code::InvalidArgument, "{}", refused.text);
+        drop(executable);
+        device.copy(&done.at(3), &done.at(4), &it, &host, 8).unwrap();
+        done.wait(4).unwrap();
+        assert_eq!(host.read(), floats([0.0, -8.5]), "{uri}");
+    }
+}
+
+#[test]
+fn executable_of_another_format_has_no_variables() {
+    let device = Device::open("mock").unwrap();
+    let bytes = crate::common::testdata("llvm_cpu/command_buffer_dispatch_test.bin");
+    let executable = device.load("embedded-elf-x86_64", &bytes).unwrap();
+    let refused = variable(&executable, "it").map(|_| ()).unwrap_err();
+    assert!(refused.code == Code::Unimplemented && refused.text.contains("have none"), "{}", refused.text);
+}

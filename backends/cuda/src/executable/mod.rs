@@ -4,7 +4,7 @@
 
 pub(crate) mod container;
 
-use crate::library::module::{Function as CudaFunction, Module};
+use crate::library::module::{Function as CudaFunction, Module, Variable};
 use crate::library::stream::Shape;
 use crate::library::{Attribute, Context, CudaError, Current, Gpu};
 use container::{Container, Export, FORMAT};
@@ -36,6 +36,7 @@ impl Limits {
 
 /// A loaded executable.
 pub struct Executable {
+    modules: Vec<Arc<Module>>,
     kernels: Vec<Kernel>,
 }
 
@@ -92,7 +93,18 @@ impl Executable {
                 workgroup_size: export.block,
             });
         }
-        Ok(Loaded { executable: Self { kernels }, functions })
+        Ok(Loaded { executable: Self { modules, kernels }, functions })
+    }
+
+    /// The variable of this name, in the first module that has it.
+    pub(crate) fn variable(&self, context: &Arc<Context>, name: &str) -> Result<Variable, Failure> {
+        let none =
+            || Failure::new(Code::NotFound, format!("the executable has no variable {}", Name(name)));
+        let text = CString::new(name).map_err(|_| none())?;
+        let failed = |error: CudaError| error.failure(format_args!("looking up variable {}", Name(name)));
+        let current = context.enter().map_err(failed)?;
+        let found = self.modules.iter().find_map(|module| module.variable(&current, &text).transpose());
+        found.ok_or_else(none)?.map_err(failed)
     }
 
     /// The function with this number.

@@ -7,6 +7,8 @@ use std::fmt;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
+/// `CUDA_ERROR_NOT_FOUND`.
+const NOT_FOUND: i32 = 500;
 /// `CUDA_ERROR_NO_DEVICE`.
 const NO_DEVICE: i32 = 100;
 /// `CUDA_ERROR_NOT_READY`.
@@ -75,7 +77,7 @@ fn code(number: i32) -> Code {
     match number {
         1 => Code::InvalidArgument,
         OUT_OF_MEMORY | 701 => Code::ResourceExhausted,
-        NO_DEVICE | 101 | 500 => Code::NotFound,
+        NO_DEVICE | 101 | NOT_FOUND => Code::NotFound,
         200 | 218 => Code::InvalidArgument,
         209 | 222 => Code::Incompatible,
         800 => Code::PermissionDenied,
@@ -100,6 +102,10 @@ impl CudaError {
     /// True if there was no memory left.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         self.number == OUT_OF_MEMORY
+    }
+
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.number == NOT_FOUND
     }
 
     /// The failure of doing something. `what` says what was tried.

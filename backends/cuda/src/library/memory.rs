@@ -33,6 +33,11 @@ impl Part {
         Some(Self { address: self.address + offset, length: usize::try_from(length).ok()? })
     }
 
+    /// All of a module's variable.
+    pub(super) fn of_variable(address: Address, length: usize) -> Self {
+        Self { address, length }
+    }
+
     pub(crate) fn address(self) -> Address {
         self.address
     }

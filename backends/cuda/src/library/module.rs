@@ -2,7 +2,8 @@
 
 //! Modules and their functions.
 
-use super::table::Handle;
+use super::memory::Part;
+use super::table::{Address, Handle};
 use super::{Context, CudaError, Current, call};
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
@@ -60,6 +61,27 @@ impl Module {
         }?;
         Ok(Function { _module: self.clone(), handle })
     }
+
+    /// The memory of a variable of it; `None` if it has none of that name.
+    pub(crate) fn variable(
+        self: &Arc<Self>,
+        current: &Current<'_>,
+        name: &CStr,
+    ) -> Result<Option<Variable>, CudaError> {
+        let (mut address, mut length) = (0, 0);
+        // SAFETY: the module exists, the name ends with a zero, and the results are ours.
+        let found = unsafe {
+            call!(
+                current.library(),
+                cuModuleGetGlobal(&raw mut address, &raw mut length, self.handle, name.as_ptr())
+            )
+        };
+        match found {
+            Ok(()) => Ok(Some(Variable { _module: self.clone(), address, length })),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl Drop for Module {
@@ -68,6 +90,20 @@ impl Drop for Module {
             // SAFETY: unloaded once, when no function of it is left.
             let _ = unsafe { call!(current.library(), cuModuleUnload(self.handle)) };
         }
+    }
+}
+
+/// A variable of a module.
+pub(crate) struct Variable {
+    /// Keeps the variable.
+    _module: Arc<Module>,
+    address: Address,
+    length: usize,
+}
+
+impl Variable {
+    pub(crate) fn whole(&self) -> Part {
+        Part::of_variable(self.address, self.length)
     }
 }
 

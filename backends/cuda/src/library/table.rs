@@ -86,6 +86,7 @@ functions! {
         (*mut Handle, *const c_void, u32, *const i32, *mut *mut c_void);
     2000 cuModuleUnload c"cuModuleUnload" (Handle);
     2000 cuModuleGetFunction c"cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
+    3020 cuModuleGetGlobal c"cuModuleGetGlobal" (*mut Address, *mut usize, Handle, *const c_char);
     2020 cuFuncGetAttribute c"cuFuncGetAttribute" (*mut i32, i32, Handle);
     9000 cuFuncSetAttribute c"cuFuncSetAttribute" (Handle, i32, i32);
     4000 cuLaunchKernel c"cuLaunchKernel"

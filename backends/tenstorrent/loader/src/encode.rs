@@ -138,11 +138,25 @@ pub const fn lbu(rd: Reg, offset: i32, rs1: Reg) -> u32 {
     i_type(0x03, 4, rd.0, rs1.0, offset)
 }
 
-/// `memory[rs1 + offset] = rs2`
-pub const fn sw(rs2: Reg, offset: i32, rs1: Reg) -> u32 {
+/// `rd = memory[rs1 + offset]`, two bytes without sign.
+pub const fn lhu(rd: Reg, offset: i32, rs1: Reg) -> u32 {
+    i_type(0x03, 5, rd.0, rs1.0, offset)
+}
+
+const fn s_type(funct3: u32, rs2: Reg, offset: i32, rs1: Reg) -> u32 {
     assert!(offset >= -2048 && offset < 2048, "an offset has twelve bits");
     let offset = offset.cast_unsigned();
-    (offset >> 5 & 0x7f) << 25 | rs2.0 << 20 | rs1.0 << 15 | 2 << 12 | (offset & 31) << 7 | 0x23
+    (offset >> 5 & 0x7f) << 25 | rs2.0 << 20 | rs1.0 << 15 | funct3 << 12 | (offset & 31) << 7 | 0x23
+}
+
+/// `memory[rs1 + offset] = rs2`
+pub const fn sw(rs2: Reg, offset: i32, rs1: Reg) -> u32 {
+    s_type(2, rs2, offset, rs1)
+}
+
+/// `memory[rs1 + offset] = rs2`, its lower two bytes.
+pub const fn sh(rs2: Reg, offset: i32, rs1: Reg) -> u32 {
+    s_type(1, rs2, offset, rs1)
 }
 
 /// Goes to `rs1 + offset`; `rd` is what comes after.

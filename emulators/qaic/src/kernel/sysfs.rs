@@ -3,14 +3,28 @@
 //! The cards and the module in the file system.
 
 use crate::machine::{Machine, Status};
+use emulator_core::devices::{PROCESSING_ACCELERATOR, PciFunction, ShownDevices};
 use emulator_core::{Errno, accel};
 use hal_qaic_abi::uapi::CHANNELS;
 use hal_qaic_abi::{DRIVER, Model, VENDOR, sysfs};
 use std::path::Path;
 
+/// A card on the bus. The regions are those of `init_pci`: the device's, and one for the channels.
+fn function(number: usize) -> PciFunction {
+    let (vendor, device) = (VENDOR, Model::Aic100.device());
+    PciFunction {
+        bus: 0x20 + u8::try_from(number).unwrap_or(u8::MAX - 0x20),
+        ids: [vendor, device, vendor, device],
+        class: PROCESSING_ACCELERATOR,
+        revision: 0,
+        regions: [1 << 12, 1 << 21, 0],
+        attributes: Vec::new(),
+    }
+}
+
 impl Machine {
     /// The numbers of the cards that are there.
-    fn present(&self) -> Vec<usize> {
+    pub(crate) fn present(&self) -> Vec<usize> {
         self.lock().cards.numbers(|card| card.status != Status::Gone)
     }
 
@@ -24,6 +38,24 @@ impl Machine {
                 Ok(sysfs::PARAMETER_DEFAULTS.iter().map(|(name, _)| (*name).to_owned()).collect())
             }
             _ => Err(Errno::NOENT),
+        }
+    }
+
+    /// What the system shows of the cards.
+    pub(crate) fn shown(&self) -> ShownDevices {
+        let present = self.present();
+        let device = |(place, &number): (usize, &usize)| {
+            let states = (0..CHANNELS).filter(|_| self.options.restarts).map(sysfs::channel_state);
+            let folder = Path::new(accel::SYSFS).join(format!("accel{number}"));
+            let attributes = states.map(|name| (name.clone(), folder.join(name))).collect();
+            accel::shown(number, place, attributes)
+        };
+        let parameters = sysfs::PARAMETER_DEFAULTS.iter();
+        ShownDevices {
+            driver: DRIVER,
+            functions: present.iter().map(|&number| function(number)).collect(),
+            devices: present.iter().enumerate().map(device).collect(),
+            files: parameters.map(|(name, _)| Path::new(sysfs::PARAMETERS).join(name)).collect(),
         }
     }
 
@@ -43,17 +75,7 @@ impl Machine {
             let card = state.cards.find_mut(number).filter(|card| card.has_states).ok_or(Errno::NOENT)?;
             return Ok(format!("{}\n", card.channel(channel)?.state.number()));
         }
-        match file.strip_prefix("device/").unwrap_or_default() {
-            "uevent" => {
-                let (vendor, device) = (VENDOR, Model::Aic100.device());
-                Ok(format!(
-                    "DRIVER={DRIVER}\nPCI_ID={vendor:04X}:{device:04X}\nPCI_SLOT_NAME=0000:{:02x}:00.0\n",
-                    0x20 + number
-                ))
-            }
-            "vendor" => Ok(format!("{VENDOR:#06x}\n")),
-            "device" => Ok(format!("{:#06x}\n", Model::Aic100.device())),
-            _ => Err(Errno::NOENT),
-        }
+        let bytes = file.strip_prefix("device/").and_then(|file| function(number).file(file, DRIVER));
+        bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or(Errno::NOENT)
     }
 }

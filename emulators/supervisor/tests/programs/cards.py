@@ -238,6 +238,124 @@ def files():
     assert refused(lambda: driver(99), errno.EBADF)
 
 
+def magic(path):
+    """The kind of the file system that a path or a descriptor is on."""
+    answer = ctypes.create_string_buffer(256)
+    c = ctypes.CDLL(None, use_errno=True)
+    known = c.fstatfs(path, answer) if isinstance(path, int) else c.statfs(os.fsencode(path), answer)
+    assert known == 0, (path, os.strerror(ctypes.get_errno()))
+    return int.from_bytes(answer.raw[:8], "little")
+
+
+def walked(path):
+    """Where a path leads, found as device libraries do it: part by part, by descriptors that only name files."""
+    at, rest, here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), path.split("/")[1:], []
+    while rest:
+        part = rest.pop(0)
+        if part == "..":
+            here.pop()
+            os.close(at)
+            at = os.open("/" + "/".join(here), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            continue
+        found = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        if stat.S_ISLNK(os.fstat(found).st_mode):
+            target = os.readlink("", dir_fd=found)
+            assert target == os.readlink(part, dir_fd=at)
+            rest = target.split("/") + rest
+        else:
+            at, found = found, at
+            here.append(part)
+        os.close(found)
+    assert os.readlink(f"/proc/self/fd/{at}") == "/" + "/".join(here)
+    return at, "/" + "/".join(here)
+
+
+def tree(driver, name, vendor):
+    """The devices as libraries for PCI and for devices look for them: `/sys/bus/pci`, classes, numbers, links."""
+    before = set(os.listdir("/sys/bus/pci/devices"))
+    addresses = sorted(address for address in before if driver_of(address) == driver)
+    assert len(addresses) == 2, addresses
+    # What the system has itself is there too, by lists and by paths.
+    for address in before - set(addresses):
+        with open(f"/sys/bus/pci/devices/{address}/vendor") as file:
+            assert file.read().startswith("0x")
+        os.close(walked(f"/sys/bus/pci/devices/{address}")[0])
+    assert {"null", "zero"} <= set(os.listdir("/dev")) and "block" in os.listdir("/sys/class")
+    for number, address in enumerate(addresses):
+        function = f"/sys/bus/pci/devices/{address}"
+        real = os.path.realpath(function)
+        assert real.startswith("/sys/devices/pci") and real.endswith(address)
+        assert os.path.realpath(f"{function}/subsystem") == "/sys/bus/pci"
+        assert os.path.realpath(f"{function}/driver") == f"/sys/bus/pci/drivers/{driver}"
+        assert os.path.realpath(f"{function}/driver/module") == f"/sys/module/{driver}"
+        assert os.path.realpath(f"/sys/bus/pci/drivers/{driver}/{address}") == real
+        with open(f"{function}/config", "rb") as file:
+            space = file.read()
+        ids = [int.from_bytes(space[at:at + 2], "little") for at in (0, 2, 0x2C, 0x2E)]
+        for id, file in zip(ids, ("vendor", "device", "subsystem_vendor", "subsystem_device")):
+            with open(f"{function}/{file}") as text:
+                assert int(text.read(), 16) == id, file
+        assert ids[0] == vendor and len(space) == 256 == os.stat(f"{function}/config").st_size
+        with open(f"{function}/resource") as text:
+            regions = [[int(word, 16) for word in line.split()] for line in text]
+        base = int.from_bytes(space[0x10:0x18], "little")
+        assert len(regions) == 13 and regions[0][0] == base & ~15 and regions[0][1] > regions[0][0]
+        with open(f"{function}/uevent") as text:
+            lines = dict(line.rstrip().split("=", 1) for line in text)
+        assert lines["PCI_SLOT_NAME"] == address and lines["DRIVER"] == driver
+        with open(f"{function}/modalias") as text:
+            assert text.read().rstrip() == lines["MODALIAS"]
+        for file in ("class", "revision", "irq", "numa_node"):
+            with open(f"{function}/{file}") as text:
+                assert int(text.read(), 0) >= -1
+        # Its device, by its class and by its number, leads back to it.
+        subsystem, device = name.format(number).rsplit("/", 1)
+        shown = f"/sys/class/{subsystem}/{device}"
+        with open(f"{shown}/uevent") as text:
+            lines = dict(line.rstrip().split("=", 1) for line in text)
+        node = "/dev/" + lines["DEVNAME"]
+        status = os.stat(node)
+        assert (os.major(status.st_rdev), os.minor(status.st_rdev)) == (int(lines["MAJOR"]), int(lines["MINOR"]))
+        by_number = f"/sys/dev/char/{lines['MAJOR']}:{lines['MINOR']}"
+        assert os.path.realpath(shown) == os.path.realpath(by_number) == f"{real}/{subsystem}/{device}"
+        assert os.path.realpath(f"{shown}/device") == real
+        assert os.path.realpath(f"{shown}/subsystem") == f"/sys/class/{subsystem}"
+        assert f"{lines['MAJOR']}:{lines['MINOR']}" in os.listdir("/sys/dev/char")
+        assert os.lstat(shown).st_size == len(os.readlink(shown)) and stat.S_ISLNK(os.lstat(shown).st_mode)
+        assert refused(lambda: os.open(shown, os.O_RDONLY | os.O_NOFOLLOW), errno.ELOOP)
+        # The same by descriptors, which are on the file system that they should be on.
+        at, path = walked(by_number)
+        assert path == f"{real}/{subsystem}/{device}" and magic(at) == magic(shown) == 0x62656572
+        file = os.open("dev", os.O_RDONLY, dir_fd=at)
+        assert os.read(file, 99).decode() == f"{lines['MAJOR']}:{lines['MINOR']}\n" and magic(file) == 0x62656572
+        assert os.readlink(f"/proc/self/fd/{file}") == f"{path}/dev"
+        assert os.fstat(file).st_ino == os.stat(f"{path}/dev").st_ino
+        back = os.open("../..", os.O_PATH | os.O_DIRECTORY, dir_fd=at)
+        assert os.readlink(f"/proc/self/fd/{back}") == real
+        with open(f"/proc/self/fd/{back}/vendor") as text:
+            assert int(text.read(), 16) == vendor
+        # A list is the same each time, and in pieces.
+        with os.scandir(f"/proc/self/fd/{back}") as entries:
+            kinds = {entry.name: (entry.is_symlink(), entry.is_dir(follow_symlinks=False)) for entry in entries}
+        assert sorted(kinds) == sorted(os.listdir(real)) == sorted(os.listdir(back))
+        assert kinds["driver"] == (True, False) and kinds[subsystem] == (False, True)
+        [os.close(descriptor) for descriptor in (at, file, back)]
+        named = os.open(node, os.O_PATH)
+        assert stat.S_ISCHR(os.fstat(named).st_mode) and os.fstat(named).st_rdev == status.st_rdev
+        os.close(named)
+    assert magic("/dev/null") == magic(os.path.dirname(node))
+    assert refused(lambda: os.stat(f"{function}/nothing"), errno.ENOENT)
+    assert refused(lambda: os.stat(f"{function}/vendor/nothing"), errno.ENOTDIR)
+    assert os.path.realpath(f"{shown}/../../../../system") == "/sys/devices/system"
+
+
+def driver_of(address):
+    try:
+        return os.path.basename(os.readlink(f"/sys/bus/pci/devices/{address}/driver"))
+    except FileNotFoundError:
+        return None
+
+
 def transfer():
     """Bytes go down and up; the kernel's rules for command buffers that are mapped; wrong addresses."""
     card = Card()
@@ -819,5 +937,6 @@ def attack():
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]](*sys.argv[2:])
+    arguments = [int(word, 16) if word.startswith("0x") else word for word in sys.argv[2:]]
+    globals()[sys.argv[1]](*arguments)
     print(f"{sys.argv[1]} ok")

@@ -9,7 +9,7 @@
 #![allow(unsafe_code, reason = "memory whose end is seen")]
 
 use super::*;
-use crate::library::fake::hooks::{Gate, arrive, be_late, calls, fail};
+use crate::library::fake::hooks::{Gate, arrive, be_late, before, break_tests, calls, fail};
 use crate::loopback::{Rank, job};
 use hal_backend::HostRange;
 use hal_collectives::{Buffers, Check, Communicator, Done, Element, Kind, Operation, Reduction, Terms};

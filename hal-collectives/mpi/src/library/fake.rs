@@ -3,6 +3,9 @@
 //! An MPI between ranks of one process, for tests and for counting instructions: what an operation costs here is what
 //! this crate does for it. A message arrives at once, and a collective is done by the last rank that calls it. A rank
 //! gets what it waits for when it tests.
+//!
+//! It stops a test at what the standard forbids: send and receive memory of a collective that overlap, parts that
+//! overlap or are not what is sent, a request that is tested when it has ended, an end of MPI on another thread.
 #![allow(clippy::indexing_slicing, reason = "a test stops where something is not as it should be")]
 
 use super::{Constants, Functions, Handle, Library, THREAD_MULTIPLE, folds};
@@ -19,6 +22,10 @@ pub(crate) mod hooks;
 #[cfg(not(test))]
 mod hooks {
     pub(super) fn fails() -> bool {
+        false
+    }
+
+    pub(super) fn are_tests_broken() -> bool {
         false
     }
 
@@ -139,6 +146,32 @@ fn split(communicator: Handle) -> (usize, usize) {
     (communicator / RANKS, communicator % RANKS)
 }
 
+impl Joined {
+    /// Each rank has handles of its own for the folds that it has made.
+    fn fits(&self, other: &Self) -> bool {
+        let fold =
+            |one: &Self| one.fold.checked_sub(OWN_FOLDS).map_or(one.fold, |own| own % folds::OWN.len());
+        (self.kind, self.bytes, self.of, fold(self)) == (other.kind, other.bytes, other.of, fold(other))
+    }
+
+    /// Refuses memory that overlaps.
+    fn check(&self, rank: usize, ranks: usize) {
+        let parts = |next: usize| if ranks > 1 { next * (ranks - 1) + self.bytes } else { self.bytes };
+        let [send, recv] = self.next;
+        assert!([send, recv].iter().all(|&next| next >= self.bytes || next == 0), "parts overlap");
+        let (sent, got) = match self.kind {
+            Collective::Broadcast(_) => return,
+            Collective::Gather | Collective::GatherPlaces => (self.bytes, parts(recv)),
+            Collective::Exchange | Collective::ExchangePlaces => (parts(send), parts(recv)),
+            Collective::Reduce(root) if root != rank => return,
+            Collective::Reduce(_) | Collective::ReduceAll => (self.bytes, self.bytes),
+            Collective::ReduceParts => (self.bytes * ranks, self.bytes),
+        };
+        let is_apart = self.send + sent <= self.recv || self.recv + got <= self.send;
+        assert!(is_apart || self.bytes == 0, "{:?} receives into what it sends", self.kind);
+    }
+}
+
 impl State {
     fn request(&mut self) -> Handle {
         self.next += 1;
@@ -160,6 +193,7 @@ impl State {
         let next = next.map(|next| next * SIZES[of]);
         let joined = Joined { request, kind, send, recv, bytes: size(count) * SIZES[of], next, of, fold };
         let communicator = &mut self.communicators[number];
+        joined.check(rank, communicator.ranks);
         let at = communicator.called[rank];
         communicator.called[rank] += 1;
         let ranks = communicator.ranks;
@@ -170,7 +204,7 @@ impl State {
         {
             let all: Vec<Joined> = all.into_iter().flatten().collect();
             // A mismatch never ends.
-            if all.iter().all(|one| one.kind == all[0].kind) && !hooks::is_late(&all) {
+            if all.iter().all(|one| one.fits(&all[0])) && !hooks::is_late(&all) {
                 self.end(&all);
             }
         }
@@ -363,11 +397,12 @@ unsafe extern "C" fn gather(
     count: c_int,
     of: Handle,
     recv: *mut c_void,
-    _receives: c_int,
-    _into: Handle,
+    receives: c_int,
+    into: Handle,
     communicator: Handle,
     request: *mut Handle,
 ) -> c_int {
+    assert_eq!((count, of), (receives, into));
     // SAFETY: as `Library` calls it.
     unsafe { call(communicator, Collective::Gather, [send, recv], (count, of, [size(count); 2]), 0, request) }
 }
@@ -377,27 +412,31 @@ unsafe extern "C" fn exchange(
     count: c_int,
     of: Handle,
     recv: *mut c_void,
-    _receives: c_int,
-    _into: Handle,
+    receives: c_int,
+    into: Handle,
     communicator: Handle,
     request: *mut Handle,
 ) -> c_int {
+    assert_eq!((count, of), (receives, into));
     // SAFETY: as `Library` calls it.
     unsafe {
         call(communicator, Collective::Exchange, [send, recv], (count, of, [size(count); 2]), 0, request)
     }
 }
 
-/// The numbers from one part to the next.
+/// The numbers from one part to the next. Each part has so many.
 ///
 /// # Safety
 ///
-/// There is a place for each rank of the communicator, which begins at nought.
-unsafe fn next(communicator: Handle, places: *const c_int) -> usize {
+/// There is a count and a place for each rank of the communicator.
+unsafe fn next(communicator: Handle, count: c_int, counts: *const c_int, places: *const c_int) -> usize {
     let ranks = with(|state| state.communicators[split(communicator).0].ranks);
     // SAFETY: as the caller promises.
-    let places = unsafe { std::slice::from_raw_parts(places, ranks) };
-    places.get(1).map_or(0, |&place| size(place))
+    let [counts, places] = [counts, places].map(|words| unsafe { std::slice::from_raw_parts(words, ranks) });
+    assert!(counts.iter().all(|&other| other == count), "parts of other lengths than others send");
+    let next = places.get(1).map_or(0, |&place| size(place));
+    assert!(places.iter().enumerate().all(|(rank, &place)| size(place) == rank * next));
+    next
 }
 
 unsafe extern "C" fn gather_places(
@@ -405,15 +444,16 @@ unsafe extern "C" fn gather_places(
     count: c_int,
     of: Handle,
     recv: *mut c_void,
-    _counts: *const c_int,
+    counts: *const c_int,
     places: *const c_int,
-    _into: Handle,
+    into: Handle,
     communicator: Handle,
     request: *mut Handle,
 ) -> c_int {
+    assert_eq!(of, into);
     // SAFETY: as `Library` calls it.
     unsafe {
-        let next = [0, next(communicator, places)];
+        let next = [0, next(communicator, count, counts, places)];
         call(communicator, Collective::GatherPlaces, [send, recv], (count, of, next), 0, request)
     }
 }
@@ -424,15 +464,17 @@ unsafe extern "C" fn exchange_places(
     sent: *const c_int,
     of: Handle,
     recv: *mut c_void,
-    _receives: *const c_int,
+    receives: *const c_int,
     received: *const c_int,
-    _into: Handle,
+    into: Handle,
     communicator: Handle,
     request: *mut Handle,
 ) -> c_int {
+    assert_eq!(of, into);
     // SAFETY: as `Library` calls it; there is a rank.
     unsafe {
-        let next = [sent, received].map(|places| next(communicator, places));
+        let sides = [(counts, sent), (receives, received)];
+        let next = sides.map(|(each, places)| next(communicator, *counts, each, places));
         call(communicator, Collective::ExchangePlaces, [send, recv], (*counts, of, next), 0, request)
     }
 }
@@ -490,11 +532,12 @@ unsafe extern "C" fn reduce_parts(
 }
 
 unsafe extern "C" fn test(request: *mut Handle, flag: *mut c_int, _status: *mut c_void) -> c_int {
-    if hooks::fails() {
+    if hooks::fails() || hooks::are_tests_broken() {
         return 1;
     }
     // SAFETY: `Library` passes words of its own.
     unsafe {
+        assert_ne!(*request, 0, "a request that has ended");
         let ended = with(|state| state.ended.remove(&*request));
         *flag = c_int::from(ended);
         if ended {

@@ -5,6 +5,8 @@
 use crate::library::{Call, Handle, Library, Number, Request, What};
 use crate::notice::{Generation, LENGTH, Notice, TAG};
 use hal_backend::HostRange;
+use hal_collectives::Result;
+use hal_semaphore::Failure;
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -18,6 +20,8 @@ pub(super) struct Mailbox {
     base: Option<Handle>,
     /// The receive of the next notice, with its memory.
     inbox: Option<(Request, HostRange)>,
+    /// Why none can be received.
+    failure: Option<Failure>,
     /// Those of this process to itself.
     own: VecDeque<(Generation, Notice)>,
     /// Those that wait for the base, or until MPI may be called.
@@ -33,6 +37,7 @@ impl Mailbox {
             rank,
             base: None,
             inbox: None,
+            failure: None,
             own: VecDeque::new(),
             outbox: Vec::new(),
             sending: Vec::new(),
@@ -102,28 +107,34 @@ impl Mailbox {
         self.own.pop_front()
     }
 
-    /// The next notice of another process that has come.
-    pub(super) fn receive(&mut self, library: &Library) -> Option<(Generation, Notice)> {
-        let base = self.base?;
+    /// Why no notice can be received, if that is so.
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// The next notice of another process that has come. After a failure none comes.
+    pub(super) fn receive(&mut self, library: &Library) -> Result<Option<(Generation, Notice)>> {
+        let Some(base) = self.base.filter(|_| self.failure.is_none()) else { return Ok(None) };
+        self.receive_at(library, base).inspect_err(|failure| self.failure = Some(failure.clone()))
+    }
+
+    fn receive_at(&mut self, library: &Library, base: Handle) -> Result<Option<(Generation, Notice)>> {
         loop {
             let (request, _) = match &mut self.inbox {
                 Some(inbox) => inbox,
                 inbox => {
-                    let memory = HostRange::allocate(LENGTH as u64, 64).ok()?;
+                    let memory = HostRange::allocate(LENGTH as u64, 64)?;
                     let call = call(What::Receive { from: None, tag: TAG }, None, Some(memory.clone()));
-                    inbox.insert((library.begin(base, call).ok()?, memory))
+                    inbox.insert((library.begin(base, call)?, memory))
                 }
             };
-            if matches!(library.has_ended(request), Ok(false)) {
-                return None;
+            if !library.has_ended(request)? {
+                return Ok(None);
             }
-            let (request, memory) = self.inbox.take()?;
-            if !request.is_over() {
-                return None;
-            }
+            let Some((_, memory)) = self.inbox.take() else { return Ok(None) };
             let notice = read(&memory);
             if notice.is_some() {
-                return notice;
+                return Ok(notice);
             }
         }
     }

@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A process that stood still: what it received meanwhile counts only when the others have answered.
+//! A process that stood still: what it received meanwhile counts only when the ranks that it received from have
+//! answered.
+//!
+//! A rank that has failed sends a notice, and keeps the memory of its operations for [`GRACE`] after that. A process
+//! that polls all the time has the notice by then. One that stood still asks a *question*: the answer comes behind the
+//! notice, so what the process receives until the question is [`GRACE`] old is what was sent. If it stands still again,
+//! it asks again then, and not before: a process that gets a processor now and then only would throw each answer away.
 
+use super::GRACE;
 use crate::notice::Generation;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,50 +19,79 @@ const CATCH_UP: Duration = Duration::from_secs(1);
 
 /// See the [module documentation](self).
 pub(super) struct Stall {
-    /// When this process tested for notices last.
+    /// When this process has tested notices and operations last.
     polled: Instant,
-    /// Until when answers are waited for, and the ranks of the job that have not answered.
-    open: Option<(Instant, BTreeSet<u32>)>,
-    /// How often this process stood still: answers say to which question.
+    question: Option<Question>,
+    /// The number of questions: answers say to which.
     count: u64,
+}
+
+struct Question {
+    asked: Instant,
+    /// The ranks of the job that have not answered.
+    missing: BTreeSet<u32>,
+    /// The process has stood still since.
+    stood_still: bool,
 }
 
 impl Stall {
     pub(super) fn new() -> Self {
-        Self { polled: Instant::now(), open: None, count: 0 }
+        Self { polled: Instant::now(), question: None, count: 0 }
     }
 
-    /// True if answers are waited for: nothing else is believed meanwhile.
-    pub(super) fn is_open(&self) -> bool {
-        self.open.is_some()
+    pub(super) fn polled(&self) -> Instant {
+        self.polled
     }
 
-    /// True if this process has stood still until now.
-    pub(super) fn stood_still(&self, now: Instant) -> bool {
-        now - self.polled >= STILL
-    }
-
-    /// This process tests for notices.
-    pub(super) fn polls(&mut self, now: Instant) {
+    /// Notices and operations were tested. True if this process stood still and is to ask.
+    pub(super) fn polls(&mut self, now: Instant) -> bool {
+        let stood_still = self.stands_still(now);
         self.polled = now;
+        match &mut self.question {
+            None => stood_still,
+            Some(question) => {
+                question.stood_still |= stood_still;
+                question.stood_still && now - question.asked >= GRACE
+            }
+        }
+    }
+
+    fn stands_still(&self, now: Instant) -> bool {
+        now - self.polled >= STILL
     }
 
     /// Some ranks of the job are asked. Returns the number of the question.
     pub(super) fn ask(&mut self, missing: BTreeSet<u32>, now: Instant) -> Generation {
         self.count += 1;
-        self.open = Some((now + CATCH_UP, missing));
+        self.question = Some(Question { asked: now, missing, stood_still: false });
         Generation { number: self.count, generation: 0 }
     }
 
     /// A rank of the job has answered a question.
     pub(super) fn answered(&mut self, question: Generation, from: u32) {
-        if let Some((_, missing)) = self.open.as_mut().filter(|_| question.number == self.count) {
+        if let Some(Question { missing, .. }) =
+            self.question.as_mut().filter(|_| question.number == self.count)
+        {
             missing.remove(&from);
         }
     }
 
     /// Ends when all have answered, or had their time.
     pub(super) fn end_if_over(&mut self, now: Instant) {
-        self.open.take_if(|(until, missing)| missing.is_empty() || now >= *until);
+        let is_over = |Question { asked, missing, stood_still }: &mut Question| {
+            !*stood_still && missing.is_empty() || now - *asked >= CATCH_UP
+        };
+        self.question.take_if(is_over);
+    }
+
+    /// True if what was received from some ranks until now is what they sent.
+    pub(super) fn believes(&self, mut peers: impl Iterator<Item = u32>, now: Instant) -> bool {
+        match &self.question {
+            Some(Question { missing, .. }) if peers.any(|peer| missing.contains(&peer)) => false,
+            Some(Question { asked, .. }) if now - *asked < GRACE => true,
+            question => {
+                !self.stands_still(now) && question.as_ref().is_none_or(|question| !question.stood_still)
+            }
+        }
     }
 }

@@ -192,6 +192,10 @@ pub mod blackhole {
         pub const PACK: u32 = 1 << 3;
         /// The thread's instructions in the matrix unit.
         pub const MATH: u32 = 1 << 4;
+        /// A bank of `SrcA` that its unpacker cannot write yet.
+        pub const SRC_A_CLEARED: u32 = 1 << 5;
+        /// A bank of `SrcB` that its unpacker cannot write yet.
+        pub const SRC_B_CLEARED: u32 = 1 << 6;
         /// A bank of `SrcA` that the matrix unit cannot read yet.
         pub const SRC_A_VALID: u32 = 1 << 7;
         /// A bank of `SrcB` that the matrix unit cannot read yet.

@@ -121,3 +121,34 @@ fn processes_that_make_communicators_never_wait_for_each_other_for_ever() {
         assert!(world.processes.iter().all(|process| !process.are_pending()));
     }
 }
+
+/// The library takes calls of one thread at a time, so nothing begins while another one makes a communicator.
+#[test]
+fn operation_that_starts_while_another_group_gets_its_communicator_begins_when_that_is_made() {
+    let serialized = |mut library: Library| {
+        library.level = 2;
+        library
+    };
+    let ranks = crate::loopback::job_of(crate::library::fake::network(2).map(serialized));
+    let [groups, others] =
+        [b"group", b"other"].map(|id| [0, 1].map(|rank: usize| ranks[rank].join(id, TERMS)));
+    meet(&ranks, &groups);
+    let _first = others.each_ref().map(|group| sum(&**group, 1));
+    ranks[0].poll();
+    ranks[1].poll();
+    let (progress, library) = (&ranks[0].0, &ranks[0].0.library);
+    let making = progress.with(LONG, |progress| {
+        progress.step(|| false);
+        progress.next_creation()
+    });
+    let (creation, parent, members) = making.unwrap().unwrap();
+    let sums = groups.each_ref().map(|group| sum(&**group, 2));
+    poll_all(&ranks);
+    assert!(sums.iter().all(|(_, told)| told.try_recv().is_err()), "a call beside that of another thread");
+    let made = library.create(parent, &members);
+    progress.with(LONG, |progress| progress.take([Command::Created(creation, made)]));
+    poll_all(&ranks);
+    for (got, told) in sums {
+        assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 4));
+    }
+}

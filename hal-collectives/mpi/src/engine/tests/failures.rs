@@ -296,6 +296,87 @@ fn process_that_stood_still_reads_notices_before_it_believes_that_anything_has_e
     }
 }
 
+/// The same where it stands still in the middle of a poll, when the notices were read.
+#[test]
+fn process_that_stood_still_while_it_tested_an_operation_does_not_believe_that_it_has_ended_well() {
+    let (ranks, groups) = pair();
+    let got = transfer(&*groups[1], Kind::Recv { from: 0 }, memory(&[0]));
+    poll_all(&ranks);
+    std::thread::scope(|scope| {
+        let (arrive, arrived) = channel();
+        let (go_on, goes_on) = channel::<()>();
+        let stands = &ranks[1];
+        let polls = scope.spawn(move || {
+            // The notices are tested first.
+            before(1, move || {
+                arrive.send(()).unwrap();
+                goes_on.recv().unwrap();
+            });
+            stands.poll();
+        });
+        arrived.recv_timeout(LONG).unwrap();
+        let _sent = transfer(&*groups[0], Kind::Send { to: 1 }, memory(&[5]));
+        groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+        std::thread::sleep(Duration::from_millis(130));
+        go_on.send(()).unwrap();
+        polls.join().unwrap();
+    });
+    assert_eq!(notified_in_time(&ranks[1], &got), Err(Code::DataLoss));
+}
+
+/// It stands still between any two polls, so each answer is to a question of one before.
+#[test]
+fn process_that_gets_a_processor_now_and_then_believes_what_has_ended() {
+    let (ranks, groups) = pair();
+    let got = transfer(&*groups[1], Kind::Recv { from: 0 }, memory(&[0]));
+    let _sent = transfer(&*groups[0], Kind::Send { to: 1 }, memory(&[5]));
+    let is_told = (0..8).any(|_| {
+        std::thread::sleep(Duration::from_millis(110));
+        ranks[1].poll();
+        ranks[0].poll();
+        got.try_recv() == Ok(Ok(()))
+    });
+    assert!(is_told);
+}
+
+#[test]
+fn process_that_stood_still_waits_for_no_answer_of_ranks_that_have_no_part_in_an_operation() {
+    let ranks = job(3);
+    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", TERMS)).collect();
+    meet(&ranks, &groups);
+    let [from_gone, from_other] = [2, 1].map(|from| transfer(&*groups[0], Kind::Recv { from }, memory(&[0])));
+    ranks[0].poll();
+    ranks[1].poll();
+    let sent = transfer(&*groups[1], Kind::Send { to: 0 }, memory(&[5]));
+    poll_all(&ranks[1..2]);
+    assert_eq!(sent.try_recv(), Ok(Ok(())));
+    std::thread::sleep(Duration::from_millis(130));
+    let begin = Instant::now();
+    let outcome = loop {
+        poll_all(&ranks[..2]);
+        match from_other.try_recv() {
+            Ok(outcome) => break outcome,
+            Err(_) => assert!(begin.elapsed() < LONG),
+        }
+    };
+    assert_eq!((outcome, from_gone.try_recv().is_err()), (Ok(()), true));
+    assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn process_that_cannot_receive_notices_fails_its_groups_and_begins_no_receive_again_and_again() {
+    let (ranks, groups) = pair();
+    let (_, told) = sum(&*groups[0], 1);
+    break_tests();
+    assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::Unavailable));
+    let later = ranks[0].join(b"later", TERMS);
+    let (_, told) = sum(&*later, 1);
+    assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::Unavailable));
+    let before = calls();
+    (0..100).for_each(|_| ranks[0].poll());
+    assert!(calls() - before < 20, "{} calls", calls() - before);
+}
+
 /// MPI may have begun with it, and does not say so.
 #[test]
 fn memory_of_a_collective_that_mpi_refuses_is_never_released() {

@@ -3,7 +3,7 @@
 //! Which threads poll, and which callbacks they run.
 
 use super::*;
-use crate::library::fake::hooks::{Closed, has_begun_to_end, hold_up_ends};
+use crate::library::fake::hooks::{Closed, has_begun_to_end, has_ended_here, hold_up_ends};
 use hal_collectives::local::spread;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::process;
@@ -450,6 +450,19 @@ fn mpi_is_left_alone_when_what_a_group_has_left_to_others_to_tell_is_told() {
     assert_eq!(notified_in_time(&ranks[1], &waits), Err(Code::DataLoss));
 }
 
+/// MPI does not say how far it is.
+#[test]
+fn thread_polls_for_as_long_as_what_is_under_way_is_likely_to_take() {
+    let (ranks, groups) = pair();
+    for (words, least, most) in [(1, Duration::ZERO, LONG), (1 << 20, Duration::from_millis(30), LONG)] {
+        let buffers = Buffers { send: Some(memory(&vec![1; words])), recv: Some(memory(&vec![0; words])) };
+        sum_with(&*groups[0], buffers, Box::new(drop));
+        let begin = Instant::now();
+        assert!(!poll_until_by(ranks[0].0.pollers, &|| Some(&ranks[0].0), None, || false));
+        assert!((least..most).contains(&begin.elapsed()), "{words} words: {:?}", begin.elapsed());
+    }
+}
+
 #[test]
 fn poll_ends_at_its_time_while_other_operations_move_all_the_time() {
     let (ranks, groups) = pair();
@@ -647,15 +660,21 @@ fn owners_that_panic_on_release_leave_all_ranks_notified() {
 
 /// A launcher ends all ranks with one that ends without MPI, and some MPIs wait for all ranks.
 #[test]
-fn end_of_mpi_is_waited_for_however_long_it_takes_unless_a_rank_has_not_come() {
-    for is_missing in [false, true] {
-        let (ranks, _groups) = pair();
+fn end_of_mpi_has_no_limit_unless_a_rank_has_not_come_or_what_has_failed_has_not_ended() {
+    for (is_missing, keeps) in [(false, false), (true, false), (false, true)] {
+        let (ranks, groups) = pair();
         let terms = if is_missing { Duration::from_millis(1) } else { TERMS };
         let [group, _other] = [0, 1].map(|rank: usize| ranks[rank].join(b"another", terms));
         if is_missing {
             let (_, told) = sum(&*group, 1);
             assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::DeadlineExceeded));
         }
+        if keeps {
+            let (_, told) = sum(&*groups[0], 1);
+            groups[0].end(&Failure::new(Code::DataLoss, "gone"));
+            assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::DataLoss));
+        }
+        let is_bounded = is_missing || keeps;
         let (held, (tell, told)) = (hold_up_ends(), channel());
         let engine = ranks[0].0.clone();
         std::thread::spawn(move || {
@@ -663,14 +682,23 @@ fn end_of_mpi_is_waited_for_however_long_it_takes_unless_a_rank_has_not_come() {
             tell.send(()).unwrap();
         });
         until("MPI is not told to end", has_begun_to_end);
-        if is_missing {
+        if is_bounded {
             assert_eq!(told.recv_timeout(LONG), Ok(()));
         } else {
             assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "MPI has not ended");
         }
         drop(held);
-        assert!(is_missing || told.recv_timeout(LONG) == Ok(()));
+        assert!(is_bounded || told.recv_timeout(LONG) == Ok(()));
     }
+}
+
+/// The standard wants it ended by the thread that has begun it, which is often this one.
+#[test]
+fn mpi_is_ended_by_the_thread_that_ends_the_process() {
+    let (ranks, groups) = pair();
+    drop(groups);
+    ranks[0].0.quit();
+    assert!(has_ended_here());
 }
 
 /// Other threads may go on until the process has ended.

@@ -15,6 +15,8 @@ pub(crate) struct Gate {
     arrived: AtomicBool,
 }
 
+type Before = Box<dyn FnOnce()>;
+
 pub(crate) type Closed<'a> = MutexGuard<'a, ()>;
 
 thread_local! {
@@ -23,6 +25,12 @@ thread_local! {
     /// The calls of this thread, and the one that fails, counted from here.
     static CALLS: Cell<usize> = const { Cell::new(0) };
     static FAILING: Cell<Option<usize>> = const { Cell::new(None) };
+    /// What this thread does at a call, counted from here.
+    static BEFORE: RefCell<Option<(usize, Before)>> = const { RefCell::new(None) };
+    /// Each test of a request by this thread fails.
+    static BROKEN: Cell<bool> = const { Cell::new(false) };
+    /// This thread has ended MPI.
+    static HAS_ENDED: Cell<bool> = const { Cell::new(false) };
     /// Collectives that this thread completes, while they are late.
     static LATE: RefCell<Option<Vec<Vec<Joined>>>> = const { RefCell::new(None) };
 }
@@ -52,6 +60,17 @@ pub(super) fn fails() -> bool {
         gate.arrived.store(false, Ordering::SeqCst);
     }
     CALLS.set(CALLS.get() + 1);
+    let due = BEFORE.with_borrow_mut(|before| {
+        let is_due = |(left, _): &mut (usize, _)| {
+            let is_due = *left == 0;
+            *left = left.saturating_sub(1);
+            is_due
+        };
+        before.take_if(is_due)
+    });
+    if let Some((_, work)) = due {
+        work();
+    }
     let left = FAILING.get();
     FAILING.set(left.and_then(|left| left.checked_sub(1)));
     left == Some(0)
@@ -65,6 +84,25 @@ pub(crate) fn calls() -> usize {
 /// The call of this thread fails that comes after so many others. True if one was to fail, and did not.
 pub(crate) fn fail(after: Option<usize>) -> bool {
     FAILING.replace(after).is_some()
+}
+
+/// From now on each test of a request by this thread fails.
+pub(crate) fn break_tests() {
+    BROKEN.set(true);
+}
+
+pub(super) fn are_tests_broken() -> bool {
+    BROKEN.get()
+}
+
+/// True if this thread has ended MPI.
+pub(crate) fn has_ended_here() -> bool {
+    HAS_ENDED.get()
+}
+
+/// Has something done before the call of this thread that comes after so many others.
+pub(crate) fn before(after: usize, work: impl FnOnce() + 'static) {
+    BEFORE.set(Some((after, Box::new(work))));
 }
 
 pub(super) fn is_late(all: &[Joined]) -> bool {
@@ -99,5 +137,6 @@ pub(crate) fn has_begun_to_end() -> bool {
 
 pub(super) fn finalize() {
     HAS_BEGUN_TO_END.store(true, Ordering::SeqCst);
+    HAS_ENDED.set(true);
     drop(ENDING.lock());
 }

@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! Matrix products on the engines of an emulated card's tiles, against products of doubles.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test stops where something is not as it should be"
+)]
+
+mod support;
+
+use hal_backend::{Code, Command, Device, Dispatch, Failure, LoadRequest, MemoryRequest, Span, Workgroups};
+use hal_tenstorrent::{Executable, FORMAT, TenstorrentDevice};
+use std::path::Path;
+use std::process::Command as Program;
+use std::sync::{Arc, OnceLock};
+use support::compiler::{PLAIN_FLOATS, compile};
+use support::{Bench, NoLoader, contents, floats_of, host, span, whole};
+
+/// The functions that the compiler makes of products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Bf16ToF32,
+    Bf16,
+    Tf32,
+    Integers,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bf16ToF32 => "tensix_matmul_bf16_f32",
+            Self::Bf16 => "tensix_matmul_bf16_bf16",
+            Self::Tf32 => "tensix_matmul_tf32_f32",
+            Self::Integers => "tensix_matmul_i8_i32",
+        }
+    }
+
+    fn bytes(self) -> (u64, u64) {
+        match self {
+            Self::Bf16ToF32 => (2, 4),
+            Self::Bf16 => (2, 2),
+            Self::Tf32 => (4, 4),
+            Self::Integers => (1, 4),
+        }
+    }
+
+    /// How large an error may be, as a part of the sum of the products' absolute values.
+    ///
+    /// A phase multiplies some bits of each operand: the upper five or the next five of the right one, and the upper
+    /// seven or the next four of the left one. The phases are upper and upper, lower of the right, lower of the left,
+    /// and lower of both, so what is left out is less than this.
+    fn tolerance(self, phases: &str) -> f64 {
+        let left_out = match phases {
+            "1" => 0.0625 + 0.015_625,
+            "2" => 0.015_625,
+            "3" => 0.001,
+            _ => 0.0,
+        };
+        // Bits that are lost when products are summed, and those of FP32 that TF32 does not have.
+        let rounding = if self == Self::Tf32 { 0.004 } else { 0.0015 };
+        left_out + rounding
+    }
+
+    /// How large the error of a result's format is, as a part of the result.
+    fn precision(self) -> f64 {
+        if self == Self::Bf16 { 0.004 } else { 0.0 }
+    }
+}
+
+/// An executable with all of these functions, by the rules for the compiler.
+struct Products {
+    executable: Arc<Executable>,
+    names: Vec<String>,
+}
+
+impl Products {
+    fn load(bench: &Bench) -> Self {
+        static FILE: OnceLock<Vec<u8>> = OnceLock::new();
+        let data = FILE.get_or_init(|| {
+            let program = env!("CARGO_BIN_EXE_tenstorrent-products");
+            let written = Program::new(program).args(["bf16", "int8", "tf32"]).output().unwrap();
+            let name = format!("products-{}", std::process::id());
+            let rules = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&name);
+            std::fs::write(&rules, written.stdout).unwrap();
+            let by_rules = format!("--iree-preprocessing-transform-spec-filename={}", rules.display());
+            let file = compile(&name, "products.mlir", &[&PLAIN_FLOATS[..], &[by_rules.as_str()]].concat());
+            std::fs::remove_file(&rules).unwrap();
+            file
+        });
+        let request = LoadRequest { format: FORMAT, data, constants: &[] };
+        let loaded = bench.device.load(&request, &NoLoader).unwrap();
+        let names = loaded.functions.into_iter().map(|function| function.name).collect();
+        Self { executable: Arc::new(loaded.executable), names }
+    }
+
+    fn call(
+        &self,
+        kind: Kind,
+        constants: &[u32],
+        bindings: &[Span<TenstorrentDevice>],
+    ) -> Command<TenstorrentDevice> {
+        let workgroups = match *constants {
+            [batch, m, n, _] => [n.div_ceil(32), m, batch],
+            _ => [1, 1, 1],
+        };
+        Command::Dispatch(Box::new(Dispatch {
+            executable: self.executable.clone(),
+            function: self.names.iter().position(|name| name == kind.name()).unwrap(),
+            workgroup_size: [1; 3],
+            workgroups: Workgroups::Count(workgroups),
+            local_memory: 0,
+            constants: constants.iter().copied().collect(),
+            bindings: bindings.iter().cloned().collect(),
+        }))
+    }
+}
+
+/// Numbers between -2 and 2 without a pattern, as a product's operands have them.
+fn numbers(kind: Kind, count: u32, seed: u32) -> Vec<f32> {
+    let kept = if kind.bytes().0 == 4 { u32::MAX } else { 0xffff_0000 };
+    let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        let number = f32::from_bits(0x3f80_0000 | state >> 9) * 4.0 - 6.0;
+        f32::from_bits(number.to_bits() & kept)
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn encode(numbers: &[f32], bytes: u64) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()[(4 - bytes) as usize..].to_vec()).collect()
+}
+
+fn decode(bytes: &[u8], width: u64) -> Vec<f32> {
+    if width == 4 {
+        return floats_of(bytes);
+    }
+    let number = |half: &[u8]| f32::from_bits(u32::from(u16::from_le_bytes([half[0], half[1]])) << 16);
+    bytes.chunks_exact(2).map(number).collect()
+}
+
+/// How many products, M, N and K.
+type Shape = [u32; 4];
+
+/// The products in doubles, and the sums of the absolute values of what is summed in them.
+fn reference(shape: Shape, a: &[f32], b: &[f32]) -> Vec<(f64, f64)> {
+    let [batch, m, n, k] = shape.map(|side| side as usize);
+    let mut c = vec![(0.0, 0.0); batch * m * n];
+    for row in 0..batch * m {
+        for l in 0..k {
+            let left = f64::from(a[row * k + l]);
+            for column in 0..n {
+                let product = left * f64::from(b[(row / m * k + l) * n + column]);
+                let (sum, size) = &mut c[row * n + column];
+                *sum += product;
+                *size += product.abs();
+            }
+        }
+    }
+    c
+}
+
+/// What is around the result.
+const CANARY: u8 = 0xa5;
+
+/// A product's operands, and where they and the result begin in a buffer.
+struct Case<'a> {
+    kind: Kind,
+    shape: Shape,
+    a: &'a [f32],
+    b: &'a [f32],
+    offsets: [u64; 3],
+}
+
+impl Case<'_> {
+    /// The result, of which nothing beside it was written.
+    fn run(&self, bench: &Bench) -> Result<Vec<f32>, Failure> {
+        let Self { kind, shape: [batch, m, n, _], .. } = *self;
+        let (operand, result) = kind.bytes();
+        let products = Products::load(bench);
+        let (a, b) = (encode(self.a, operand), encode(self.b, operand));
+        let length = u64::from(batch * m * n) * result;
+        let with = |offset: u64, bytes: &[u8]| {
+            let mut all = vec![CANARY; offset as usize];
+            all.extend(bytes);
+            all.extend([CANARY; 4096]);
+            all
+        };
+        let [at_a, at_b, at_c] = self.offsets;
+        let left = bench.memory(&with(at_a, &a));
+        let right = bench.memory(&with(at_b, &b));
+        let product = bench.memory(&with(at_c, &vec![0xff; length as usize]));
+        let bindings = [
+            span(&left, at_a, a.len() as u64),
+            span(&right, at_b, b.len() as u64),
+            span(&product, at_c, length),
+        ];
+        bench.run(products.call(kind, &self.shape, &bindings))?;
+        let found = bench.read(&product, 0, at_c + length + 4096);
+        let (before, rest) = found.split_at(at_c as usize);
+        let (found, after) = rest.split_at(length as usize);
+        assert!(before.iter().chain(after).all(|byte| *byte == CANARY), "{shape:?}", shape = self.shape);
+        Ok(decode(found, result))
+    }
+}
+
+/// The norm of all errors, as a part of that of what was expected.
+fn norm_of_errors(found: &[f32], expected: &[(f64, f64)]) -> f64 {
+    let differences =
+        found.iter().zip(expected).map(|(found, expected)| (f64::from(*found) - expected.0).powi(2));
+    let all: f64 = expected.iter().map(|number| number.0.powi(2)).sum();
+    differences.sum::<f64>().sqrt() / all.sqrt().max(f64::MIN_POSITIVE)
+}
+
+fn check(bench: &Bench, kind: Kind, shape: Shape, phases: &str, offsets: [u64; 3]) {
+    let [batch, m, n, k] = shape;
+    let (a, b) = (numbers(kind, batch * m * k, m + 3), numbers(kind, batch * k * n, n + 7));
+    let found = Case { kind, shape, a: &a, b: &b, offsets }.run(bench);
+    let found = found.unwrap_or_else(|error| panic!("{kind:?} {shape:?}, {phases} phases: {error}"));
+    let expected = reference(shape, &a, &b);
+    assert_eq!(found.len(), expected.len());
+    let (tolerance, precision) = (kind.tolerance(phases), kind.precision());
+    for (index, (found, (sum, size))) in found.iter().zip(&expected).enumerate() {
+        let error = (f64::from(*found) - sum).abs();
+        // Not "is larger": a NaN is no result.
+        let is_right = error <= tolerance * size + precision * sum.abs();
+        assert!(is_right, "{kind:?} {shape:?}, {phases} phases, {index}: {found} instead of {sum}");
+    }
+    // To compare simulators by hand: the same bits have the same sum.
+    let sum = found.iter().fold(0_u64, |sum, number| sum.wrapping_mul(31) + u64::from(number.to_bits()));
+    println!(
+        "{kind:?} {shape:?}, {phases} phases: {:.1e}, bits {sum:016x}",
+        norm_of_errors(&found, &expected)
+    );
+}
+
+/// Without a phase, or on a chip whose engine is not driven, cores run the functions.
+#[test]
+fn products_of_cores_are_right() {
+    for (phases, board) in [("0", "p150"), ("4", "n150")] {
+        let bench = Bench::new(&[("phases", phases), ("board", board)]);
+        for kind in [Kind::Bf16ToF32, Kind::Bf16, Kind::Tf32] {
+            check(&bench, kind, [2, 5, 7, 9], "4", [0, 64, 128]);
+        }
+    }
+}
+
+/// Engines have integers of a sign and a magnitude, so cores multiply these.
+#[test]
+fn products_of_integers_are_exact() {
+    let bench = Bench::new(&[]);
+    let products = Products::load(&bench);
+    let a: Vec<u8> = (0..12_u8).map(|number| number.wrapping_mul(45)).collect();
+    let b: Vec<u8> = (0..20_u8).map(|number| number.wrapping_mul(77)).collect();
+    let (left, right, result) = (bench.memory(&a), bench.memory(&b), bench.memory(&[0; 60]));
+    let bindings = [span(&left, 0, 12), span(&right, 0, 20), span(&result, 0, 60)];
+    bench.run(products.call(Kind::Integers, &[1, 3, 5, 4], &bindings)).unwrap();
+    let signed = |byte: u8| i32::from(byte.cast_signed());
+    let entry = |index: usize| -> i32 {
+        (0..4).map(|l| signed(a[index / 5 * 4 + l]) * signed(b[l * 5 + index % 5])).sum()
+    };
+    let expected: Vec<u8> = (0..15).flat_map(|index| entry(index).to_le_bytes()).collect();
+    assert_eq!(bench.read(&result, 0, 60), expected);
+}
+
+#[test]
+fn products_that_disagree_with_their_bindings_are_refused() {
+    let bench = Bench::new(&[]);
+    let products = Products::load(&bench);
+    let (left, right, result) = (bench.memory(&[0; 256]), bench.memory(&[0; 256]), bench.memory(&[0; 256]));
+    let all = |lengths: [u64; 3]| {
+        [span(&left, 2, lengths[0]), span(&right, 0, lengths[1]), span(&result, 0, lengths[2])]
+    };
+    let refused = |kind, constants: &[u32], lengths| {
+        let refused = bench.run(products.call(kind, constants, &all(lengths))).unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+        refused.message().to_owned()
+    };
+    let message = refused(Kind::Bf16ToF32, &[1, 4, 8, 5], [40, 80, 124]);
+    for part in ["M=4, N=8 and K=5", "40, 80 and 128", "40, 80 and 124"] {
+        assert!(message.contains(part), "{message}");
+    }
+    refused(Kind::Bf16ToF32, &[1, 4, 8, 5], [38, 80, 128]);
+    refused(Kind::Bf16ToF32, &[2, 4, 8, 5], [40, 80, 128]);
+    refused(Kind::Bf16ToF32, &[u32::MAX; 4], [40, 80, 128]);
+    let message = refused(Kind::Tf32, &[1, 2, 2, 2], [16, 16, 16]);
+    assert!(message.contains("elements of 4 bytes begins 2 bytes"), "{message}");
+}
+
+const FLOATS: [Kind; 3] = [Kind::Bf16ToF32, Kind::Bf16, Kind::Tf32];
+
+#[test]
+fn products_of_all_shapes_are_right() {
+    for (tiles, phases) in [("1", "4"), ("2", "1"), ("2", "2"), ("1", "3")] {
+        let bench = Bench::new(&[("tiles", tiles), ("phases", phases), ("l1", "0")]);
+        for shape in [
+            [1, 1, 1, 1],
+            [1, 31, 33, 64],
+            [1, 32, 128, 100],
+            [3, 33, 160, 33],
+            [1, 64, 100, 31],
+            [2, 100, 64, 300],
+            [1, 5, 300, 1000],
+            [7, 3, 5, 7],
+        ] {
+            for kind in FLOATS {
+                check(&bench, kind, shape, phases, [64, 4036, 124]);
+            }
+        }
+    }
+}
+
+/// Sides that are as long as a row of blocks, chunks that are used more than once, and chunks that have no place of
+/// their own.
+#[test]
+fn products_with_long_sides_are_right() {
+    let bench = Bench::new(&[("tiles", "2"), ("l1", "0")]);
+    for shape in [[1, 1, 1, 4096], [1, 4096, 3, 33], [1, 3, 4096, 40], [1, 40, 300, 3000], [1, 200, 520, 600]]
+    {
+        check(&bench, Kind::Bf16ToF32, shape, "4", [2, 66, 4]);
+    }
+    check(&bench, Kind::Tf32, [1, 40, 300, 2000], "4", [4, 68, 4]);
+}
+
+/// Buffers are in DRAM, in tiles, also in those that multiply, and in memory of the host.
+#[test]
+fn products_of_random_shapes_are_right_wherever_they_are() {
+    let mut state = 12_345_u32;
+    let mut random = |limit: u32| {
+        state = state.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+        (state >> 16) % limit
+    };
+    for l1 in ["0", "64", "256:block", "256:interleaved"] {
+        let (tiles, phases) = ((1 + random(9)).to_string(), (1 + random(4)).to_string());
+        let bench = Bench::new(&[("tiles", &tiles), ("phases", &phases), ("l1", l1)]);
+        for _ in 0..6 {
+            let shape = [1 + random(3), 1 + random(130), 1 + random(200), random(160)];
+            let offsets = [(); 3].map(|()| u64::from(4 * random(2000)));
+            check(&bench, FLOATS[random(3) as usize], shape, &phases, offsets);
+        }
+    }
+    let bench = Bench::new(&[]);
+    let products = Products::load(&bench);
+    let (a, b) = (numbers(Kind::Tf32, 40 * 50, 1), numbers(Kind::Tf32, 50 * 60, 2));
+    let (left, right) = (host(&encode(&a, 4)), host(&encode(&b, 4)));
+    let result = host(&[CANARY; 40 * 60 * 4 + 128]);
+    let target = result.slice(64, 40 * 60 * 4).unwrap();
+    let bindings = [whole(&left), whole(&right), whole(&target)];
+    bench.run(products.call(Kind::Tf32, &[1, 40, 60, 50], &bindings)).unwrap();
+    let found = norm_of_errors(&floats_of(&contents(&target)), &reference([1, 40, 60, 50], &a, &b));
+    assert!(found < 2e-3, "{found}");
+    let all = contents(&result);
+    assert!(all[..64].iter().chain(&all[all.len() - 64..]).all(|byte| *byte == CANARY));
+}
+
+/// Without anything in common, results are zeros; without rows, columns or products, there are none.
+#[test]
+fn products_without_numbers_are_empty_or_zeros() {
+    let bench = Bench::new(&[]);
+    for kind in FLOATS {
+        let found =
+            Case { kind, shape: [2, 33, 40, 0], a: &[], b: &[], offsets: [0, 4, 8] }.run(&bench).unwrap();
+        assert!(found.iter().all(|number| number.to_bits() == 0));
+    }
+    let b = numbers(Kind::Bf16, 12, 1);
+    for shape in [[1, 0, 4, 3], [1, 4, 0, 3], [0, 4, 4, 3]] {
+        let found = Case { kind: Kind::Bf16, shape, a: &b, b: &b, offsets: [0; 3] }.run(&bench);
+        assert_eq!(found.unwrap(), []);
+    }
+}
+
+/// Engines know no infinity and no NaN: such operands are large numbers, and results infinite, or wrong where two of
+/// them meet. Denormals are zeros. None of them reaches other rows and columns.
+#[test]
+fn numbers_that_are_none_stay_in_their_rows_and_columns() {
+    let bench = Bench::new(&[("tiles", "1")]);
+    for kind in FLOATS {
+        let mut a = vec![1.0; 40 * 33];
+        let mut b = vec![1.0; 33 * 40];
+        (a[33], a[2 * 33 + 32], a[3 * 33 + 5]) = (f32::INFINITY, f32::NAN, f32::from_bits(0x0040_0000));
+        (b[1], b[31 * 40 + 35]) = (f32::NEG_INFINITY, f32::from_bits(0x8040_0000));
+        let found = Case { kind, shape: [1, 40, 40, 33], a: &a, b: &b, offsets: [0; 3] }.run(&bench).unwrap();
+        for (index, number) in found.iter().enumerate() {
+            let (row, column) = (index / 40, index % 40);
+            let expected = match (row, column) {
+                // Two of them meet.
+                (1 | 2, 1) => continue,
+                (_, 1) => f32::NEG_INFINITY,
+                (1 | 2, _) => f32::INFINITY,
+                (3, 35) => 31.0,
+                (3, _) | (_, 35) => 32.0,
+                _ => 33.0,
+            };
+            assert_eq!(*number, expected, "{kind:?} {row} {column}");
+        }
+    }
+}
+
+/// A tile whose engine was stopped in the middle has no part in products from then on, but in all else.
+#[test]
+fn products_go_on_without_a_tile_that_was_stopped() {
+    // The first call is the question for functions.
+    let bench = Bench::new(&[("fault", "hang:2"), ("timeout", "2"), ("tiles", "1"), ("l1", "0")]);
+    let products = Products::load(&bench);
+    let memory = bench.memory(&[0; 4096]);
+    let all = [(); 3].map(|()| span(&memory, 0, 4096));
+    let stopped = bench.run(products.call(Kind::Bf16, &[1, 8, 8, 8], &all)).unwrap_err();
+    assert_eq!(stopped.code(), Code::DeadlineExceeded, "{stopped}");
+    check(&bench, Kind::Bf16, [1, 8, 8, 8], "4", [0; 3]);
+}
+
+#[test]
+fn products_are_refused_where_all_engines_were_stopped() {
+    let bench = Bench::new(&[("fault", "hang:2"), ("timeout", "2"), ("tiles", "200"), ("l1", "0")]);
+    let products = Products::load(&bench);
+    // A square for each tile; the last tile runs no dispatches.
+    let rows = 32 * (bench.device.card().grid().tiles().len() as u32 - 1);
+    let memory = |bytes: u32| bench.memory(&vec![0; bytes as usize]);
+    let (a, b, c) = (memory(2 * rows), memory(64), memory(64 * rows));
+    let bindings = [span(&a, 0, u64::from(2 * rows)), span(&b, 0, 64), span(&c, 0, u64::from(64 * rows))];
+    let product = || products.call(Kind::Bf16, &[1, rows, 32, 1], &bindings);
+    assert_eq!(bench.run(product()).unwrap_err().code(), Code::DeadlineExceeded);
+    let refused = bench.run(product()).unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    assert!(
+        refused.message().contains("reset the card") && refused.message().contains("phases=0"),
+        "{refused}"
+    );
+    // Cores go on.
+    let integers = [span(&a, 0, 1), span(&b, 0, 1), span(&c, 0, 4)];
+    bench.run(products.call(Kind::Integers, &[1, 1, 1, 1], &integers)).unwrap();
+}
+
+/// What does not fit into a tile, not even one square at a time, is refused before anything is done.
+#[test]
+fn product_whose_pages_do_not_fit_is_refused_with_numbers() {
+    let bench = Bench::new(&[("l1", "512")]);
+    let products = Products::load(&bench);
+    let memory = |bytes| Arc::new(bench.device.allocate(&MemoryRequest::new(0, bytes)).unwrap());
+    let (a, b, c) = (memory(600 << 20), memory(64), memory(600 << 20));
+    let bindings = [span(&a, 0, 600 << 20), span(&b, 0, 4), span(&c, 0, 600 << 20)];
+    let refused = bench.run(products.call(Kind::Bf16, &[1, 300 << 20, 1, 1], &bindings)).unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    for part in ["M=314572800", "table of the pages", "(2457", "l1="] {
+        assert!(refused.message().contains(part), "{part:?} in {refused}");
+    }
+}
+
+#[test]
+fn simulators_library_gives_the_same() {
+    support::the_same_on_a_library("blackhole", &["products_of_all_shapes_are_right"]);
+}
