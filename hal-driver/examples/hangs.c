@@ -4,8 +4,8 @@
 //
 //   hangs [NUMBER]
 //
-// Each does what programs do by mistake, waits for a moment for what never comes, and prints the report. Read that first,
-// and then the program. All of them end, since a device that is released cancels what has not begun.
+// Each does what programs do by mistake, waits for a moment for what never comes, and prints the report. Read that
+// first, and then the program. All of them end, since a device that is released cancels what has not begun.
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,11 +6,10 @@
 //! between the first two looks, and claims only about what stood still ([`hal_semaphore::stall`]). Nothing is recorded
 //! for it while nobody asks.
 //!
-//! | who asks | how |
-//! |---|---|
-//! | a program | [`stall_report`], in C `hal_drivers_stall_report` |
-//! | a device's URI | `stall_report=SECONDS`: a [watching thread](watch) prints a report when something has stood still for that long |
-//! | a person | SIGQUIT, if `HAL_REPORT_ON_SIGQUIT=1`; the handler wakes the same thread, and does nothing else |
+//! - A program asks by [`stall_report`], in C by `hal_drivers_stall_report`.
+//! - `stall_report=SECONDS` in a device's URI has a [watching thread](watch) print a report when something has stood
+//!   still for that long.
+//! - SIGQUIT does if `HAL_REPORT_ON_SIGQUIT=1`: the handler wakes the same thread, and does nothing else.
 //!
 //! A report waits for nothing that may never end: it tries for locks for a bounded time, calls no device and no other
 //! driver, and runs on the thread that asks or on the watching thread.
@@ -37,8 +36,8 @@ pub(crate) const PARAMETER: Parameter = Parameter {
     name: "stall_report",
     values: "SECONDS",
     default: "off",
-    effect: "print [what the process waits for](#when-a-program-hangs) when something on this device has stood still for \
-             that long",
+    effect: "print [what the process waits for](#when-a-program-hangs) when something on this device has stood still \
+             for that long",
 };
 
 /// A device's name in reports, and how long something may stand still on it.

@@ -198,7 +198,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// True if the value is reached, and only the notification is missing: the timeline is another engine's or driver's.
+    /// True if the value is reached, and only the notification is missing: the timeline is foreign.
     pub fn is_reached(&self) -> bool {
         self.reached.is_some_and(|reached| reached >= self.step.value)
     }
@@ -306,7 +306,8 @@ pub enum Reason {
     },
     /// An operation could go on, and the thread that works for its queue does not come to it.
     Thread(Place),
-    /// The value is reached, and who waits for it was not notified: a thread that is to do that is inside of a callback.
+    /// The value is reached, and who waits for it was not notified: the thread that is to do that may be inside of a
+    /// callback.
     Notification {
         /// The first of those that wait.
         waiter: Waiter,

@@ -75,17 +75,20 @@ impl Report {
             TimelineName::Numbered { engine, number } => (engine, number),
         };
         let owner = self.process.devices.iter().position(|device| device.snapshot.engine == engine);
-        let address = self.process.addresses.get(&timeline);
         let mut text = format!("semaphore {number}");
         match owner {
             Some(owner) if Some(owner) == device => {}
             Some(owner) => text += &format!(" of {}", self.device_name(owner)),
             None => text += " of a device that is gone",
         }
-        if let Some(address) = address {
-            text += &format!(" ({:#x})", address);
-        }
         text
+    }
+
+    /// The same, with the address by which the program knows it.
+    fn addressed(&self, timeline: TimelineName, device: Option<usize>) -> String {
+        let text = self.timeline(timeline, device);
+        let address = self.process.addresses.get(&timeline);
+        address.map_or(text.clone(), |address| format!("{text} ({address:#x})"))
     }
 
     /// An operation: where it is, and what it does.
@@ -103,7 +106,8 @@ impl Report {
         match reason {
             Reason::Unpromised { waiter, step, reached } => {
                 let (who, device) = self.waiter(*waiter);
-                format!("{who} waits for {}", self.unpromised(*step, *reached, device))
+                let text = reach(&self.timeline(step.timeline, device), *step, *reached);
+                format!("{who} waits for {text}; {}", unpromised(*step))
             }
             Reason::Notification { waiter, step } => {
                 let (who, device) = self.waiter(*waiter);
@@ -152,16 +156,6 @@ impl Report {
         match waiter {
             Waiter::Operation(place) => (self.name(place), Some(place.device)),
             Waiter::Host(_) => ("the host".to_owned(), None),
-        }
-    }
-
-    fn unpromised(&self, step: Step, reached: Option<u64>, device: Option<usize>) -> String {
-        let text = reach(&self.timeline(step.timeline, device), step, reached);
-        match step.timeline {
-            TimelineName::Foreign(_) => {
-                format!("{text}; whether its own driver has promised {} is not known here", step.value)
-            }
-            TimelineName::Numbered { .. } => format!("{text}; nobody has promised {}", step.value),
         }
     }
 
@@ -262,30 +256,31 @@ impl Report {
             writeln!(f, "      waits for {}", self.wait(wait, place.device))?;
         }
         for step in &operation.signals {
-            let timeline = self.timeline(step.timeline, Some(place.device));
+            let timeline = self.addressed(step.timeline, Some(place.device));
             writeln!(f, "      is to signal {timeline} to {}", step.value)?;
         }
         Ok(())
     }
 
     fn wait(&self, wait: &Wait, device: usize) -> String {
-        let timeline = self.timeline(wait.step.timeline, Some(device));
+        let timeline = self.addressed(wait.step.timeline, Some(device));
         let text = reach(&timeline, wait.step, wait.reached);
         match wait.behind {
             Some((queue, epoch)) => {
                 format!("{text}; left to the device, behind epoch {epoch} of queue {queue}")
             }
-            None => self.promised(&text, wait.step, wait.reached, Some(device)),
+            None => format!("{text}; {}", self.promised(wait.step, wait.reached)),
         }
     }
 
-    fn promised(&self, text: &str, step: Step, reached: Option<u64>, device: Option<usize>) -> String {
+    /// Who ends a wait for a step.
+    fn promised(&self, step: Step, reached: Option<u64>) -> String {
         match self.promise(step) {
             _ if reached.is_some_and(|reached| reached >= step.value) => {
-                format!("{text}, and who waits is not notified")
+                "who waits is not notified".to_owned()
             }
-            Some(place) => format!("{text}; {} is to signal it", self.name(place)),
-            None => self.unpromised(step, reached, device),
+            Some(place) => format!("{} is to signal it", self.name(place)),
+            None => unpromised(step),
         }
     }
 
@@ -294,15 +289,29 @@ impl Report {
             return Ok(());
         }
         writeln!(f, "the host (threads, callbacks, descriptors, other drivers):")?;
-        for HostWait { step, reached, count, age, .. } in &self.process.host_waits {
-            let text = reach(&self.timeline(step.timeline, None), *step, Some(*reached));
-            write!(f, "  {count} waits for {}", self.promised(&text, *step, Some(*reached), None))?;
+        for HostWait { step, reached, count, age, .. } in self.process.host_waits.iter().take(OPERATIONS) {
+            let timeline = self.addressed(step.timeline, None);
+            write!(f, "  {count} waits for {}", reach(&timeline, *step, Some(*reached)))?;
             match age {
                 Some(age) => writeln!(f, "; for {} or longer", seconds(*age))?,
                 None => writeln!(f)?,
             }
+            writeln!(f, "    {}", self.promised(*step, Some(*reached)))?;
         }
-        Ok(())
+        match self.process.host_waits.len().saturating_sub(OPERATIONS) {
+            0 => Ok(()),
+            more => writeln!(f, "  and {more} more"),
+        }
+    }
+}
+
+/// What is known of who promises a step that no operation signals.
+fn unpromised(step: Step) -> String {
+    match step.timeline {
+        TimelineName::Foreign(_) => {
+            format!("whether its own driver has promised {} is not known here", step.value)
+        }
+        TimelineName::Numbered { .. } => format!("nobody has promised {}", step.value),
     }
 }
 

@@ -81,7 +81,8 @@ fn wait_for_a_value_that_nobody_promises_is_named() {
     let y_step = operation.signals[0];
     assert_eq!(report.promise(y_step), Some(place));
     let text = report.to_string();
-    let detail = "      waits for semaphore 1 to reach 1; it is at 0; queue 1 of a (work of the device) is to signal it";
+    let detail =
+        "waits for semaphore 1 to reach 1; it is at 0; queue 1 of a (work of the device) is to signal it";
     assert!(text.contains(detail), "{text}");
     x.signal(3).unwrap();
     rig.run_until_idle();
@@ -409,7 +410,7 @@ fn host_that_waits_for_a_value_that_nobody_promises_is_named() {
         ],
     );
     let line =
-        "  1 waits for semaphore 1 of a to reach 5; it is at 0; nobody has promised 5; for 3.0 s or longer";
+        "  1 waits for semaphore 1 of a to reach 5; it is at 0; for 3.0 s or longer\n    nobody has promised";
     assert!(report.to_string().contains(line), "{report}");
 }
 
@@ -451,8 +452,8 @@ fn notification_that_does_not_come_is_named() {
     // The barrier ends inside of its submission, on a thread that must not call back.
     owner.barrier(0, &[], &[(&x, 1)]);
     let report = report(&[&waiter, &owner]);
-    let cause = "queue 0 of a (work of the device) is not notified that semaphore 0 of b has reached 1: a thread may be \
-                 inside of a callback";
+    let cause = "queue 0 of a (work of the device) is not notified that semaphore 0 of b has reached 1: a thread may \
+                 be inside of a callback";
     explains(&report, &[cause]);
     owner.drop_deferred();
 }
@@ -467,7 +468,8 @@ fn long_chain_is_explained_in_linear_time() {
             rig.submit(0, &[(&x, value)], &[(&x, value + 1)], Action::Host(Job::new(value)));
         }
         let report = report(&[&rig]);
-        let cause = "queue 0 of a (work of the device) waits for semaphore 1 to reach 1; it is at 0; nobody has promised 1";
+        let cause = "queue 0 of a (work of the device) waits for semaphore 1 to reach 1; it is at 0; nobody has \
+                     promised 1";
         explains(&report, &[cause]);
         assert_eq!(report.causes[0].holds_up, 10_000);
     });
