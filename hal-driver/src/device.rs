@@ -50,7 +50,7 @@ use crate::device::profile::{Profiler, matches};
 use crate::device::until_end::UntilEnd;
 use crate::device::work::EngineBackend;
 use crate::ffi::object::{Borrowed, Header, HostAllocator, Out, Retained, allocate, resource};
-use crate::ffi::status::{Missing, Result, check, guard, guard_or, impossible, text, unimplemented, view};
+use crate::ffi::status::{Missing, Result, check, guard, guard_or, no_engine, text, unimplemented, view};
 use crate::memory::alloca::PendingAllocas;
 use crate::memory::allocator::{Allocator, Memory};
 use crate::memory::pools::Pools;
@@ -169,7 +169,7 @@ impl<D: Device> HalDevice<D> {
             collectives: collectives.clone(),
             running_calls: Arc::default(),
         };
-        let engine = Engine::new(backend).map_err(|error| impossible(&error))?;
+        let engine = Engine::new(backend).map_err(|error| no_engine(&error))?;
         let state = DeviceState {
             in_reports: InReports::new(stall, Inspected(engine.clone()))?,
             pools: Pools::new(&memory, &proactor, &frontiers)?,

@@ -5,8 +5,8 @@
 use crate::failure::Failure;
 use crate::ids::{MAX_VALUE, QueueId};
 
-/// Why an engine could not be made from what its backend declared.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// Why an engine could not be made.
+#[derive(Clone, Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what its fields are")]
 pub enum EngineError {
     /// A device without queues cannot run anything.
@@ -15,6 +15,9 @@ pub enum EngineError {
     /// Affinities are masks of 64 bits.
     #[error("the device declares {queues} queues; it has at most 64")]
     TooManyQueues { queues: usize },
+    /// Callbacks need a thread on which nothing is submitted.
+    #[error("{failure}")]
+    NoThread { failure: Failure },
 }
 
 /// Why a submission was refused. No wait was registered and no signal promised.

@@ -118,6 +118,15 @@ impl Failure {
         Self::with_origin(Code::Internal, Origin::Device, format!("{who} panicked: {words}"))
     }
 
+    /// A thread that could not be started, since the process is at a limit.
+    pub fn without_thread(name: &str, error: &std::io::Error) -> Self {
+        let message = format!(
+            "thread {name:?} cannot be started: {error}; raise the limit of threads (ulimit -u, pids.max) or of memory \
+             (ulimit -v)"
+        );
+        Self::new(Code::ResourceExhausted, message)
+    }
+
     /// The code of the failure.
     pub fn code(&self) -> Code {
         self.0.code

@@ -91,12 +91,26 @@ fn ask_for_huge_pages(start: NonNull<u8>, size: usize) {
 #[cfg(not(target_os = "linux"))]
 fn ask_for_huge_pages(_start: NonNull<u8>, _size: usize) {}
 
+/// Zeros, for as many bytes as a caller chooses: an ordinary allocation ends the process where there is no memory.
+pub fn zeros(length: usize) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| {
+        let message =
+            format!("the host has no {length} bytes left; free memory, or raise its limit (ulimit -v)");
+        Failure::new(Code::ResourceExhausted, message)
+    })?;
+    bytes.resize(length, 0);
+    Ok(bytes)
+}
+
 impl HostRange {
     /// Allocates zeroed memory, aligned to `alignment`, a power of two. Large memory begins at an odd multiple of
     /// half a page if that is aligned enough; see `PLACED`.
     pub fn allocate(length: u64, alignment: usize) -> Result<Self, Failure> {
         let exhausted = || {
-            let message = format!("the host has no {length} bytes left for a buffer");
+            let message = format!(
+                "the host has no {length} bytes left for a buffer; free memory, or raise its limit (ulimit -v)"
+            );
             Failure::new(Code::ResourceExhausted, message)
         };
         let alignment = alignment.max(1).checked_next_power_of_two().ok_or_else(exhausted)?;

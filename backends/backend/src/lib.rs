@@ -35,6 +35,8 @@ pub mod container;
 mod device;
 mod host;
 mod machine;
+#[cfg(target_os = "linux")]
+pub mod memory_file;
 mod program;
 mod reporter;
 mod request;
@@ -47,7 +49,7 @@ pub use command::{
 pub use device::{Device, DeviceInfo, Driver, Heap, Loaded, Properties, Rejected};
 pub use hal_semaphore::backend::{Completer, Completion, DeviceSpec, NativeWait, NativeWaits};
 pub use hal_semaphore::{AdaptiveSpin, Code, CompletionError, Failure, Origin, Point, QueueId};
-pub use host::{HostPart, HostRange};
+pub use host::{HostPart, HostRange, zeros};
 pub use machine::{processors, splitmix64};
 pub use program::{
     Function, HostCall, HostLoader, HostProgram, Inferred, LoadRequest, MOST_LAYERS, WORKGROUPS_AT_A_TIME,

@@ -95,16 +95,17 @@ impl Reporter {
         name: &str,
         body: impl FnOnce() + Send + 'static,
         panicked: impl FnOnce(&Failure) + Send + 'static,
-    ) -> std::io::Result<JoinHandle<()>> {
+    ) -> Result<JoinHandle<()>, Failure> {
         let (reporter, who) = (self.clone(), format!("thread {name:?} of the backend"));
-        Builder::new().name(name.to_owned()).spawn(move || {
+        let started = Builder::new().name(name.to_owned()).spawn(move || {
             let Err(payload) = catch_unwind(AssertUnwindSafe(body)) else { return };
             let failure = Failure::panicked(&who, payload);
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| panicked(&failure))) {
                 drop(Failure::panicked(&who, payload));
             }
             reporter.lose(failure);
-        })
+        });
+        started.map_err(|error| Failure::without_thread(name, &error))
     }
 }
 

@@ -113,11 +113,8 @@ impl GaudiDevice {
         panicked: fn(&Queues, &Failure),
     ) -> Result<(), Failure> {
         let (queues, left) = (self.queues.clone(), self.queues.clone());
-        let started =
-            self.queues.reporter.spawn(name, move || body(&queues), move |why| panicked(&left, why));
-        let thread = started.map_err(|error| {
-            Failure::new(Code::ResourceExhausted, format!("{} has no thread: {error}", self.card.name()))
-        })?;
+        let panicked = move |why: &Failure| panicked(&left, why);
+        let thread = self.queues.reporter.spawn(name, move || body(&queues), panicked)?;
         self.threads.push(thread);
         Ok(())
     }

@@ -7,7 +7,9 @@
 //! and the queue orders them behind the ones before. The packets of one lane run in order.
 
 use crate::device::GaudiDevice;
-use crate::executable::{Call, ContainerCode, DeviceCode, Executable, ProgramCode};
+use crate::executable::{
+    Call, ContainerCode, DeviceCode, Executable, IndirectDispatch, ProgramCode, too_deep,
+};
 use crate::generation::{Generation, Lane};
 use crate::kmd::Card;
 use crate::memory::{Heap, Memory, Region};
@@ -38,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) steps: Vec<LanePackets>,
     /// Memory that lives as long as the job: staged bytes, and host memory that is mapped for it.
     pub(crate) retained: Vec<Memory>,
+    /// Dispatches that may still be refused as they begin.
+    pub(crate) indirect: Vec<IndirectDispatch>,
 }
 
 /// Makes plans.
@@ -362,16 +366,17 @@ impl PlanDraft<'_> {
         };
         let [_, _, layers] = call.workgroup_count;
         if layers > MOST_LAYERS {
-            // A card that meets this while it runs is lost.
-            let message = format!(
-                "dispatch of {:?}: {layers} workgroups in z, and a host executable has at most {MOST_LAYERS}",
-                function.name
-            );
-            return Err(Failure::new(Code::InvalidArgument, message));
+            return Err(too_deep(&function.name, layers));
+        }
+        let mut program = code.number;
+        if call.indirect != 0 {
+            let dispatch = code.for_indirect_dispatch();
+            program = dispatch.number;
+            self.plan.indirect.push(dispatch);
         }
         let is_open = function.workgroup_size == [0; 3];
         let call = ProgramCall {
-            program: code.number,
+            program,
             function: u32::try_from(number).unwrap_or(u32::MAX),
             workgroup_size: if is_open { call.workgroup_size } else { function.workgroup_size },
             workgroup_count: call.workgroup_count,

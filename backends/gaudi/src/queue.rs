@@ -27,6 +27,7 @@
 mod completion;
 
 use crate::device::GaudiDevice;
+use crate::executable::IndirectDispatch;
 use crate::generation::{Capabilities, Generation, Lane};
 use crate::kmd::{EventFd, clock};
 use crate::memory::Memory;
@@ -71,6 +72,8 @@ struct QueuedJob {
     observer: Option<Arc<dyn Observer>>,
     /// The memory that the card works on.
     _retained: Vec<Memory>,
+    /// Dispatches that may have been refused as they began.
+    indirect: Vec<IndirectDispatch>,
     _commands: Commands<GaudiDevice>,
 }
 
@@ -220,6 +223,7 @@ impl Queues {
             end: None,
             observer: job.observer,
             _retained: plan.retained,
+            indirect: plan.indirect,
             _commands: job.commands,
         };
         let mut state = self.state.lock();

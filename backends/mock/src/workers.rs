@@ -33,13 +33,9 @@ impl Workers {
             let (served, left) = (hardware.clone(), hardware.clone());
             let panicked = move |why: &Failure| left.worker_panicked(why);
             let reporter = hardware.reports().reporter();
-            match reporter.spawn(&format!("mock-{number}"), move || serve(&served, number), panicked) {
-                Ok(thread) => workers.threads.push(thread),
-                Err(error) => {
-                    let message = format!("worker {number} of {count} could not be started: {error}");
-                    return Err(Failure::new(Code::ResourceExhausted, message));
-                }
-            }
+            let thread =
+                reporter.spawn(&format!("mock-{number}"), move || serve(&served, number), panicked)?;
+            workers.threads.push(thread);
         }
         Ok(workers)
     }

@@ -63,12 +63,7 @@ impl QaicDevice {
         panicked: fn(&Queues, &Failure),
     ) -> Result<(), Failure> {
         let queues = self.queues.clone();
-        let started = self.reporter.spawn(name, work, move |why| panicked(&queues, why));
-        let thread = started.map_err(|error| {
-            let message = format!("{}: it has no thread {name:?}: {error}", self.client.card().name());
-            Failure::new(Code::ResourceExhausted, message)
-        })?;
-        self.threads.push(thread);
+        self.threads.push(self.reporter.spawn(name, work, move |why| panicked(&queues, why))?);
         Ok(())
     }
 

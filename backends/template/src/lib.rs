@@ -92,14 +92,9 @@ impl TemplateDevice {
         let (hardware, rest) = (queue.clone(), queue.clone());
         // Jobs depend on this thread, so the reporter starts it: if it panics the device is lost, and no program
         // waits for ever.
-        let started =
-            queue.reporter.spawn("template", move || hardware.serve(), move |why| rest.thread_panicked(why));
-        match started {
-            Ok(thread) => Ok(Self { queue, thread: Some(thread) }),
-            Err(error) => {
-                Err(Failure::new(Code::ResourceExhausted, format!("the device has no thread: {error}")))
-            }
-        }
+        let panicked = move |why: &Failure| rest.thread_panicked(why);
+        let thread = queue.reporter.spawn("template", move || hardware.serve(), panicked)?;
+        Ok(Self { queue, thread: Some(thread) })
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::device::TenstorrentDevice;
 use crate::kmd::Error;
 use crate::memory::{CardRange, Memory, Pool, passage};
-use hal_backend::{Code, Failure, HostRange, Place, Span};
+use hal_backend::{Code, Failure, HostRange, Place, Span, zeros};
 use std::sync::Arc;
 
 /// The alignment of ranges, as transfers between a tile and DRAM need it.
@@ -109,7 +109,7 @@ impl SharedRange {
         }
         let length = self.end - self.start;
         let range = passage(dram, length)?;
-        let mut before = vec![0; usize::try_from(length).expect("memory of this process")];
+        let mut before = zeros(usize::try_from(length).expect("memory of this process"))?;
         let mut members = Vec::new();
         for member in self.members {
             let BindingMemory::Host(host) = member.owner else {
@@ -182,7 +182,7 @@ impl DramRange {
     /// Copies the bytes of host memory that have changed back to it.
     pub(crate) fn bring_back(&self) -> Result<(), Error> {
         let Source::Bounce { range, members, before } = &self.memory else { return Ok(()) };
-        let mut after = vec![0; before.len()];
+        let mut after = zeros(before.len())?;
         range.read(0, &mut after)?;
         for (at, host) in members {
             let pairs = before.iter().zip(&after).enumerate().skip(*at);

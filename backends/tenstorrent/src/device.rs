@@ -52,10 +52,7 @@ impl TenstorrentDevice {
             let queue = Queue::new(device.shared.clone());
             let (served, left) = (queue.clone(), queue.clone());
             let panicked = move |why: &Failure| left.thread_panicked(why);
-            let started = device.shared.reporter.spawn(name, move || served.serve(), panicked);
-            let thread = started.map_err(|error| {
-                Failure::new(Code::ResourceExhausted, format!("the device has no thread: {error}"))
-            })?;
+            let thread = device.shared.reporter.spawn(name, move || served.serve(), panicked)?;
             device.queues.push(queue);
             device.threads.push(thread);
         }

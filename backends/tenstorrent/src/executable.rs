@@ -8,7 +8,7 @@ use crate::kmd::Error;
 use crate::product::Kind;
 use crate::stub::{ENVIRONMENT, IMAGE, STACK, Stub, common};
 use crate::tile::{Common, Tile, TimeLimit, wait};
-use hal_backend::{Code, Failure, Function, Inferred, LoadRequest};
+use hal_backend::{Code, Failure, Function, Inferred, LoadRequest, zeros};
 use hal_tenstorrent_loader::library::{self, VERSION};
 use hal_tenstorrent_loader::{Image, LoadError, Target, load};
 use std::sync::OnceLock;
@@ -65,7 +65,7 @@ impl Executable {
         };
         let library = query(tile, image.query(), image.bytes(), epoch, patience)?;
         // The tables of a library may be written by its own code: they are read where that ran.
-        let mut memory = vec![0; image.bytes().len()];
+        let mut memory = zeros(image.bytes().len())?;
         tile.read(IMAGE, &mut memory)?;
         let functions = library::functions(&memory, IMAGE, library)
             .map_err(|error| Failure::new(Code::Incompatible, error.to_string()))?;

@@ -22,7 +22,7 @@ pub(crate) use pool::{BankKind, L1Share, Pool, allocate, passage};
 
 use crate::kmd::{Coordinates, Error};
 use division::Shards;
-use hal_backend::{Code, Failure, HostRange};
+use hal_backend::{Code, Failure, HostRange, zeros};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -225,7 +225,7 @@ fn chunks(length: u64) -> impl DoubleEndedIterator<Item = (u64, usize)> {
 
 /// Copies bytes, which may overlap, and waits until they are there.
 pub(crate) fn copy(source: Bytes<'_>, target: Bytes<'_>, length: u64) -> Result<(), Error> {
-    let mut buffer = vec![0; CHUNK.min(usize::try_from(length).unwrap_or(CHUNK))];
+    let mut buffer = zeros(CHUNK.min(usize::try_from(length).unwrap_or(CHUNK)))?;
     let mut step = |(at, now): (u64, usize)| {
         #[expect(clippy::indexing_slicing, reason = "a chunk at most")]
         let bytes = &mut buffer[..now];
@@ -244,7 +244,8 @@ pub(crate) fn copy(source: Bytes<'_>, target: Bytes<'_>, length: u64) -> Result<
 pub(crate) fn fill(target: Bytes<'_>, pattern: &[u8], length: u64) -> Result<(), Error> {
     // Patterns have 1, 2, 4, ... bytes, and then chunks begin with a whole one; others would not, but for this.
     let whole = CHUNK - CHUNK % pattern.len().max(1);
-    let bytes: Vec<u8> = pattern.iter().copied().cycle().take(whole).collect();
+    let mut bytes = zeros(whole.min(usize::try_from(length).unwrap_or(whole)))?;
+    bytes.iter_mut().zip(pattern.iter().cycle()).for_each(|(byte, new)| *byte = *new);
     let mut at = 0;
     while at < length {
         let now = usize::try_from(length - at).unwrap_or(whole).min(whole);

@@ -4,9 +4,11 @@
 //!
 //! A function of an executable that is named `tensix_matmul_` and then its [types](Kind::NAMES) has three bindings, A,
 //! B and C, and three constants, M, N and K, or before these a fourth: how many products there are, one behind the
-//! other. It makes C the product of A, which is M by K, and B, which is K by N, all row by row and without gaps. On a chip whose engine this driver knows, unless `phases=0`, its code is not run: the
-//! tiles get [code of ours](cores), each for some [blocks](division) of C. All else is as for other dispatches: that
-//! code is an image with one function, which each core of a tile calls once.
+//! other. It makes C the product of A, which is M by K, and B, which is K by N, all row by row and without gaps.
+//!
+//! On a chip whose engine this driver knows, unless `phases=0`, its code is not run: the tiles get [code of
+//! ours](cores), each for some [blocks](division) of C. All else is as for other dispatches: that code is an image with
+//! one function, which each core of a tile calls once.
 //!
 //! A tile whose dispatch was stopped in the middle has an engine in an unknown state, and no part in later products
 //! ([`Tile::stop_engine`](crate::tile::Tile::stop_engine)).
@@ -41,8 +43,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Their names. The engine's integers are a sign and a magnitude, those of executables are not, and nothing in it
-    /// makes the one of the other: a product of integers remains code.
+    /// Their names. The engine's bytes are a sign and a magnitude, those of executables are not (-128 has no such
+    /// form), and nothing in it makes the one of the other: a product of integers remains code.
     const NAMES: [(&'static str, Self); 3] =
         [("bf16_f32", Self::Bf16ToF32), ("bf16_bf16", Self::Bf16), ("tf32_f32", Self::Tf32)];
 

@@ -454,3 +454,51 @@ fn product_whose_pages_do_not_fit_is_refused_with_numbers() {
 fn simulators_library_gives_the_same() {
     support::the_same_on_a_library("blackhole", &["products_of_all_shapes_are_right"]);
 }
+
+/// What tiles did for a product, beside what they do to load its function: the numbers of the card's report.
+fn costs(tiles: &str, shape: Shape) -> Vec<u64> {
+    let path =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("products-{}-{tiles}", std::process::id()));
+    let report = |run: &dyn Fn(&Bench)| -> Vec<u64> {
+        let bench = Bench::new(&[("tiles", tiles), ("l1", "0"), ("report", path.to_str().unwrap())]);
+        run(&bench);
+        drop(bench);
+        let report = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let numbers = report.split(|character: char| !character.is_ascii_digit());
+        numbers.filter_map(|number| number.parse().ok()).collect()
+    };
+    let before = report(&|bench| drop(Products::load(bench)));
+    let after = report(&|bench| check(bench, Kind::Bf16ToF32, shape, "4", [0; 3]));
+    after.iter().zip(&before).map(|(after, before)| after - before).collect()
+}
+
+/// One block reads each operand once, and eight blocks of a quarter of the rows and half of the columns read the left
+/// one twice and the right one four times.
+#[test]
+fn products_cost_what_their_division_says() {
+    for (tiles, packets, bytes, words) in [(1, 1056, 262_144, 82_016), (8, 4096, 786_432, 82_240)] {
+        let costs = costs(&tiles.to_string(), [1, 256, 256, 256]);
+        let &[
+            _,
+            _,
+            _,
+            launches,
+            instructions,
+            engine,
+            packets_read,
+            bytes_read,
+            packets_written,
+            bytes_written,
+            ..,
+        ] = &costs[..]
+        else {
+            panic!("{costs:?}")
+        };
+        println!("{tiles} tiles: {instructions} instructions, most of which wait");
+        assert_eq!((launches, engine), (tiles, words));
+        assert_eq!((packets_read, bytes_read), (packets, bytes));
+        // A row of a group's results each.
+        assert_eq!((packets_written, bytes_written), (256 * 2, 256 * 256 * 4));
+    }
+}

@@ -7,7 +7,7 @@
 mod cases;
 
 use emulator_chip::{Chip, Core, SOFT_RESET, Tile};
-use hal_tenstorrent_loader::encode::{Assembler, Reg, sw};
+use hal_tenstorrent_loader::encode::{Assembler, Reg, lw, sw};
 use hal_tenstorrent_loader::tensix::blackhole::{Mvmul, Setadcxx, Setc16, Setrwc, Unpacr, Zeroacc};
 use hal_tenstorrent_loader::tensix::registers::{Field, blackhole as fields};
 use hal_tenstorrent_loader::tensix::{Bits, format};
@@ -75,6 +75,8 @@ fn program(phases: u32) -> Assembler {
         program.constant(Reg::T[1], value);
         program.emit(sw(Reg::T[1], 0, Reg::T[0]));
     }
+    // All of it is there before the first instruction that uses it.
+    program.emit(lw(Reg::T[1], 0, Reg::T[0]));
     // How counters go on, by mode: of SrcA, SrcB and Dst, and the phase.
     let modes =
         [(0, 8, 8, 0), (0, 24, 24, 0), (16, 24, 1000, 0), (16, 40, 968, 0), (16, 8, 968, 1), (16, 8, 968, 4)];

@@ -63,7 +63,8 @@ pub struct Chip {
     windows: RwLock<Windows>,
     /// Registers of the bridge, which hold the written value without an effect.
     bridge: RwLock<Sparse>,
-    lost: OnceLock<Tile>,
+    /// What later accesses are refused with.
+    lost: OnceLock<Violation>,
     steps: AtomicU64,
 }
 
@@ -153,8 +154,7 @@ impl Chip {
         }
         let end = offset.checked_add(bytes.len() as u64);
         if bar == 2 && end.is_some_and(|end| end <= self.family.regions[1]) {
-            self.bridge.write().write(offset, bytes);
-            return Ok(());
+            return self.check_kept(self.bridge.write().write(offset, bytes));
         }
         let (tile, address) = self.windows.read().target(bar, offset, bytes.len())?;
         self.tile_write(tile, address, bytes)
@@ -177,7 +177,20 @@ impl Chip {
     }
 
     fn check_lost(&self) -> Result<(), Violation> {
-        self.lost.get().map_or(Ok(()), |&tile| Err(Violation::Lost(tile)))
+        self.lost.get().map_or(Ok(()), |why| Err(why.clone()))
+    }
+
+    /// The reason why the chip does not answer any more, if the host has no memory for it.
+    pub fn starved(&self) -> Option<&Violation> {
+        self.lost.get().filter(|why| matches!(why, Violation::HostMemory { .. }))
+    }
+
+    /// Loses the chip if the host has no memory for what was written.
+    fn check_kept<T>(&self, written: Result<T, Violation>) -> Result<T, Violation> {
+        if let Err(why @ Violation::HostMemory { .. }) = &written {
+            let _ = self.lost.set(why.clone());
+        }
+        written
     }
 
     /// Loses the device if the coordinates are fused off; else returns what is there.
@@ -185,7 +198,7 @@ impl Chip {
         let endpoint = self.grid.at(tile.x, tile.y);
         if endpoint == Endpoint::Harvested {
             // A device that is lost stays lost, and the error names the first tile.
-            let _ = self.lost.set(tile);
+            let _ = self.lost.set(Violation::Lost(tile));
             return Err(Violation::Harvested { tile, address });
         }
         Ok(endpoint)
@@ -232,7 +245,7 @@ impl Chip {
                 let index = self.index(column, row);
                 let mut tensix = self.tensix(column, row).lock();
                 let before = tensix.is_running();
-                tensix.write(address, bytes)?;
+                self.check_kept(tensix.write(address, bytes))?;
                 let starts = !before && tensix.is_running();
                 drop(tensix);
                 if starts {
@@ -245,8 +258,7 @@ impl Chip {
                 if !bank.has(address, length) {
                     return Err(unmapped);
                 }
-                bank.write(address, bytes);
-                Ok(())
+                self.check_kept(bank.write(address, bytes))
             }
             Endpoint::Arc => {
                 self.arc.write().write(address, bytes).ok_or(Violation::ReadOnly { tile, address })
@@ -356,13 +368,14 @@ impl Chip {
         let NocTransfer { remote, remote_address, local_address, length, .. } = *transfer;
         let from_dram = matches!(self.grid.at(remote.x, remote.y), Endpoint::Dram { .. });
         transfer.check_alignment(&self.family.noc, from_dram)?;
+        tile.lock().check_transfer(transfer)?;
         let mut bytes = vec![0; length as usize];
         if transfer.write {
             tile.lock().read(local_address, &mut bytes)?;
             self.tile_write(remote, remote_address, &bytes)
         } else {
             self.tile_read(remote, remote_address, &mut bytes)?;
-            tile.lock().write(local_address, &bytes)
+            self.check_kept(tile.lock().write(local_address, &bytes))
         }
     }
 

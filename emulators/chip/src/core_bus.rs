@@ -118,7 +118,7 @@ impl CoreBus<'_> {
     fn set_register(&mut self, address: u32, value: u32) -> Result<(), BusFault> {
         if Engine::has(address) && self.engine.is_for(address) {
             let stored = match self.engine.get(address) {
-                Ok(engine) => engine.store(self.core, address, value, self.l1),
+                Ok(engine) => engine.store(self.core, address, value, self.stored, self.l1),
                 Err(violation) => Access::Broken(violation),
             };
             return self.engine_result(stored);

@@ -2,7 +2,9 @@
 
 //! Memory that takes space when it is written.
 
+use crate::violation::Violation;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 const PAGE: usize = 1 << 16;
 
@@ -11,6 +13,14 @@ const PAGE: usize = 1 << 16;
 pub(crate) struct Sparse {
     length: u64,
     pages: HashMap<u64, Box<[u8]>>,
+}
+
+/// Memory of a chip's, from the host.
+pub(crate) fn zeros(length: usize) -> Result<Vec<u8>, Violation> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| Violation::HostMemory { length })?;
+    bytes.resize(length, 0);
+    Ok(bytes)
 }
 
 /// The page of an address, and the offset in it.
@@ -48,20 +58,24 @@ impl Sparse {
     }
 
     /// Writes bytes that are in it.
-    pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Violation> {
         debug_assert!(self.has(address, bytes.len()));
         let mut at = address;
         let mut rest = bytes;
         while !rest.is_empty() {
             let (page, offset) = place(at);
             let (now, later) = rest.split_at(rest.len().min(PAGE - offset));
-            let page = self.pages.entry(page).or_insert_with(|| vec![0; PAGE].into_boxed_slice());
+            let page = match self.pages.entry(page) {
+                Entry::Occupied(page) => page.into_mut(),
+                Entry::Vacant(page) => page.insert(zeros(PAGE)?.into_boxed_slice()),
+            };
             if let Some(place) = page.get_mut(offset..offset + now.len()) {
                 place.copy_from_slice(now);
             }
             at += now.len() as u64;
             rest = later;
         }
+        Ok(())
     }
 
     /// The size of the host's memory that it takes.
@@ -81,7 +95,7 @@ mod tests {
         let mut bytes = [1; 8];
         memory.read((4 << 30) - 8, &mut bytes);
         assert_eq!((bytes, memory.held()), ([0; 8], 0));
-        memory.write(PAGE as u64 - 3, &[1, 2, 3, 4, 5, 6]);
+        memory.write(PAGE as u64 - 3, &[1, 2, 3, 4, 5, 6]).unwrap();
         assert_eq!(memory.held(), 2 * PAGE);
         memory.read(PAGE as u64 - 4, &mut bytes);
         assert_eq!(bytes, [0, 1, 2, 3, 4, 5, 6, 0]);

@@ -6,7 +6,8 @@ use crate::core_bus::CoreBus;
 use crate::counts::ChipCounts;
 use crate::engine::{Engine, EngineSlot};
 use crate::family::{Family, Starts};
-use crate::noc::{Interface, Location, Tile};
+use crate::memory::zeros;
+use crate::noc::{Interface, Location, NocTransfer, Tile};
 use crate::violation::Violation;
 use emulator_riscv::{Hart, RunOutcome, Trap};
 use std::ops::Range;
@@ -279,9 +280,12 @@ impl Tensix {
         for core in Core::ALL {
             let held = self.control.soft_reset & core.reset_bit() != 0;
             let start = self.control.start(core);
-            let enters = held && self.core(core).hart.is_some();
-            if let Some(engine) = self.engine.used_mut().filter(|_| enters) {
-                engine.hold(core);
+            let is_held = self.core(core).hart.is_none();
+            let engine = self.engine.used_mut();
+            match (engine, held, is_held) {
+                (Some(engine), true, false) => engine.hold(core),
+                (Some(engine), false, true) => engine.release(),
+                _ => {}
             }
             let state = self.core(core);
             match (held, &state.hart) {
@@ -307,7 +311,13 @@ impl Tensix {
         };
         let (Some(hart), None, false) = (&mut state.hart, &state.stop, state.idle) else { return 0 };
         if self.l1.is_empty() {
-            self.l1.resize(self.family.l1_bytes as usize, 0);
+            match zeros(self.family.l1_bytes as usize) {
+                Ok(memory) => self.l1 = memory,
+                Err(violation) => {
+                    state.stop = Some(CoreStop::Violation(hart.pc(), violation));
+                    return 0;
+                }
+            }
         }
         let mut bus = CoreBus {
             core,
@@ -390,7 +400,7 @@ impl Tensix {
     pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Violation> {
         if self.in_l1(address, bytes.len()) {
             if self.l1.is_empty() {
-                self.l1.resize(self.family.l1_bytes as usize, 0);
+                self.l1 = zeros(self.family.l1_bytes as usize)?;
             }
             let start = offset(address);
             #[expect(
@@ -410,6 +420,13 @@ impl Tensix {
         self.control.write(address, None, value).ok_or(unmapped)??;
         self.apply_resets();
         Ok(())
+    }
+
+    /// Refuses a transfer between memory and the network that is not in order with the matrix engine.
+    pub(crate) fn check_transfer(&self, transfer: &NocTransfer) -> Result<(), Violation> {
+        let NocTransfer { local_address, length, write, .. } = *transfer;
+        let range = local_address..local_address.saturating_add(length.into());
+        self.engine.used().map_or(Ok(()), |engine| engine.check_transfer(&range, !write))
     }
 
     fn in_l1(&self, address: u64, length: usize) -> bool {

@@ -23,6 +23,15 @@ pub enum Violation {
         /// The address in it.
         address: u64,
     },
+    /// The simulated chip's memory does not fit into the host's, and its content is lost.
+    #[error(
+        "the host has no {length} bytes left for the memory of a simulated chip; raise its limit (ulimit -v), or \
+         use less of the chip's memory"
+    )]
+    HostMemory {
+        /// How many bytes.
+        length: usize,
+    },
     /// A part that is not modelled.
     #[error("{what} at {address:#x} of tile {tile} is not modelled")]
     NotModelled {
@@ -101,9 +110,9 @@ pub enum Violation {
         /// The reason.
         reason: EngineError,
     },
-    /// A word of the matrix engine's configuration that a core wrote.
+    /// An access of a core or of the network that the matrix engine does not allow, or not at this time.
     #[error("the matrix engine of tile {tile}: {reason}")]
-    EngineConfiguration {
+    EngineAccess {
         /// The tile.
         tile: Tile,
         /// The reason.

@@ -7,10 +7,14 @@ mod cases;
 mod support;
 
 use cases::{cases, chip};
-use emulator_chip::{Board, Chip, Core, CoreStop, Model, SOFT_RESET, Stopped, Tile};
-use hal_tenstorrent_loader::encode::Assembler;
+use emulator_chip::{Board, Chip, Core, CoreStop, EngineCounts, Model, SOFT_RESET, Stopped, Tile};
+use hal_tenstorrent_loader::encode::{Assembler, Reg, lw};
 use hal_tenstorrent_loader::tensix::Bits;
-use hal_tenstorrent_loader::tensix::blackhole::{Mvmul, Pacr, Setadc, Stallwait, Unpacr};
+use hal_tenstorrent_loader::tensix::blackhole::{
+    Mop, Mvmul, Nop, Pacr, Seminit, Sempost, Semwait, Setadc, Setadcxx, Setc16, Stallwait, Unpacr, Wrcfg,
+    Zeroacc, condition,
+};
+use hal_tenstorrent_loader::tensix::instructions::block;
 use support::{assert_violation, get, load, put, release, stay, store};
 
 const TILE: Tile = Tile { x: 1, y: 2 };
@@ -19,15 +23,30 @@ const PUSH: u32 = 0xffe4_0000;
 /// The first word of the configuration.
 const CONFIG: u32 = 0xffef_0000;
 
-#[test]
-fn products_are_the_vendors_to_the_bit() {
+/// Runs the cases of a file.
+fn check(file: &[u8]) {
     let mut chip = chip();
-    for (number, case) in cases(include_bytes!("golden/products.bin")).iter().enumerate() {
+    for (number, case) in cases(file).iter().enumerate() {
         if case.is_first {
             chip = cases::chip();
         }
         assert_eq!(case.check(&chip), Ok(()), "case {number}");
     }
+}
+
+#[test]
+fn products_are_the_vendors_to_the_bit() {
+    check(include_bytes!("golden/products.bin"));
+}
+
+#[test]
+fn random_instructions_leave_what_the_vendors_do() {
+    check(include_bytes!("golden/programs.bin"));
+}
+
+#[test]
+fn threads_with_semaphores_and_expanders_end_as_the_vendors_do() {
+    check(include_bytes!("golden/threads.bin"));
 }
 
 /// Lets core B store words.
@@ -92,6 +111,15 @@ fn core_waits_for_room_and_ends_with_its_product() {
 }
 
 #[test]
+fn instructions_are_counted_by_unit() {
+    let chip = chip();
+    let set = Setadcxx { x1_val: Bits::new(15), counters: Bits::MAX, ..Setadcxx::default() }.encode();
+    run(&chip, &[Nop {}.encode(), zeroacc(), set, zeroacc()].map(|word| (PUSH, word)));
+    assert_eq!(chip.counts().engine, EngineCounts { matrix: 2, other: 2, ..EngineCounts::default() });
+    assert_eq!(chip.counts().engine.total(), 4);
+}
+
+#[test]
 fn engine_of_a_wormhole_tile_is_refused_by_name() {
     let chip = Chip::new(Board::new(Model::N150));
     let tile = Tile { x: 18, y: 18 };
@@ -104,4 +132,224 @@ fn engine_of_a_wormhole_tile_is_refused_by_name() {
     let [Stopped { stop: CoreStop::Violation(_, violation), .. }] = &chip.stopped()[..] else { panic!() };
     assert_eq!(violation.to_string(), "the matrix engine at 0xffe40000 of tile (18, 18) is not modelled");
     put(&chip, tile, 0x100, 7);
+}
+
+/// Stores and loads of a core, in order.
+#[derive(Clone, Copy)]
+enum Step {
+    Store(u32, u32),
+    Load(u32),
+}
+use Step::{Load, Store};
+
+/// A push to the core's thread.
+fn push(word: u32) -> Step {
+    Store(PUSH, word)
+}
+
+/// Lets cores do steps.
+fn run_steps(chip: &Chip, cores: &[(Core, &[Step])]) {
+    let mut held: u32 = Core::ALL.map(Core::reset_bit).iter().sum();
+    for (at, &(core, steps)) in (0..).zip(cores) {
+        let mut program = Assembler::new();
+        for &step in steps {
+            match step {
+                Store(address, value) => store(&mut program, address, value),
+                Load(address) => {
+                    program.constant(Reg::T[0], address);
+                    program.emit(lw(Reg::T[1], 0, Reg::T[0]));
+                }
+            }
+        }
+        stay(&mut program);
+        let start = if core == Core::B { 0 } else { 0x4000 * (at + 1) };
+        load(chip, TILE, u64::from(start), program);
+        if core != Core::B {
+            put(chip, TILE, 0xffb1_2224 + 4 * core as u64, start);
+        }
+        held &= !core.reset_bit();
+    }
+    put(chip, TILE, 0xffb1_2234, 7);
+    put(chip, TILE, SOFT_RESET, held);
+    chip.step(2000);
+}
+
+/// What a core was stopped for, if any was.
+fn violation(chip: &Chip) -> Option<String> {
+    match &chip.stopped()[..] {
+        [] => None,
+        [Stopped { stop: CoreStop::Violation(_, violation), .. }, ..] => Some(violation.to_string()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Checks that steps are refused for a reason, and that others are not.
+fn refuses(reason: &str, wrong: &[(Core, &[Step])], right: &[(Core, &[Step])]) {
+    let found = chip();
+    run_steps(&found, wrong);
+    let message = violation(&found).expect("a violation");
+    assert!(message.contains(reason), "{message}");
+    let found = chip();
+    run_steps(&found, right);
+    assert_eq!(violation(&found), None);
+}
+
+const DONE: u32 = 0xffe8_0004;
+const MOP_WORDS: u32 = 0xffb8_0000;
+/// The word with the edge's mask of columns, which the packer needs to be set.
+const EDGE: u32 = CONFIG + 4 * 24;
+
+fn stall(condition_mask: u32, block_mask: u32) -> u32 {
+    Stallwait { condition_mask: Bits::new(condition_mask), block_mask: Bits::new(block_mask) }.encode()
+}
+
+/// What lets a packer read a row of Dst.
+fn packs() -> Vec<Step> {
+    let configuration = [(12, 4 | 64 << 16), (18, 1), (28, 16 << 8), (69, 0x5fff), (70, 0), (24, 0xffff)];
+    let mut steps: Vec<Step> =
+        configuration.into_iter().map(|(word, value)| Store(CONFIG + 4 * word, value)).collect();
+    steps.push(Load(EDGE));
+    let counters = Bits::new(4);
+    steps.push(push(Setadcxx { x0_val: Bits::ZERO, x1_val: Bits::new(15), counters }.encode()));
+    steps
+}
+
+fn zeroacc() -> u32 {
+    Zeroacc { mode: Bits::new(3), ..Zeroacc::default() }.encode()
+}
+
+fn pacr() -> u32 {
+    Pacr { last: Bits::MAX, ..Pacr::default() }.encode()
+}
+
+#[test]
+fn rows_that_a_packer_may_read_are_not_written_before_its_end() {
+    let steps = |between: Option<u32>| {
+        let mut steps = packs();
+        steps.push(push(pacr()));
+        steps.extend(between.map(push));
+        steps.push(push(zeroacc()));
+        steps
+    };
+    let (none, packer, other) = (
+        steps(None),
+        steps(Some(stall(condition::PACK, block::MATH))),
+        steps(Some(stall(condition::PACK, 2))),
+    );
+    let reason = "the packer may still read these rows of Dst: STALLWAIT for it (C3), with block bit B6";
+    refuses(reason, &[(Core::T2, &none)], &[(Core::T2, &packer)]);
+    // A wait that does not block the write does not help.
+    refuses(reason, &[(Core::T2, &other)], &[(Core::T2, &packer)]);
+}
+
+#[test]
+fn rows_of_another_thread_are_read_behind_its_semaphore() {
+    let semaphore_mask = Bits::new(1);
+    let post = Sempost { semaphore_mask }.encode();
+    let wait =
+        Semwait { condition_mask: Bits::new(1), semaphore_mask, block_mask: Bits::new(block::PACK) }.encode();
+    let init = Seminit { semaphore_mask, new_value: Bits::ZERO, new_max: Bits::new(1) }.encode();
+    let writes = [push(init), push(zeroacc()), push(post)];
+    let mut reads = packs();
+    reads.push(push(wait));
+    reads.push(push(pacr()));
+    let mut early = packs();
+    early.push(push(pacr()));
+    // Long enough for the other to have written.
+    early.splice(0..0, std::iter::repeat_n(Store(0x8000, 0), 200));
+    let reason = "another thread may not have written these rows of Dst yet: wait for a semaphore";
+    refuses(reason, &[(Core::T1, &writes), (Core::T2, &early)], &[(Core::T1, &writes), (Core::T2, &reads)]);
+}
+
+#[test]
+fn configuration_that_a_core_stores_is_loaded_back_before_a_push() {
+    let reason = "it may overtake what the core stored to the configuration or to registers: load that back";
+    let stored = Store(EDGE, 0xffff);
+    let set = push(zeroacc());
+    for core in [Core::B, Core::T1] {
+        refuses(reason, &[(core, &[stored, set])], &[(core, &[stored, Load(EDGE), set])]);
+    }
+    // A thread's core can let its instructions wait; and hardware can do so by itself.
+    let waits = push(stall(condition::CORE, block::MATH));
+    let not_for_these = push(stall(condition::CORE, block::PACK));
+    refuses(reason, &[(Core::T1, &[stored, not_for_these, set])], &[(Core::T1, &[stored, waits, set])]);
+    let tracks = push(Setc16 { cfg_index: Bits::new(56), new_value: Bits::new(0x1f) }.encode());
+    refuses(reason, &[(Core::T1, &[stored, set])], &[(Core::T1, &[tracks, stored, set])]);
+}
+
+#[test]
+fn configuration_is_not_stored_while_instructions_may_read_it() {
+    let stored = Store(EDGE, 0xffff);
+    let set = push(zeroacc());
+    let reason = "instructions that the core pushed before may read the old value, or the new";
+    refuses(reason, &[(Core::T0, &[set, stored])], &[(Core::T0, &[set, Store(DONE, 0), Load(DONE), stored])]);
+}
+
+#[test]
+fn expander_is_not_configured_while_it_may_expand() {
+    let words = [Store(MOP_WORDS + 4, 0), Store(MOP_WORDS + 12, Nop {}.encode())];
+    let [flags, nop] = words;
+    let mop = push(Mop::default().encode());
+    let reason = "the MOP expander may still use its configuration: wait for its end before";
+    let right = [flags, nop, mop, Load(DONE + 4), nop];
+    refuses(reason, &[(Core::T0, &[flags, nop, mop, nop])], &[(Core::T0, &right)]);
+}
+
+#[test]
+fn word_is_not_read_directly_behind_its_write() {
+    let write = push(Wrcfg { cfg_index: Bits::new(1), ..Wrcfg::default() }.encode());
+    let nop = push(Nop {}.encode());
+    let reason = "it reads a word that WRCFG wrote directly before: put a NOP in between";
+    let set = push(zeroacc());
+    refuses(reason, &[(Core::T1, &[write, set])], &[(Core::T1, &[write, nop, set])]);
+}
+
+#[test]
+fn formats_are_not_changed_while_a_unit_may_read_them() {
+    let write = push(Wrcfg { cfg_index: Bits::new(1), ..Wrcfg::default() }.encode());
+    let set = push(zeroacc());
+    let waits = push(stall(condition::MATH, block::CONFIG));
+    let reason = "the matrix unit may still read the word: STALLWAIT for it (C4), with block bit B7";
+    refuses(reason, &[(Core::T1, &[set, write])], &[(Core::T1, &[set, waits, write])]);
+}
+
+/// Commands the network to bring memory of the tile to a bank, or a bank's to the tile, from the network's first buffer.
+fn transfer(address: u32, to_bank: bool) -> Vec<Step> {
+    const BANK: u32 = 17 | 12 << 6;
+    const HERE: u32 = 1 | 2 << 6;
+    let local = [address, 0, HERE];
+    let remote = [0, 0, BANK];
+    let ([target, back], control) =
+        if to_bank { ([local, remote], 2 | 1 << 4) } else { ([remote, local], 1 << 4) };
+    let registers = target.into_iter().chain(back).chain([0, control, 64]);
+    let offsets = [0x0, 0x4, 0x8, 0xc, 0x10, 0x14, 0x18, 0x1c, 0x20];
+    let mut steps: Vec<Step> = offsets
+        .into_iter()
+        .zip(registers)
+        .map(|(offset, value)| Store(0xffb2_0000 + offset, value))
+        .collect();
+    steps.push(Store(0xffb2_0040, 1));
+    steps
+}
+
+#[test]
+fn results_are_sent_behind_the_end_of_the_packer() {
+    let reason =
+        "a transfer of results that the packer may not have written yet: a core waits for its end before";
+    let steps = |waits: &[Step], address| {
+        let mut steps = packs();
+        steps.push(push(pacr()));
+        steps.extend(waits);
+        steps.extend(transfer(address, true));
+        steps
+    };
+    let waits = [Store(DONE, 0), Load(DONE)];
+    let wrong = steps(&[], 0x6_0000);
+    refuses(reason, &[(Core::T2, &wrong)], &[(Core::T2, &steps(&waits, 0x6_0000))]);
+    // Other memory is not the packer's.
+    refuses(reason, &[(Core::T2, &wrong)], &[(Core::T2, &steps(&[], 0x7_0000))]);
+    let mut overwritten = packs();
+    overwritten.push(push(pacr()));
+    overwritten.extend(transfer(0x6_0000, false));
+    refuses(reason, &[(Core::T2, &overwritten)], &[(Core::T2, &steps(&waits, 0x6_0000))]);
 }

@@ -61,7 +61,8 @@ fn is_there(file: BorrowedFd<'_>, end: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::{is_held, mapped_file, memory_file};
+    use crate::file::{is_held, mapped_file};
+    use hal_backend::memory_file::memory_file;
 
     #[test]
     fn dma_buf_has_its_extent_and_holds_the_memory() {

@@ -6,18 +6,20 @@
 //! processes and runs host programs. [`Emulator`] and [`Emulated`] then give the machine to everything outside.
 
 use crate::devices::ShownDevices;
+use crate::file::reopen_held;
 use crate::options::check_card;
 use crate::process::{OwnProcess, Process};
 use crate::remote::{self, Remote};
 use crate::threads::Running;
 use crate::{DeviceRange, Errno, Linux, ProgramHost, System, accel};
+use hal_backend::memory_file::{memory_file, no_memory_file};
 use hal_backend::{Code, DeviceInfo, Failure, HostProgram, HostRange, Parameter, Parameters};
 use hal_kernel::registry::Registry;
 use hal_kernel::{EmulatedCard, Emulation, MappedRange};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -294,6 +296,25 @@ fn check_descriptors(folder: &Path) -> Result<(), Failure> {
     })
 }
 
+/// Checks that this process may make the calls that emulated cards are built on, which a sandbox may refuse.
+pub fn check_calls() -> Result<(), Failure> {
+    check_descriptors(Path::new("/proc/self/fd"))?;
+    let file = memory_file("probe", 1).map_err(|errno| no_memory_file(1, errno))?;
+    reopen_held(file.as_fd()).map_err(|errno| refused("flock and open", errno))?;
+    let (word, mut copy) = ([7_u8; 8], [0; 8]);
+    let read = OwnProcess.read(word.as_ptr().expose_provenance() as u64, &mut copy);
+    read.map_err(|errno| refused("process_vm_readv and process_vm_writev", errno))
+}
+
+/// The refusal of calls that emulated cards need.
+fn refused(calls: &str, errno: Errno) -> Failure {
+    let message = format!(
+        "emulated cards need {calls}, which fail in this process: {errno}; let the sandbox (seccomp) allow them, and \
+         see that neither descriptors nor memory are at their limit (ulimit -n, ulimit -v)"
+    );
+    Failure::new(Code::FailedPrecondition, message)
+}
+
 /// Injects the machines `M` into a driver: cards under `emulated`, and cards that a supervisor emulates.
 pub struct Emulated<M>(PhantomData<fn() -> M>);
 
@@ -324,7 +345,7 @@ impl<M: SupervisedMachine> Emulation<M::Programs> for Emulated<M> {
     ) -> Result<EmulatedCard<M::Programs>, Failure> {
         let options = M::read_options(parameters)?;
         check_card(M::DRIVER, number, M::cards(&options))?;
-        check_descriptors(Path::new("/proc/self/fd"))?;
+        check_calls()?;
         M::check_host(&options)?;
         Ok(Self::card(Emulator::get(&options)?, number))
     }

@@ -11,29 +11,16 @@ use crate::backing::{self, Backing};
 use crate::process::keeping;
 use crate::view;
 use hal_backend::HostRange;
+use hal_backend::memory_file::memory_file;
 use hal_kernel::map_shared;
 use hal_kernel::{Errno, identity};
-use rustix::fs::{FlockOperation, MemfdFlags, OFlags, SealFlags};
-use rustix::process::{Resource, getrlimit};
+use rustix::fs::{FlockOperation, OFlags};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// The device and inode number behind a descriptor.
 pub type Identity = (u64, u64);
-
-/// A memory file of some length, which takes space when it is written. It never shrinks: a process that maps it
-/// would not survive that.
-pub fn memory_file(name: &str, length: u64) -> Result<OwnedFd, Errno> {
-    // The kernel kills a process that makes a file longer than its limit.
-    if getrlimit(Resource::Fsize).current.is_some_and(|most| length > most) {
-        return Err(Errno::FBIG);
-    }
-    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    rustix::fs::ftruncate(&file, length)?;
-    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
-    Ok(file)
-}
 
 /// A memory file, and all of it mapped.
 pub fn mapped_file(name: &str, length: u64) -> Result<(Arc<OwnedFd>, HostRange), Errno> {
@@ -155,7 +142,7 @@ mod tests {
     /// A process that writes beyond its limit is killed by a signal, unless the length is checked first.
     #[test]
     fn limit_on_files_is_looked_at_before_the_kernel_does() {
-        use rustix::process::{Rlimit, setrlimit};
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         let before = getrlimit(Resource::Fsize);
         setrlimit(Resource::Fsize, Rlimit { current: Some(1 << 40), ..before }).unwrap();
         let refused = memory_file("test", (1 << 40) + 1);

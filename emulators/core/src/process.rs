@@ -87,7 +87,11 @@ impl OwnProcess {
                 libc::process_vm_readv(me, &raw const local, 1, &raw const remote, 1, 0)
             }
         };
-        if usize::try_from(done).is_ok_and(|done| done == length) { Ok(()) } else { Err(Errno::FAULT) }
+        match usize::try_from(done) {
+            Ok(done) if done == length => Ok(()),
+            Ok(_) => Err(Errno::FAULT),
+            Err(_) => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::FAULT)),
+        }
     }
 
     /// True if whole pages are mapped and writable.
@@ -218,7 +222,7 @@ fn duplicate(number: RawFd) -> Result<OwnedFd, Errno> {
     // SAFETY: duplicating takes any number, and fails if no file is behind it.
     let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
     if copy < 0 {
-        return Err(Errno::BADF);
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::BADF));
     }
     // SAFETY: the descriptor is new, and no other owner exists.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })

@@ -2,7 +2,7 @@
 
 //! The threads of an emulator.
 
-use hal_backend::{Code, Failure};
+use hal_backend::Failure;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -29,17 +29,11 @@ impl<M: Send + Sync + 'static> Running<M> {
         let mut running = Self { machine: Arc::new(machine), threads: Vec::with_capacity(workers + 1), stop };
         for number in 0..=workers {
             let machine = running.machine.clone();
-            let thread = if number == workers {
-                std::thread::Builder::new().name(format!("{name}-clock")).spawn(move || tick(&machine))
-            } else {
-                std::thread::Builder::new()
-                    .name(format!("{name}-{number}"))
-                    .spawn(move || work(&machine, number))
-            };
-            running.threads.push(thread.map_err(|error| {
-                let message = format!("thread {number} of an emulated machine could not be started: {error}");
-                Failure::new(Code::ResourceExhausted, message)
-            })?);
+            let is_clock = number == workers;
+            let name = if is_clock { format!("{name}-clock") } else { format!("{name}-{number}") };
+            let serve = move || if is_clock { tick(&machine) } else { work(&machine, number) };
+            let thread = std::thread::Builder::new().name(name.clone()).spawn(serve);
+            running.threads.push(thread.map_err(|error| Failure::without_thread(&name, &error))?);
         }
         Ok(running)
     }

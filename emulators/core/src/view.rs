@@ -125,7 +125,7 @@ pub fn is_mapped(process: u32, file: Identity, offset: u64, length: u64) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::memory_file;
+    use hal_backend::memory_file::memory_file;
     use rustix::fs::SeekFrom;
 
     /// The offset of a command buffer's handle.

@@ -13,10 +13,11 @@ use crate::machine::{Cards, Machine};
 use crate::space::{Hint, MappingKind, Pool};
 use emulator_core::PAGE;
 use emulator_core::drm::{give, take};
-use emulator_core::file::{Identity, OpenFiles, memory_file};
+use emulator_core::file::{Identity, OpenFiles};
 use emulator_core::process::keeping;
 use emulator_core::{Errno, Process, map_shared};
 use hal_backend::HostRange;
+use hal_backend::memory_file::memory_file;
 use hal_gaudi_abi::uapi::{CbIn, CbOut, cb, handle};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -124,7 +125,7 @@ fn create_buffer(
     if request.flags & cb::FLAG_MAP != 0 {
         // A generation that cannot map it reports a lack of memory. rule(cb-map)
         let mut space = context.live.space.write();
-        let mapped = space.map(Pool::Buffers, range.clone(), 0, Hint::default(), MappingKind::Buffer);
+        let mapped = space.map(Pool::Buffers, range.clone(), Hint::default(), MappingKind::Buffer);
         address = Some(mapped.ok_or(Errno::NOMEM)?);
     }
     let seen = Arc::new(AtomicBool::new(false));

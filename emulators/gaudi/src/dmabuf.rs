@@ -53,7 +53,7 @@ impl Machine {
             let mapping = space.get(request.addr).ok_or(Errno::INVAL)?;
             let MappingKind::Device(handle) = mapping.what else { return Err(Errno::INVAL) };
             let end = request.offset.checked_add(request.mem_size).ok_or(Errno::INVAL)?;
-            if end > mapping.memory.length() {
+            if end > mapping.memory().length() {
                 return Err(Errno::INVAL);
             }
             let memory = context.memory.get(&handle).ok_or(Errno::INVAL)?;
@@ -99,7 +99,7 @@ impl Machine {
         }
         let context = card.context.as_mut().ok_or(Errno::NODEV)?;
         let address =
-            context.live.space.write().map(Pool::Host, range, 0, Hint::default(), MappingKind::Imported);
+            context.live.space.write().map(Pool::Host, range, Hint::default(), MappingKind::Imported);
         address.ok_or(Errno::NOMEM)
     }
 }

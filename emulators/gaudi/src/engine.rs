@@ -6,11 +6,12 @@
 //! several workers. With one worker and a seeded schedule, the same code runs one item at a time.
 
 use crate::card::{CommandSubmission, Context, Item, Live, Position};
+use crate::completions::Entry;
 use crate::injection;
 use crate::machine::{Machine, State};
 use crate::packets;
 use crate::strides::StridedTransfer;
-use crate::sync::{PlainWrite, WaitCondition, engine_of};
+use crate::sync::{self, BegunTransfer, Effect, WaitCondition, engine_of};
 use emulator_core::clock;
 use emulator_core::injection::Injections;
 use hal_backend::splitmix64;
@@ -190,37 +191,65 @@ impl Machine {
         }
     }
 
-    /// Writes a word for a queue to a register, and to the targets that this triggers. Returns whether there is
-    /// such a register.
+    /// Writes a word for a queue to a register, and all that this triggers. Returns the transfers that begin, or
+    /// nothing if there is no such register.
     pub(crate) fn write_register(
         &self,
         number: usize,
         live: &Live,
         address: u64,
         value: u32,
-    ) -> Result<bool, CommandError> {
+    ) -> Result<Option<Vec<BegunTransfer>>, CommandError> {
         let mut state = self.lock();
-        let card = &mut state.cards[number];
-        let Some(outside) = card.sync.write(self.hardware, address, value) else { return Ok(false) };
-        self.release_queues(&mut state, number);
-        drop(state);
-        for PlainWrite { address, value } in outside {
-            self.write_word(number, live, address, value)?;
-        }
-        Ok(true)
+        let Some(effects) = state.cards[number].sync.write(self.hardware, address, value) else {
+            return Ok(None);
+        };
+        self.carry_out(&mut state, number, live, effects).map(Some)
     }
 
     /// Adds one to a sync object, for a signal of the driver's own.
-    pub(crate) fn signal_object(&self, number: usize, live: &Live, object: u32) -> Result<(), CommandError> {
+    pub(crate) fn signal_object(
+        &self,
+        number: usize,
+        live: &Live,
+        object: u32,
+    ) -> Result<Vec<BegunTransfer>, CommandError> {
         let mut state = self.lock();
-        let card = &mut state.cards[number];
-        let outside = card.sync.signal(self.hardware, object);
-        self.release_queues(&mut state, number);
-        drop(state);
-        for PlainWrite { address, value } in outside {
-            self.write_word(number, live, address, value)?;
+        let effects = state.cards[number].sync.signal(self.hardware, object);
+        self.carry_out(&mut state, number, live, effects)
+    }
+
+    /// Carries out what a write to a register triggers. The lock is held until all of it is in its place, so that
+    /// the words of several queues reach memory in the order of their writes.
+    fn carry_out(
+        &self,
+        state: &mut State,
+        number: usize,
+        live: &Live,
+        effects: Vec<Effect>,
+    ) -> Result<Vec<BegunTransfer>, CommandError> {
+        self.release_queues(state, number);
+        let mut begun = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Word { address, value } if self.hardware.is_doorbell(address) => {
+                    self.interrupt(state, number, value);
+                }
+                Effect::Word { address, .. } if sync::is_register(self.hardware, address) => {
+                    return Err(packets::no_register(address));
+                }
+                Effect::Word { address, value } => packets::store(live, address, &value.to_le_bytes())?,
+                Effect::Entry { address, entry: Entry::Word(word) } => {
+                    packets::store(live, address, &word.to_le_bytes())?;
+                }
+                Effect::Entry { address, entry: Entry::Count(count) } => {
+                    packets::store(live, address, &count.to_le_bytes())?;
+                }
+                Effect::Transfer(transfer) => begun.push(transfer),
+                Effect::Refused(why) => return Err(CommandError::Engine(why)),
+            }
         }
-        Ok(())
+        Ok(begun)
     }
 
     /// True if a predicate of a queue is true. The first always is.

@@ -293,9 +293,24 @@ impl Hardware {
         }
     }
 
-    /// The register that raises the interrupt of a number. rule(doorbell)
-    pub(crate) fn doorbell(&self) -> Option<u64> {
-        self.dram_virtual.then_some(0xFFF0_77FF_FFFF_0000)
+    /// True if a word that is written here raises the interrupt of that number. rule(doorbell)
+    pub(crate) fn is_doorbell(&self, address: u64) -> bool {
+        /// The one that the driver maps for every program.
+        const MAPPED: u64 = 0xFFF0_77FF_FFFF_0000;
+        /// The register behind it, which the vendor's open tests use.
+        const REGISTER: u64 = 0x1000_007F_FCC1_7000;
+        self.dram_virtual && matches!(address, MAPPED | REGISTER)
+    }
+
+    /// The kind of a queue's engine, for people.
+    pub(crate) fn engine_name(&self, queue: u32) -> &'static str {
+        match (self.dram_virtual, queue) {
+            _ if self.transfers(queue) => "transfer engine",
+            (false, 33..=40) | (true, 16..=19 | 56..=59 | 92..=95 | 128..=131) => "matrix engine",
+            (false, 41..=72) | (true, 20..=47 | 60..=83 | 96..=119 | 132..=155) => "tensor engine",
+            (true, 252..=259) => "rotator",
+            _ => "network",
+        }
     }
 
     /// True if the driver accepts an address as that of a command buffer. Only the hardware checks that it is

@@ -7,15 +7,22 @@
 //! rule(interrupt-wait)
 
 use crate::card::{Alarm, BufferKind, Context};
-use crate::machine::{Guard, Machine};
+use crate::machine::{Guard, Machine, State};
 use emulator_core::Errno;
 use emulator_core::Process;
 use emulator_core::clock;
 use emulator_core::drm::{give, take};
 use hal_gaudi_abi::uapi::{WaitIn, WaitOut, wait};
 
-/// How many decoders there are, which have the first interrupt numbers.
+/// How many decoders there are, by whose numbers waits name their interrupts.
 const DECODERS: u32 = 10;
+
+/// The decoder that raises an interrupt when it has decoded. The number behind it is that of its errors.
+/// rule(doorbell)
+fn decoder(interrupt: u32) -> Option<u32> {
+    let number = interrupt.checked_sub(1)?;
+    (number.is_multiple_of(2) && number / 2 < DECODERS).then_some(number / 2)
+}
 
 /// A wait as requested.
 #[derive(Clone, Copy, Debug)]
@@ -55,17 +62,18 @@ impl Context {
 
 impl Machine {
     /// The interrupt with a number, if it is a program's.
-    pub(crate) fn interrupt(&self, number: usize, interrupt: u32) {
+    pub(crate) fn interrupt(&self, state: &mut State, number: usize, interrupt: u32) {
         let now = clock();
-        let decodes = interrupt < DECODERS;
         let first = u32::from(self.hardware.first_interrupt);
         let theirs = (first..first + u32::from(self.hardware.interrupts)).contains(&interrupt);
-        let Ok(interrupt) = u16::try_from(interrupt) else { return };
-        let any = if decodes { wait::ANY_DECODER_INTERRUPT } else { wait::ANY_CQ_INTERRUPT };
-        let any = u16::try_from(any).unwrap_or(u16::MAX);
-        let mut state = self.lock();
-        let context = state.cards[number].context.as_mut();
-        let Some(context) = context.filter(|_| decodes || theirs) else { return };
+        let (waited_for, any) = match decoder(interrupt) {
+            Some(decoder) => (decoder, wait::ANY_DECODER_INTERRUPT),
+            None if theirs => (interrupt, wait::ANY_CQ_INTERRUPT),
+            // The driver's own.
+            None => return,
+        };
+        let [interrupt, any] = [waited_for, any].map(|number| u16::try_from(number).unwrap_or(u16::MAX));
+        let Some(context) = state.cards[number].context.as_mut() else { return };
         for interrupt in [interrupt, any] {
             *context.interrupts.entry(interrupt).or_default() += 1;
         }

@@ -63,7 +63,7 @@
 //! | `file.rs` | open and close |
 //! | `request.rs` | the driver's entry points, and its requests |
 //! | `info.rs`, `buffers.rs`, `submit.rs`, `signals.rs`, `wait.rs`, `interrupt.rs`, `memory.rs` | the requests |
-//! | `sync.rs` | sync objects, monitors and fences |
+//! | `sync.rs`, `completions.rs` | sync objects, monitors, fences and completion queues |
 //! | `blocks.rs` | blocks of registers that a process may see |
 //! | `space.rs`, `dmabuf.rs` | device addresses, and memory that is shared with other devices |
 //! | `engine.rs` | the workers |
@@ -81,10 +81,9 @@
 //! # What is not modelled
 //!
 //! Networks, which no driver of the kernel's own enables, and so collective waits; attestation and the rest of
-//! the firmware; completion queues of sync managers; the page sizes of the host's memory; the state of a device
-//! in creation. Requests for these are refused. Packets that write to the registers of engines have no effect;
-//! repetition and waits of the queue itself (`REPEAT`, `WAIT`) are refused when they run, as no public source says what
-//! they do.
+//! the firmware; the page sizes of the host's memory; the state of a device in creation. Requests for these are
+//! refused. So are, when they run, packets that write to the registers of engines that compute, and repetition and
+//! waits of the queue itself (`REPEAT`, `WAIT`), as no public source says what they do.
 //!
 //! A supervisor (`emulators/supervisor`) shows one machine to many processes. Without one, processes that share
 //! a machine's name see that a card is taken, and nothing else of each other: not a reset, and not that a
@@ -94,6 +93,7 @@ mod arbiter;
 mod blocks;
 mod buffers;
 mod card;
+mod completions;
 mod dmabuf;
 mod engine;
 mod file;

@@ -7,7 +7,7 @@ use crate::card::{Context, DeviceMemory};
 use crate::file::device_memory;
 use crate::injection;
 use crate::machine::{Guard, Machine};
-use crate::space::{Hint, MappingKind, Pool};
+use crate::space::{Hint, MappedMemory, MappingKind, Pool};
 use emulator_core::Errno;
 use emulator_core::PAGE;
 use emulator_core::Process;
@@ -132,7 +132,7 @@ impl Machine {
         let force = request.flags & mem::FORCE_HINT != 0;
         let hint = Hint { address: request.hint_addr, force, align: 0 };
         let what = MappingKind::Device(request.handle);
-        let address = context.live.space.write().map(Pool::Device, memory.range.clone(), 0, hint, what);
+        let address = context.live.space.write().map(Pool::Device, memory.range.clone(), hint, what);
         let address = address.ok_or(Errno::NOMEM)?;
         context.live.space.write().back(address, &memory.file);
         memory.mapped += 1;
@@ -153,18 +153,20 @@ impl Machine {
                 return Err(Errno::NOMEM);
             }
         }
-        let memory = process.pin(start, size)?;
+        // Whole pages. rule(map-pages)
+        let skip = start % PAGE;
+        let pages = (skip + size).checked_next_multiple_of(PAGE).ok_or(Errno::INVAL)?;
+        let memory = MappedMemory { memory: process.pin(start - skip, pages)?, skip, length: size };
         let mut state = self.lock();
         let context = context(&mut state, number)?;
         let force = request.flags & mem::FORCE_HINT != 0;
         // Memory that begins inside a page cannot follow a hint. rule(map-hint)
-        if force && request.hint_addr != 0 && start % PAGE != 0 {
+        if force && request.hint_addr != 0 && skip != 0 {
             return Err(Errno::INVAL);
         }
         let align = if start % LARGE == 0 { LARGE } else { PAGE };
         let hint = Hint { address: request.hint_addr, force, align };
-        let address =
-            context.live.space.write().map(Pool::Host, memory, start % PAGE, hint, MappingKind::Host);
+        let address = context.live.space.write().map(Pool::Host, memory, hint, MappingKind::Host);
         address.ok_or(Errno::NOMEM)
     }
 
@@ -197,7 +199,7 @@ impl Machine {
                 let card = &state.cards[number];
                 card.running > 0 && card.context.as_ref().is_some_and(|now| now.id == id)
             };
-            while mapping.memory.is_shared() && here(&state) && !state.is_stopping() {
+            while mapping.memory().is_shared() && here(&state) && !state.is_stopping() {
                 self.sleep(&mut state, number, None);
             }
         }

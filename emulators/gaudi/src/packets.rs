@@ -11,10 +11,10 @@ use crate::engine::{CommandError, ItemEnd, Run};
 use crate::machine::Machine;
 use crate::programs::{DISPATCH, dispatch};
 use crate::space::Piece;
-use crate::sync::{self, Fence, WaitCondition};
+use crate::sync::{self, BegunTransfer, Fence, WaitCondition};
 use emulator_core::backing;
 use emulator_core::share::Dispatch;
-use hal_backend::HostRange;
+use hal_backend::{Code, HostRange};
 use hal_gaudi_abi::packet::opcode;
 use std::sync::atomic::Ordering;
 
@@ -149,37 +149,42 @@ fn find(live: &Live, address: u64, length: u64) -> Result<Vec<Piece>, CommandErr
     live.space.read().resolve(address, length).map_err(CommandError::Unmapped)
 }
 
+/// Writes memory of the device.
+pub(crate) fn store(live: &Live, address: u64, mut bytes: &[u8]) -> Result<(), CommandError> {
+    for piece in find(live, address, bytes.len() as u64)? {
+        let (now, rest) = bytes.split_at(length_of_piece(&piece));
+        let written = piece.memory.write(0, now);
+        debug_assert!(written, "a piece has its own length");
+        backing::push(piece.memory.whole());
+        bytes = rest;
+    }
+    Ok(())
+}
+
+/// The error of a message to a register that is not there.
+pub(crate) fn no_register(address: u64) -> CommandError {
+    CommandError::Engine(format!("there is no register at {address:#x} that a message may go to"))
+}
+
 impl Machine {
-    /// Writes a word for an engine: to a sync object, a monitor or a fence, to memory, or to an interrupt
-    /// register.
+    /// Writes a word for an engine: to memory, to an interrupt register, or to a register of sync managers, fences,
+    /// arbiters and transfers. Returns the transfers that begin.
     pub(crate) fn write_word(
         &self,
         number: usize,
         live: &Live,
         address: u64,
         value: u32,
-    ) -> Result<(), CommandError> {
+    ) -> Result<Vec<BegunTransfer>, CommandError> {
+        if self.hardware.is_doorbell(address) {
+            self.interrupt(&mut self.lock(), number, value);
+            return Ok(Vec::new());
+        }
         if sync::is_register(self.hardware, address) {
-            let known = self.write_register(number, live, address, value)?;
-            let why = || {
-                CommandError::Engine(format!("there is no register at {address:#x} that a message may go to"))
-            };
-            return known.then_some(()).ok_or_else(why);
+            return self.write_register(number, live, address, value)?.ok_or_else(|| no_register(address));
         }
-        if self.hardware.doorbell() == Some(address) {
-            self.interrupt(number, value);
-            return Ok(());
-        }
-        let bytes = value.to_le_bytes();
-        let mut rest = bytes.as_slice();
-        for piece in find(live, address, 4)? {
-            let (now, later) = rest.split_at(length_of_piece(&piece));
-            let written = piece.memory.write(0, now);
-            debug_assert!(written, "a piece has its own length");
-            backing::push(piece.memory.whole());
-            rest = later;
-        }
-        Ok(())
+        store(live, address, &value.to_le_bytes())?;
+        Ok(Vec::new())
     }
 }
 
@@ -206,7 +211,8 @@ pub(crate) fn execute(machine: &Machine, run: &Run, worker: usize) -> ItemEnd {
             .map_err(ItemStop::from)
             .and_then(|source| engine.all(source)),
         &ChunkCommand::Signal { object } => {
-            machine.signal_object(run.card, &run.live, object).map_err(ItemStop::from)
+            let begun = machine.signal_object(run.card, &run.live, object);
+            begun.map_err(ItemStop::from).and_then(|begun| engine.transfer_all(begun))
         }
         ChunkCommand::Wait { .. } => Ok(()),
     };
@@ -348,16 +354,30 @@ impl Engine<'_> {
             }
             opcode::WREG_32 if self.machine.hardware.has_transfer_registers(queue) => {
                 let value = low(word(packet, 0));
-                if let Some(transfer) = self.machine.write_transfer(card, queue, control >> 8 & 0xFFFF, value)
-                {
-                    self.committed(&transfer)?;
-                }
+                let begun = self.machine.write_transfer(card, queue, control >> 8 & 0xFFFF, value);
+                let engine = sync::engine_of(self.machine.hardware, queue);
+                self.transfer_all(
+                    begun.map(|transfer| BegunTransfer { engine, transfer }).into_iter().collect(),
+                )?;
             }
-            // Registers of other engines are not modelled.
-            opcode::NOP | opcode::WREG_32 => {}
+            opcode::WREG_32 | opcode::WREG_BULK => {
+                return Err(self.no_such_engine(operation, control).into());
+            }
+            opcode::NOP => {}
             _ => return Err(CommandError::Undefined(format!("operation {operation:#x}")).into()),
         }
         Ok(Next::Packet)
+    }
+
+    /// The error of a write to registers of engines that are not modelled.
+    fn no_such_engine(&self, operation: u32, control: u32) -> CommandError {
+        let name = if operation == opcode::WREG_32 { "WREG_32" } else { "WREG_BULK" };
+        let (queue, offset) = (self.run.queue, control >> 8 & 0xFFFF);
+        let engine = self.machine.hardware.engine_name(queue);
+        CommandError::Engine(format!(
+            "{name} writes to register {offset:#x} of a {engine}, and these are not modelled: what the engine would \
+             compute is not computed; have it computed by a host program (DISPATCH), or leave it out"
+        ))
     }
 
     /// Continues, if the packet's condition is satisfied.
@@ -447,10 +467,10 @@ impl Engine<'_> {
         if self.run.live.abort.load(Ordering::Relaxed) { Err(ItemStop::Aborted) } else { Ok(()) }
     }
 
-    /// Memory that this engine can reach.
-    fn reach(&self, address: u64, length: u64) -> Result<Vec<Piece>, CommandError> {
+    /// Memory that a queue's engine can reach.
+    fn reach(&self, queue: u32, address: u64, length: u64) -> Result<Vec<Piece>, CommandError> {
         let pieces = find(&self.run.live, address, length)?;
-        if self.machine.hardware.stays_within(self.run.queue) && pieces.iter().any(|piece| piece.host) {
+        if self.machine.hardware.stays_within(queue) && pieces.iter().any(|piece| piece.host) {
             let why =
                 format!("an engine for transfers within the device was given {address:#x}, on the host");
             return Err(CommandError::Engine(why));
@@ -463,7 +483,7 @@ impl Engine<'_> {
         let (head, address) = (word(packet, 0), word(packet, 8));
         plain(high(head))?;
         let value = low(head);
-        Ok(self.machine.write_word(self.run.card, &self.run.live, address, value)?)
+        self.transfer_all(self.machine.write_word(self.run.card, &self.run.live, address, value)?)
     }
 
     /// Writes a word to a register near one of four bases.
@@ -475,7 +495,7 @@ impl Engine<'_> {
         let unknown =
             || CommandError::Engine(format!("a short message with control word {control:#x} goes nowhere"));
         let address = address.ok_or_else(unknown)?;
-        Ok(self.machine.write_word(self.run.card, &self.run.live, address, value)?)
+        self.transfer_all(self.machine.write_word(self.run.card, &self.run.live, address, value)?)
     }
 
     /// Runs a host program: the packet that no hardware has.
@@ -518,13 +538,16 @@ impl Engine<'_> {
             bindings: memories.into_iter().map(|piece| piece.memory).collect(),
             local_memory: half(dispatch::LOCAL_MEMORY),
         };
-        let ran = self.machine.core.run(dispatch, self.worker);
-        Ok(ran.map_err(|failure| CommandError::Engine(failure.to_string()))?)
+        match self.machine.core.run(dispatch, self.worker) {
+            // The program's owner has given it up, and knows so.
+            Err(failure) if failure.code() == Code::Cancelled => Ok(()),
+            ran => Ok(ran.map_err(|failure| CommandError::Engine(failure.to_string()))?),
+        }
     }
 
     /// A binding: contiguous memory. A binding without a length may have any address.
     fn binding(&self, address: u64, length: u64) -> Result<Piece, CommandError> {
-        let mut pieces = self.reach(address, length)?;
+        let mut pieces = self.reach(self.run.queue, address, length)?;
         match (pieces.pop(), pieces.is_empty()) {
             (Some(piece), true) => Ok(piece),
             (None, _) => {

@@ -27,20 +27,44 @@ pub(crate) enum MappingKind {
     Imported,
 }
 
+/// Memory to be mapped, and the part of it that a program asked for. rule(map-pages)
+#[derive(Clone, Debug)]
+pub(crate) struct MappedMemory {
+    pub(crate) memory: HostRange,
+    /// The offset and the length of that part.
+    pub(crate) skip: u64,
+    pub(crate) length: u64,
+}
+
+impl From<HostRange> for MappedMemory {
+    fn from(memory: HostRange) -> Self {
+        Self { skip: 0, length: memory.length(), memory }
+    }
+}
+
 /// A mapping of device addresses.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    /// The exact first address, by which the mapping is ended.
-    pub(crate) address: u64,
-    pub(crate) memory: HostRange,
+    /// The address of the first page.
+    start: u64,
+    mapped: MappedMemory,
     pub(crate) what: MappingKind,
     /// The file of all this memory, if it is known.
     file: Option<Arc<OwnedFd>>,
 }
 
 impl Mapping {
+    pub(crate) fn memory(&self) -> &HostRange {
+        &self.mapped.memory
+    }
+
+    /// The exact address that a program got, by which the mapping is ended.
+    fn address(&self) -> u64 {
+        self.start + self.mapped.skip
+    }
+
     fn end(&self) -> u64 {
-        self.address.saturating_add(self.memory.length())
+        self.start.saturating_add(self.mapped.memory.length())
     }
 }
 
@@ -175,18 +199,18 @@ impl Space {
         Some(first + (address - first).checked_next_multiple_of(page)?)
     }
 
-    /// Maps memory, `skip` bytes into a page, at a wanted address or at any free one. Returns the address;
+    /// Maps memory at a wanted address or at any free one. Returns the address of the part that was asked for;
     /// nothing, if there is no room.
     pub(crate) fn map(
         &mut self,
         pool: Pool,
-        memory: HostRange,
-        skip: u64,
+        memory: impl Into<MappedMemory>,
         hint: Hint,
         what: MappingKind,
     ) -> Option<u64> {
+        let memory = memory.into();
         let unit = if pool == Pool::Device { self.page } else { PAGE };
-        let length = (skip + memory.length()).max(1).checked_next_multiple_of(unit)?;
+        let length = memory.memory.length().max(1).checked_next_multiple_of(unit)?;
         let align = hint.align.max(PAGE);
         let bounds = self.area(pool)?.bounds.clone();
         let ends = hint.address.checked_add(length).is_some_and(|end| end <= *bounds.end());
@@ -199,8 +223,9 @@ impl Space {
         } else {
             self.find(pool, length, align)?
         };
-        self.place(start + skip, memory, what);
-        Some(start + skip)
+        let address = start + memory.skip;
+        self.place(start, memory, what);
+        Some(address)
     }
 
     /// Address and length of every mapping of device memory, or of host memory.
@@ -210,30 +235,30 @@ impl Space {
         let of_kind =
             |what| if host { what == MappingKind::Host } else { matches!(what, MappingKind::Device(_)) };
         let mappings = self.mappings.values().filter(|mapping| of_kind(mapping.what));
-        mappings.map(|mapping| (mapping.address, mapping.memory.length())).collect()
+        mappings.map(|mapping| (mapping.address(), mapping.mapped.length)).collect()
     }
 
     /// Maps memory at an address that is known to be free.
-    pub(crate) fn place(&mut self, address: u64, memory: HostRange, what: MappingKind) {
-        self.mappings.insert(address / PAGE * PAGE, Mapping { address, memory, what, file: None });
+    pub(crate) fn place(&mut self, start: u64, memory: impl Into<MappedMemory>, what: MappingKind) {
+        self.mappings.insert(start, Mapping { start, mapped: memory.into(), what, file: None });
     }
 
     /// Records the file that the memory of a mapping is in, from its beginning.
     pub(crate) fn back(&mut self, address: u64, file: &Arc<OwnedFd>) {
-        if let Some(mapping) = self.mappings.get_mut(&(address / PAGE * PAGE)) {
+        if let Some(mapping) = self.mappings.get_mut(&page_of(address)) {
             mapping.file = Some(file.clone());
         }
     }
 
     /// The mapping with exactly this address.
     pub(crate) fn get(&self, address: u64) -> Option<&Mapping> {
-        self.mappings.get(&(address / PAGE * PAGE)).filter(|mapping| mapping.address == address)
+        self.mappings.get(&page_of(address)).filter(|mapping| mapping.address() == address)
     }
 
     /// Ends the mapping with exactly this address.
     pub(crate) fn unmap(&mut self, address: u64) -> Option<Mapping> {
         self.get(address)?;
-        self.mappings.remove(&(address / PAGE * PAGE))
+        self.mappings.remove(&page_of(address))
     }
 
     /// How many mappings a program has made.
@@ -248,12 +273,13 @@ impl Space {
         let mut pieces = Vec::with_capacity(1);
         while rest > 0 {
             let mapping = self.mappings.range(..=at).next_back().map(|(_, mapping)| mapping).ok_or(at)?;
-            let offset = at.checked_sub(mapping.address).ok_or(at)?;
-            let here = mapping.memory.length().saturating_sub(offset).min(rest);
+            let (start, memory) = (mapping.start, mapping.memory());
+            let offset = at.checked_sub(start).ok_or(at)?;
+            let here = memory.length().saturating_sub(offset).min(rest);
             if here == 0 {
                 return Err(at);
             }
-            let memory = mapping.memory.slice(offset, here).ok_or(at)?;
+            let memory = memory.slice(offset, here).ok_or(at)?;
             pieces.push(Piece {
                 memory,
                 host: matches!(mapping.what, MappingKind::Host | MappingKind::Buffer | MappingKind::Imported),
@@ -264,6 +290,11 @@ impl Space {
         }
         Ok(pieces)
     }
+}
+
+/// The address of an address's page. What every context has begins where it begins, and is named by nobody.
+const fn page_of(address: u64) -> u64 {
+    address / PAGE * PAGE
 }
 
 /// Memory behind an address.
@@ -318,8 +349,8 @@ mod tests {
     #[test]
     fn access_may_go_on_in_the_next_mapping() {
         let mut space = space();
-        let first = space.map(Pool::Host, memory(4096), 0, Hint::default(), MappingKind::Host).unwrap();
-        let second = space.map(Pool::Host, memory(4096), 0, Hint::default(), MappingKind::Host).unwrap();
+        let first = space.map(Pool::Host, memory(4096), Hint::default(), MappingKind::Host).unwrap();
+        let second = space.map(Pool::Host, memory(4096), Hint::default(), MappingKind::Host).unwrap();
         assert_eq!(second, first + 4096);
         let lengths =
             |pieces: Vec<Piece>| pieces.iter().map(|piece| piece.memory.length()).collect::<Vec<_>>();
@@ -332,8 +363,11 @@ mod tests {
     #[test]
     fn only_the_exact_address_ends_a_mapping() {
         let mut space = space();
-        let address = space.map(Pool::Host, memory(5000), 12, Hint::default(), MappingKind::Host).unwrap();
+        let asked = MappedMemory { memory: memory(8192), skip: 12, length: 5000 };
+        let address = space.map(Pool::Host, asked, Hint::default(), MappingKind::Host).unwrap();
         assert_eq!(address % 4096, 12);
+        assert_eq!(space.ranges(address), [(address, 5000)]);
+        assert!(space.resolve(address - 12, 8192).is_ok(), "all of its pages");
         assert!(space.unmap(address - 12).is_none() && space.unmap(address + 4096).is_none());
         assert!(space.unmap(address).is_some() && space.unmap(address).is_none());
         assert_eq!(space.mapped(), 0);
@@ -343,7 +377,7 @@ mod tests {
     fn wanted_addresses_are_had_if_they_are_free() {
         let mut space = space();
         let mut want = |address, force, align| {
-            space.map(Pool::Host, memory(8192), 0, Hint { address, force, align }, MappingKind::Host)
+            space.map(Pool::Host, memory(8192), Hint { address, force, align }, MappingKind::Host)
         };
         assert_eq!(want(0x100_4000, true, 0), Some(0x100_4000));
         assert_eq!(
@@ -367,7 +401,7 @@ mod tests {
     #[test]
     fn reserved_addresses_are_given_to_who_asks_only() {
         let mut space = space();
-        let mut next = || space.map(Pool::Host, memory(4096), 0, Hint::default(), MappingKind::Host);
+        let mut next = || space.map(Pool::Host, memory(4096), Hint::default(), MappingKind::Host);
         let all: Vec<u64> = std::iter::from_fn(&mut next).collect();
         assert_eq!(all.len(), 15);
         assert!(!all.contains(&0x100_B000));
@@ -380,7 +414,6 @@ mod tests {
             space.map(
                 Pool::Device,
                 memory(0x3_0000),
-                0,
                 Hint { address, force: address != 0, align: 0 },
                 MappingKind::Device(1),
             )
@@ -402,8 +435,9 @@ mod tests {
                     prop_assert!(space.unmap(address).is_some());
                     continue;
                 }
-                let hint = Hint::default();
-                if let Some(address) = space.map(Pool::Host, memory(length), skip, hint, MappingKind::Host) {
+                let pages = memory((skip + length).next_multiple_of(PAGE));
+                let asked = MappedMemory { memory: pages, skip, length };
+                if let Some(address) = space.map(Pool::Host, asked, Hint::default(), MappingKind::Host) {
                     prop_assert!((0x100_0000..0x101_0000).contains(&address));
                     let apart = |&(other, size): &(u64, u64)| address + length <= other || other + size <= address;
                     prop_assert!(live.iter().all(apart));

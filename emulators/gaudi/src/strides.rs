@@ -26,6 +26,7 @@ const TARGET_SIZES: u32 = 0x54;
 const COMMIT: u32 = 0x78;
 const COMPLETION_VALUE: u32 = 0x7C;
 const COMPLETION_ADDRESS: u32 = 0x80;
+const LAST: u32 = COMPLETION_ADDRESS + 4;
 /// The number of words up to the last of these.
 const WORDS: usize = 0x88 / 4;
 
@@ -72,19 +73,27 @@ pub(crate) struct StridedTransfer {
 #[derive(Clone, Debug)]
 pub(crate) struct TransferRegisters([u32; WORDS]);
 
-/// The second generation's register at an offset that holds part of the word which a transfer writes at its
-/// end: the first queue of its engine, and the register's number here. rule(transfer-end)
-pub(crate) fn ending_at(hardware: &Hardware, offset: u64) -> Option<(u32, u32)> {
-    /// The distance from the registers of an engine's queues to those of its transfers.
-    const CORE: u64 = 0x1000;
-    let (engine, within) = engine_at(hardware, offset.checked_sub(CORE)?)?;
-    let register = match within {
-        0x8BC => COMPLETION_ADDRESS + 4,
-        0x8C0 => COMPLETION_ADDRESS,
-        0x8C4 => COMPLETION_VALUE,
+/// The register of a transfer engine at an offset: the first queue of its engine, and the register's number here.
+/// Of the second generation's there are only those of the word that a transfer writes at its end.
+/// rule(transfer-registers), rule(transfer-end)
+pub(crate) fn register_at(hardware: &Hardware, offset: u64) -> Option<(u32, u32)> {
+    /// The distance between the registers of an engine's transfers and those of its queues. The first generation
+    /// has its queues behind its transfers.
+    const FIRST: u64 = 0x8000;
+    const SECOND: u64 = 0x1000;
+    let (engine, within) = if hardware.dram_virtual {
+        engine_at(hardware, offset.checked_sub(SECOND)?)?
+    } else {
+        engine_at(hardware, offset + FIRST)?
+    };
+    let register = match (hardware.dram_virtual, u32::try_from(within).ok()?) {
+        (true, 0x8BC) => COMPLETION_ADDRESS + 4,
+        (true, 0x8C0) => COMPLETION_ADDRESS,
+        (true, 0x8C4) => COMPLETION_VALUE,
+        (false, register @ SOURCE..=LAST) if register % 4 == 0 => register,
         _ => return None,
     };
-    (hardware.dram_virtual && hardware.transfers(engine)).then_some((engine, register))
+    hardware.transfers(engine).then_some((engine, register))
 }
 
 impl TransferRegisters {

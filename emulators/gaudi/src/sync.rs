@@ -12,6 +12,7 @@
 //! use the program's. Engines write to all of them by addresses of registers.
 
 use crate::arbiter::{Arbiter, ArbiterRequest, Register};
+use crate::completions::{CompletionQueues, Entry};
 use crate::hardware::Hardware;
 use crate::strides::{self, StridedTransfer};
 use std::collections::BTreeMap;
@@ -24,9 +25,12 @@ const ADD: u32 = 1 << 31;
 const LONG: u32 = 1 << 24;
 /// How many objects and monitors one long number takes.
 const PARTS: u32 = 4;
-/// In a monitor's configuration: it watches a long number; which half of its group that is.
+/// In a monitor's configuration: it watches a long number; which half of its group that is; its address is the
+/// number of a completion queue, which sends its message.
 const LONG_MONITOR: u32 = 1;
 const HIGH_GROUP: u32 = 1 << 31;
+const TO_QUEUE: u32 = 1 << 4;
+const WITH_MESSAGE: u32 = 1 << 8;
 
 /// The registers of one sync manager, from its first sync object on.
 #[derive(Debug)]
@@ -170,13 +174,32 @@ pub(crate) struct Sync {
     arbiters: BTreeMap<u32, Arbiter>,
     transfers: BTreeMap<u32, strides::TransferRegisters>,
     streams: BTreeMap<u32, Stream>,
+    completions: CompletionQueues,
 }
 
-/// A word that is written to another address than a sync manager's or a fence's.
+/// A transfer that a write to a register begins, and the first queue of its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PlainWrite {
-    pub(crate) address: u64,
-    pub(crate) value: u32,
+pub(crate) struct BegunTransfer {
+    pub(crate) engine: u32,
+    pub(crate) transfer: StridedTransfer,
+}
+
+/// An effect of a write to a register, outside of the registers here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// A word goes to another address.
+    Word {
+        address: u64,
+        value: u32,
+    },
+    /// A completion queue's entry goes to memory.
+    Entry {
+        address: u64,
+        entry: Entry,
+    },
+    Transfer(BegunTransfer),
+    /// The hardware refuses it.
+    Refused(String),
 }
 
 impl Sync {
@@ -210,6 +233,7 @@ impl Sync {
         self.registers.clear();
         self.arbiters.clear();
         self.transfers.clear();
+        self.completions.restore();
     }
 
     /// The predicates of a queue, a bit for each.
@@ -294,17 +318,17 @@ impl Sync {
     }
 
     /// Adds one to an object of the driver's, as the packet of a signal does.
-    pub(crate) fn signal(&mut self, hardware: &Hardware, number: u32) -> Vec<PlainWrite> {
+    pub(crate) fn signal(&mut self, hardware: &Hardware, number: u32) -> Vec<Effect> {
         let layout = layout(hardware);
         let [first, ..] = layout.managers;
         self.write(hardware, layout.registers + first + u64::from(number) * 4, ADD | 1).unwrap_or_default()
     }
 
-    /// Writes a word to the address of a register, and returns the writes that this triggers outside of here.
-    /// Nothing, if there is no such register at the address.
-    pub(crate) fn write(&mut self, hardware: &Hardware, address: u64, value: u32) -> Option<Vec<PlainWrite>> {
-        let mut outside = Vec::new();
-        if !self.store(hardware, address, value) {
+    /// Writes a word to the address of a register, and returns what this triggers outside of here. Nothing, if
+    /// there is no such register at the address.
+    pub(crate) fn write(&mut self, hardware: &Hardware, address: u64, value: u32) -> Option<Vec<Effect>> {
+        let mut effects = Vec::new();
+        if !self.store(hardware, address, value, &mut effects) {
             return None;
         }
         // A monitor may write to an object that another one watches, or to itself. One that arms itself for a
@@ -315,14 +339,39 @@ impl Sync {
             for step in 0..=(monitor.config >> 5 & 3) {
                 let (manager, number) = key;
                 let writes = self.monitors.get(&(manager, number + step)).copied().unwrap_or_default();
-                let [low, high] = writes.address.map(u64::from);
-                let address = high << 32 | low;
-                if !self.store(hardware, address, writes.payload) {
-                    outside.push(PlainWrite { address, value: writes.payload });
-                }
+                self.carry_out(hardware, manager, writes, &mut effects);
             }
         }
-        Some(outside)
+        Some(effects)
+    }
+
+    /// Writes a monitor's word to its address, or to its completion queue.
+    fn carry_out(&mut self, hardware: &Hardware, manager: usize, writes: Monitor, effects: &mut Vec<Effect>) {
+        let [low, high] = writes.address.map(u64::from);
+        if writes.config & TO_QUEUE == 0 {
+            self.send(hardware, high << 32 | low, writes.payload, effects);
+            return;
+        }
+        let [number, _] = writes.address;
+        let Some(completion) = self.completions.complete(hardware, manager, number, writes.payload) else {
+            effects.push(Effect::Refused(format!(
+                "a monitor writes to completion queue {number} of sync manager {manager}, which is no program's: \
+                 take one that SYNC_MANAGER names"
+            )));
+            return;
+        };
+        effects.push(Effect::Entry { address: completion.address, entry: completion.entry });
+        if writes.config & WITH_MESSAGE != 0 {
+            let (address, value) = completion.message;
+            self.send(hardware, address, value, effects);
+        }
+    }
+
+    /// Writes a word to a register, or passes it on.
+    fn send(&mut self, hardware: &Hardware, address: u64, value: u32, effects: &mut Vec<Effect>) {
+        if !self.store(hardware, address, value, effects) {
+            effects.push(Effect::Word { address, value });
+        }
     }
 
     /// Takes the first monitor whose objects have all reached their values.
@@ -374,7 +423,7 @@ impl Sync {
     }
 
     /// Writes one register. Returns false if it is none of these.
-    fn store(&mut self, hardware: &Hardware, address: u64, value: u32) -> bool {
+    fn store(&mut self, hardware: &Hardware, address: u64, value: u32, effects: &mut Vec<Effect>) -> bool {
         let layout = layout(hardware);
         let Some(offset) = address.checked_sub(layout.registers) else { return false };
         if let Some(fence) = fence_at(hardware, offset) {
@@ -385,8 +434,9 @@ impl Sync {
             self.arbiters.entry(engine).or_default().write(register, value);
             return true;
         }
-        if let Some((engine, register)) = strides::ending_at(hardware, offset) {
-            self.transfer_registers(hardware, engine).set(register, value);
+        if let Some((engine, register)) = strides::register_at(hardware, offset) {
+            let begun = self.write_transfer(hardware, engine, register, value);
+            effects.extend(begun.map(|transfer| Effect::Transfer(BegunTransfer { engine, transfer })));
             return true;
         }
         let managers = layout.managers.iter().enumerate();
@@ -410,7 +460,12 @@ impl Sync {
             ];
             let found =
                 (0..).zip(rows).find_map(|(row, first)| Some((row, place(offset, first?, layout.monitors)?)));
-            let Some((row, number)) = found else { continue };
+            let Some((row, number)) = found else {
+                if self.completions.write(hardware, manager, offset, value) {
+                    return true;
+                }
+                continue;
+            };
             let is_part = row == 3 && self.is_part(manager, number);
             let monitor = self.monitors.entry((manager, number)).or_default();
             match row {
@@ -562,7 +617,7 @@ mod tests {
         sync.write(hardware, SOB + 0xE000 + 300 * 4, arm);
         for _ in 0..2 {
             let written = sync.write(hardware, SOB + 800 * 4, ADD | 1).unwrap();
-            assert_eq!(written, [PlainWrite { address: 0xFFF0_77FF_FFFF_0000, value: 50 }]);
+            assert_eq!(written, [Effect::Word { address: 0xFFF0_77FF_FFFF_0000, value: 50 }]);
             assert_eq!(sync.object(800), 0);
         }
     }

@@ -225,18 +225,42 @@ impl Map {
     }
 }
 
-/// Memory that takes space when it is written.
-fn no_places() -> Box<[u32]> {
-    vec![0; PLACES].into_boxed_slice()
+/// A number for each place, in parts that take memory when they are written: a core that executes little code needs
+/// few of them.
+#[derive(Clone, Debug, Default)]
+struct Places(Vec<Box<[u32]>>);
+
+impl Places {
+    /// The numbers in a part.
+    const PART: usize = 1 << 12;
+
+    /// The number at a place, or 0.
+    #[inline(always)]
+    fn at(&self, place: usize) -> u32 {
+        let part = self.0.get(place / Self::PART);
+        part.and_then(|part| part.get(place % Self::PART)).copied().unwrap_or(0)
+    }
+
+    fn set(&mut self, place: usize, number: u32) {
+        if self.0.len() <= place / Self::PART {
+            self.0.resize_with(place / Self::PART + 1, Box::default);
+        }
+        let Some(part) = self.0.get_mut(place / Self::PART) else { return };
+        if part.is_empty() {
+            *part = vec![0; Self::PART].into_boxed_slice();
+        }
+        if let Some(known) = part.get_mut(place % Self::PART) {
+            *known = number;
+        }
+    }
 }
 
 /// Every block of a core.
 #[derive(Clone, Debug)]
 pub(crate) struct Blocks {
     isa: Isa,
-    /// One more than the number of the block at an address, by the address's lower bits; zeros, of which a core
-    /// that executes little code touches few.
-    places: Box<[u32]>,
+    /// One more than the number of the block at an address, by the address's lower bits.
+    places: Places,
     blocks: Vec<Block>,
     /// Blocks that matched memory since this time need not be compared.
     now: u64,
@@ -246,14 +270,13 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     pub(crate) fn new(isa: Isa) -> Self {
-        Self { isa, places: no_places(), blocks: Vec::new(), now: 0, before: Counts::default() }
+        Self { isa, places: Places::default(), blocks: Vec::new(), now: 0, before: Counts::default() }
     }
 
     /// The number of the block at an index; none has the number that means no block.
     #[inline(always)]
-    #[expect(clippy::indexing_slicing, reason = "places are what addresses leave of their number")]
     fn number(&self, place: usize) -> usize {
-        (self.places[place] as usize).wrapping_sub(1)
+        (self.places.at(place) as usize).wrapping_sub(1)
     }
 
     /// Memory may have changed.
@@ -313,11 +336,8 @@ impl Blocks {
         }
         let number = self.blocks.len();
         self.blocks.push(block);
-        #[expect(clippy::indexing_slicing, reason = "places are what addresses leave of their number")]
         #[expect(clippy::cast_possible_truncation, reason = "there are never more blocks than the most")]
-        {
-            self.places[place] = self.blocks.len() as u32;
-        }
+        self.places.set(place, self.blocks.len() as u32);
         Ok(number)
     }
 
@@ -325,7 +345,7 @@ impl Blocks {
     fn forget(&mut self) {
         self.before = self.counts();
         self.blocks.clear();
-        self.places = no_places();
+        self.places = Places::default();
     }
 
     /// Decodes a block. An instruction that cannot be executed is an error if it comes first, and else the end.

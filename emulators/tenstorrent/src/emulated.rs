@@ -4,6 +4,7 @@
 //! library.
 
 use crate::{Emulator, Options, options};
+use emulator_core::emulator::check_calls;
 use emulator_core::options::check_card;
 use hal_backend::{Code, DeviceInfo, Failure, Parameter, Parameters};
 use hal_kernel::{EmulatedCard, Emulation};
@@ -48,6 +49,7 @@ impl Emulation<()> for Emulated {
             _ => Options { board: Some(options.board()), ..options },
         };
         check_card("tenstorrent", number, options.cards)?;
+        check_calls()?;
         let emulator = Emulator::get(&options)?;
         Ok(EmulatedCard {
             node: Path::new(paths::NODES).join(number.to_string()),

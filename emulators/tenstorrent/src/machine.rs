@@ -381,7 +381,7 @@ impl Machine {
     /// The reason why nothing answers any more, if a simulator has ended.
     pub(crate) fn ended(&self) -> Option<String> {
         let state = self.lock();
-        state.cards.iter().find_map(|card| card.board.chip.ended().map(str::to_owned))
+        state.cards.iter().find_map(|card| card.board.chip.ended())
     }
 
     /// The first rule that software on the host broke, for people.

@@ -59,10 +59,10 @@ impl Silicon {
     }
 
     /// The reason why the chip does not answer any more, if it has ended.
-    pub(crate) fn ended(&self) -> Option<&str> {
+    pub(crate) fn ended(&self) -> Option<String> {
         match self {
-            Silicon::InProcess(_) => None,
-            Silicon::OutOfProcess(simulator) => simulator.ended(),
+            Silicon::InProcess(chip) => chip.starved().map(ToString::to_string),
+            Silicon::OutOfProcess(simulator) => simulator.ended().map(str::to_owned),
         }
     }
 
@@ -103,7 +103,7 @@ impl Silicon {
 
     /// A core that has stopped, and why.
     pub(crate) fn stopped(&self) -> Option<String> {
-        let Some(chip) = self.in_process() else { return self.ended().map(str::to_owned) };
+        let Some(chip) = self.in_process() else { return self.ended() };
         let stopped = chip.stopped();
         let Stopped { tile, core, stop } = stopped.first()?;
         Some(match stop {

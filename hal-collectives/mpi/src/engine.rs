@@ -7,8 +7,8 @@
 //!
 //! # Who polls
 //!
-//! A thread that starts an operation has MPI begin it at once, unless another one polls at that moment. A thread that
-//! waits [polls](poll_until), and as long as any does, the engine's own thread sleeps: two threads that poll are in
+//! A thread that starts an operation has MPI begin it at once, unless it is [`LARGE`] or another one polls at that
+//! moment. A thread that waits [polls](poll_until), and as long as any does, the engine's own thread sleeps: two threads that poll are in
 //! each other's way. The engine's thread polls when no other does.
 //!
 //! The threads that poll are counted, in one number for the process. The last one to leave wakes the engine's thread
@@ -53,6 +53,10 @@ const LONG_NAP: Duration = Duration::from_micros(3200);
 
 /// For how long a thread that has polled is expected to poll again.
 const EXPECTED: Duration = Duration::from_micros(100);
+
+/// The bytes, sent and received, from which on an operation is begun by a thread that polls: MPI copies what is sent as it
+/// begins, which takes longer than to wake a thread.
+const LARGE: u64 = 2 << 20;
 
 /// How many polls of a thread are between two readings of the clock.
 const POLLS: u32 = 16;
@@ -168,10 +172,9 @@ pub(crate) fn engine() -> Result<Arc<Engine>> {
         in_forks(forked);
         let engine = Engine::new(library, &POLLERS);
         let served = engine.clone();
-        let thread = std::thread::Builder::new().name("hal-mpi".into());
-        thread.spawn(move || served.serve(IDLE)).map_err(|error| {
-            Failure::new(Code::ResourceExhausted, format!("there is no thread for MPI: {error}"))
-        })?;
+        let name = "hal-mpi";
+        let started = std::thread::Builder::new().name(name.into()).spawn(move || served.serve(IDLE));
+        started.map_err(|error| Failure::without_thread(name, &error))?;
         Ok(engine)
     });
     let engine = engine.clone()?;
@@ -247,18 +250,26 @@ impl Engine {
         Err(Failure::new(Code::FailedPrecondition, message))
     }
 
-    /// Has something done soon, now if the lock is free. Operations that end by it are reported by the next poll,
+    /// True if an operation is under way, or something is left to do.
+    fn is_busy(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed) || self.has_commands.load(Ordering::Relaxed)
+    }
+
+    /// Has something done soon, now if the lock is free and it takes no time. Operations that end by it are reported by the next poll,
     /// as the caller may hold locks of its own.
     pub(crate) fn send(&self, command: Command) {
         if self.is_forked() {
             return;
         }
-        let at = if let Command::Start(started) = &command { Some(started.at) } else { None };
+        let started = if let Command::Start(started) = &command { Some(started) } else { None };
+        let (at, is_large) = started.map_or((None, false), |it| (Some(it.at), it.calls.bytes() >= LARGE));
         let mut command = Some(command);
-        self.with(Duration::ZERO, |progress| {
-            self.take_commands(progress);
-            progress.take(command.take());
-        });
+        if !is_large {
+            self.with(Duration::ZERO, |progress| {
+                self.take_commands(progress);
+                progress.take(command.take());
+            });
+        }
         if command.is_some() {
             self.leave(command);
         }
@@ -607,7 +618,7 @@ impl Drop for CountedPoller<'_> {
 
 /// Whether an operation of this process is under way that a thread which waits could [help](poll_until).
 pub(crate) fn is_busy() -> bool {
-    is_busy_here() || known().is_some_and(|engine| engine.under_way.load(Ordering::Relaxed))
+    is_busy_here() || known().is_some_and(|engine| engine.is_busy())
 }
 
 /// See [`crate::poll_until`].

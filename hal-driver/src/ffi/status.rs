@@ -214,9 +214,15 @@ pub(crate) fn misuse(what: &str) -> Failure {
     Failure::new(Code::Internal, format!("the backend {what}; this is a bug of the backend"))
 }
 
-/// The failure of a backend that declares an impossible device.
-pub(crate) fn impossible(error: &EngineError) -> Failure {
-    Failure::new(Code::Internal, error.to_string())
+/// The failure of an engine that cannot be made: the backend declares an impossible device, or the process has no
+/// thread left.
+pub(crate) fn no_engine(error: &EngineError) -> Failure {
+    match error {
+        EngineError::NoThread { failure } => failure.clone(),
+        EngineError::NoQueues | EngineError::TooManyQueues { .. } => {
+            Failure::new(Code::Internal, error.to_string())
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@
 
 use crate::ffi::status::Result;
 use hal_backend::HostRange;
+use hal_backend::memory_file::{memory_file, no_memory_file};
 use hal_semaphore::{Code, Failure};
-use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
+use rustix::fs::{SealFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::any::Any;
@@ -49,15 +50,9 @@ impl SharedMemory {
     /// Creates zeroed memory of a fixed size.
     pub(crate) fn create(length: u64) -> Result<Arc<Self>> {
         let length = length.max(1);
-        let exhausted = |errno: Errno| {
-            let message = format!("the host has no {length} bytes of shared memory left: {errno}");
-            Failure::new(Code::ResourceExhausted, message)
-        };
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let descriptor = rustix::fs::memfd_create("iree-hal-buffer", flags).map_err(exhausted)?;
-        rustix::fs::ftruncate(&descriptor, length).map_err(exhausted)?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&descriptor, seals).map_err(exhausted)?;
+        let refused = |errno| no_memory_file(length, errno);
+        let descriptor = memory_file("iree-hal-buffer", length).map_err(refused)?;
+        rustix::fs::fcntl_add_seals(&descriptor, SealFlags::GROW | SealFlags::SEAL).map_err(refused)?;
         Self::map(descriptor, length)
     }
 

@@ -8,6 +8,7 @@
 //! starts others only if nothing was taken from the queue for a while. Deferred callbacks have threads of the
 //! engine ([ADR 10](../../docs/adr/0010-callbacks-run-where-work-completes.md) says why).
 
+use hal_semaphore::DeferredCallbacks;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,7 +55,8 @@ impl PoolState {
 }
 
 impl HostPool {
-    /// Queues a job for a thread of the pool. If no thread can be started it runs on this one.
+    /// Queues a job for a thread of the pool. If there is none and none can be started, a thread for callbacks runs
+    /// it: this one may be submitting.
     pub(crate) fn run(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         state.jobs.push_back(Box::new(job));
@@ -70,7 +72,7 @@ impl HostPool {
                 let alone = if state.threads == 0 { state.take() } else { None };
                 drop(state);
                 if let Some(job) = alone {
-                    job();
+                    DeferredCallbacks::new(job).run_elsewhere();
                 }
             }
         } else if !std::mem::replace(&mut state.is_monitored, true) {

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends the test")]
 
 pub(crate) mod chain;
+pub(crate) mod forbidden;
 pub(crate) mod pool;
 pub(crate) mod properties;
 pub(crate) mod random;
@@ -484,7 +485,7 @@ impl Device {
 }
 
 /// A new pool of one proactor, and the proactor. The caller owns both.
-fn new_pool() -> Result<(*mut sys::iree_async_proactor_pool_t, Proactor)> {
+pub(crate) fn new_pool() -> Result<(*mut sys::iree_async_proactor_pool_t, Proactor)> {
     let (mut pool, mut proactor) = (null_mut(), null_mut());
     unsafe {
         let (options, system) =

@@ -488,6 +488,11 @@ fn grid_that_is_too_deep_is_refused_and_the_device_goes_on() {
         for count in [[1, 1, 65_536], [1, u32::MAX, u32::MAX], [1, 1, u32::MAX]] {
             let failure = function.run(&device, count, None).unwrap_err();
             assert!(failure.text.contains("65,535") || failure.text.contains("65535"), "{uri}: {failure:?}");
+            // The same, where the device reads them itself.
+            let place = counts(&device);
+            place.write(0, count.map(u32::to_le_bytes).as_flattened());
+            let failure = function.run(&device, [1; 3], Some(&place)).unwrap_err();
+            assert!(failure.text.contains("65,535") || failure.text.contains("65535"), "{uri}: {failure:?}");
         }
         assert_ne!(function.run(&device, [1; 3], None).unwrap(), [7; 8], "{uri}");
     }

@@ -30,6 +30,7 @@ mod gaudi;
 mod groups;
 mod interop;
 mod lifetimes;
+mod limits;
 mod nvidia;
 mod odd;
 mod orphans;

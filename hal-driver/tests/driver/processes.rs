@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a process has of a device: threads and descriptors; and processes that are forked beside open devices.
+//! What a process has of a device: threads and descriptors; what it sees at its limits and in a sandbox; and processes
+//! that are forked beside open devices.
 
-use crate::common::{Device, List};
+use crate::common::forbidden::{forbid_threads, is_alone, is_alone_for};
+use crate::common::{Device, List, new_pool};
 use hal_semaphore::Code;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const DEVICES: [&str; 6] = [
+pub(crate) const DEVICES: [&str; 8] = [
     "mock",
     "mock://0?completion=descriptor",
     "template",
     "gaudi://emulated?generation=gaudi1&seed=8401",
     "gaudi://emulated?generation=gaudi2&seed=8402",
     "qaic://emulated?seed=8403",
+    "tenstorrent://emulated?seed=8404&board=n150",
+    "nvidia://emulated",
 ];
 
 /// Fills a buffer on a device.
@@ -32,15 +38,7 @@ fn counts() -> [usize; 2] {
 /// Alone, as it counts what the whole process has.
 #[test]
 fn semaphore_that_a_program_keeps_keeps_no_device() {
-    const ALONE: &str = "PROCESSES_ALONE";
-    if std::env::var_os(ALONE).is_none() {
-        let name = "processes::semaphore_that_a_program_keeps_keeps_no_device";
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let child =
-            command.args([name, "--exact", "--nocapture"]).env(ALONE, "1").stdin(Stdio::null()).output();
-        let child = child.unwrap();
-        let text = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
-        assert!(child.status.success() && text.contains("1 passed"), "{text}");
+    if !is_alone("processes::semaphore_that_a_program_keeps_keeps_no_device") {
         return;
     }
     for uri in DEVICES {
@@ -83,6 +81,45 @@ fn host_without_a_folder_for_locks_is_told_what_to_set() {
     let uri = "gaudi://emulated?machine=processes";
     Device::cannot_be_opened(uri, Code::FailedPrecondition, "set XDG_RUNTIME_DIR");
     Device::open("gaudi://emulated").unwrap();
+}
+
+/// A process may reach its limit of threads behind `iree_hal_create_device`.
+#[test]
+fn process_that_can_start_no_more_threads_has_its_work_done() {
+    let test = "processes::process_that_can_start_no_more_threads_has_its_work_done";
+    let Some(uri) = is_alone_for(test, &DEVICES) else { return };
+    let (pool, _) = new_pool().unwrap();
+    let device = Device::open_with_pool(&uri, pool).unwrap();
+    forbid_threads();
+    assert!(fill(&device));
+    // The program submits with a lock that its calls take.
+    let lock = Arc::new(Mutex::new(0));
+    let held = lock.lock().unwrap();
+    let (done, marked) = (device.semaphore(0), device.semaphore(0));
+    let taken = lock.clone();
+    let call = move || {
+        *taken.lock().unwrap() += 1;
+        std::ptr::null_mut()
+    };
+    device.host_call(&List::none(), &done.at(1), 0, Box::new(call)).unwrap();
+    let called = Arc::new(AtomicUsize::new(0));
+    let (counted, taken) = (called.clone(), lock.clone());
+    marked.when(1, move || {
+        *taken.lock().unwrap() += 1;
+        counted.fetch_add(1, Ordering::SeqCst);
+    });
+    device.barrier(&List::none(), &marked.at(1)).unwrap();
+    drop(held);
+    done.wait(1).unwrap();
+    crate::common::wait_until(|| called.load(Ordering::SeqCst) == 1);
+    assert_eq!(*lock.lock().unwrap(), 2);
+    let begin = Instant::now();
+    drop((done, marked, device));
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    let error = Device::open_with_pool(&uri, pool).err().unwrap();
+    assert_eq!(error.code, Code::ResourceExhausted, "{}", error.text);
+    assert!(error.text.contains("thread"), "{}", error.text);
+    unsafe { hal_sys::iree_async_proactor_pool_release(pool) };
 }
 
 /// The outcome of a function in a forked process: its exit, or a signal if it takes longer than twenty seconds.

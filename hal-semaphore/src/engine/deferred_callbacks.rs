@@ -16,12 +16,14 @@
 //! one to monitor. So n threads are busy after n²/2 milliseconds at the earliest, in which every callback waited,
 //! and every callback is taken in the end.
 //!
-//! A submitting thread starts only the first thread. Threads without work exit after a second, and when the
-//! last engine of the process is dropped: the dropping thread waits for the idle ones. So a program without
-//! engines has no idle thread of ours, can unload this code, and a leak checker finds no memory of theirs at
-//! its exit.
+//! The first thread starts with the first engine, which there is not without it: a process that reaches its limit
+//! of threads later still has its callbacks called. That thread stays as long as there is an engine; others without
+//! work exit after a second. The thread that drops the last engine of the process waits for the idle ones. So a
+//! program without engines has no idle thread of ours, can unload this code, and a leak checker finds no memory of
+//! theirs at its exit.
 
 use crate::engine_events::EngineEvents;
+use crate::failure::Failure;
 use std::fmt;
 use std::sync::Arc;
 
@@ -87,14 +89,13 @@ impl fmt::Debug for DeferredCallbacks {
     }
 }
 
-/// Each engine has one. While any exists, idle threads wait for more work before they exit.
+/// Each engine has one. While any exists, a thread waits for callbacks.
 #[derive(Debug)]
 pub(super) struct EngineCount(());
 
 impl EngineCount {
-    pub(super) fn new() -> Self {
-        threads::engine_made();
-        Self(())
+    pub(super) fn new() -> Result<Self, Failure> {
+        threads::engine_made().map(Self)
     }
 }
 
@@ -113,13 +114,15 @@ pub(super) fn run_stranded() {
 mod threads {
     use super::super::deferred_work::is_submitting;
     use super::DeferredCallbacks;
+    use crate::failure::Failure;
     use std::collections::VecDeque;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
     use std::thread::{JoinHandle, ThreadId};
     use std::time::{Duration, Instant};
 
-    /// How long a thread waits for work before it exits, and how long the last engine waits for idle threads.
+    /// How long a thread beside another idle one waits for work before it exits, and how long the last engine waits
+    /// for idle threads.
     const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
     /// How long due callbacks wait, for each busy thread, before one more thread becomes busy.
@@ -149,8 +152,7 @@ mod threads {
         // Speed alone: the next callback starts another thread.
         #[cfg_attr(mutants, mutants::skip)]
         fn has_no_use(&self, timed_out: bool) -> bool {
-            let is_over = timed_out && (self.idle > 1 || self.busy() == 0);
-            self.due.is_empty() && (self.engines == 0 || is_over)
+            self.due.is_empty() && (self.engines == 0 || (timed_out && self.idle > 1))
         }
 
         /// The handles of exited threads.
@@ -190,34 +192,38 @@ mod threads {
             drop(pool);
             WORK.notify_one();
         } else {
-            start(pool);
+            start_or_strand(pool);
         }
+    }
+
+    /// Starts a monitoring thread, which waits for the pool's lock.
+    fn start(pool: &mut Pool) -> Result<(), Failure> {
+        const NAME: &str = "hal-callbacks";
+        let spawned = std::thread::Builder::new().name(NAME.into()).spawn(serve);
+        let handle = spawned.map_err(|error| Failure::without_thread(NAME, &error))?;
+        pool.threads += 1;
+        pool.idle += 1;
+        drop(pool.take_ended());
+        pool.handles.push(handle);
+        Ok(())
     }
 
     /// Starts a monitoring thread. If that fails, a busy thread takes the callbacks when it is done, the next
     /// thread that defers one tries again, and a thread that completes something helps.
-    fn start(mut pool: MutexGuard<'static, Pool>) {
-        pool.threads += 1;
-        pool.idle += 1;
-        drop(pool);
-        let spawned = std::thread::Builder::new().name("hal-callbacks".into()).spawn(serve);
-        let mut pool = lock();
-        match spawned {
-            Ok(handle) => {
-                drop(pool.take_ended());
-                pool.handles.push(handle);
-            }
-            Err(_) => {
-                pool.threads -= 1;
-                pool.idle -= 1;
-                STRANDED.store(pool.idle == 0, Ordering::Relaxed);
-            }
+    fn start_or_strand(mut pool: MutexGuard<'static, Pool>) {
+        if start(&mut pool).is_err() {
+            STRANDED.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Counts an engine.
-    pub(super) fn engine_made() {
-        lock().engines += 1;
+    /// Counts an engine, and starts a monitoring thread if there is none.
+    pub(super) fn engine_made() -> Result<(), Failure> {
+        let mut pool = lock();
+        if pool.idle == 0 {
+            start(&mut pool)?;
+        }
+        pool.engines += 1;
+        Ok(())
     }
 
     /// Counts an engine down. Idle threads exit with the last one; those inside a callback, this thread
@@ -246,7 +252,7 @@ mod threads {
                 pool.taken += 1;
                 if pool.idle == 0 {
                     // A thread that runs a callback leaves another one to monitor.
-                    start(pool);
+                    start_or_strand(pool);
                 } else {
                     let more = !pool.due.is_empty();
                     drop(pool);
@@ -268,10 +274,12 @@ mod threads {
         loop {
             if pool.due.is_empty() {
                 let mut timed_out = false;
-                if pool.engines > 0 {
+                if pool.engines > 0 && pool.idle > 1 {
                     let (next, timeout) =
                         WORK.wait_timeout(pool, IDLE_TIMEOUT).unwrap_or_else(PoisonError::into_inner);
                     (pool, timed_out) = (next, timeout.timed_out());
+                } else if pool.engines > 0 {
+                    pool = WORK.wait(pool).unwrap_or_else(PoisonError::into_inner);
                 }
                 if pool.has_no_use(timed_out) {
                     pool.threads -= 1;
@@ -380,6 +388,8 @@ mod threads {
                 let (sender, called) = mpsc::channel();
                 run(DeferredCallbacks::new(move || sender.send(POOL.try_lock().is_ok()).unwrap()));
                 assert_eq!(counts(), (0, 0));
+                assert!(EngineCount::new().is_err(), "no engine is made without a thread");
+                assert_eq!((counts(), lock().engines), ((0, 0), 0));
                 let without_callbacks = WithoutCallbacks::begin();
                 run_stranded();
                 assert!(called.try_recv().is_err(), "this thread must not call back");
@@ -393,7 +403,7 @@ mod threads {
         #[test]
         fn callbacks_one_after_the_other_have_two_threads() {
             if is_alone("callbacks_one_after_the_other_have_two_threads", 1 << 20) {
-                let _engine = EngineCount::new();
+                let _engine = EngineCount::new().unwrap();
                 for _ in 0..20 {
                     call_back();
                 }
@@ -405,7 +415,7 @@ mod threads {
         fn idle_threads_end_with_the_last_engine() {
             if is_alone("idle_threads_end_with_the_last_engine", 1 << 20) {
                 for _ in 0..20 {
-                    let (first, last) = (EngineCount::new(), EngineCount::new());
+                    let (first, last) = (EngineCount::new().unwrap(), EngineCount::new().unwrap());
                     call_back();
                     drop(first);
                     assert!(counts().1 > 0, "an engine is there");
@@ -422,7 +432,7 @@ mod threads {
         #[test]
         fn last_engine_is_dropped_while_callbacks_wait() {
             if is_alone("last_engine_is_dropped_while_callbacks_wait", 1 << 20) {
-                let engine = EngineCount::new();
+                let engine = EngineCount::new().unwrap();
                 let (gone, waits) = mpsc::channel::<()>();
                 let begin = Instant::now();
                 run(DeferredCallbacks::new(move || _ = waits.recv()));
@@ -437,7 +447,7 @@ mod threads {
         #[test]
         fn callback_that_is_due_when_the_last_engine_goes_is_called() {
             if is_alone("callback_that_is_due_when_the_last_engine_goes_is_called", 1 << 20) {
-                let engine = EngineCount::new();
+                let engine = EngineCount::new().unwrap();
                 call_back();
                 let (sender, called) = mpsc::channel();
                 // Both before the monitoring thread wakes up.
@@ -468,7 +478,7 @@ mod threads {
         #[test]
         fn last_engine_waits_for_the_end_of_idle_threads() {
             if is_alone("last_engine_waits_for_the_end_of_idle_threads", 1 << 20) {
-                let engine = EngineCount::new();
+                let engine = EngineCount::new().unwrap();
                 let (sender, ended) = mpsc::channel();
                 let words = LastWords(sender);
                 run(DeferredCallbacks::new(move || LAST_WORDS.with(|last| *last.borrow_mut() = Some(words))));
@@ -482,7 +492,7 @@ mod threads {
         #[test]
         fn last_engine_does_not_wait_for_threads_inside_a_callback() {
             if is_alone("last_engine_does_not_wait_for_threads_inside_a_callback", 1 << 20) {
-                let engine = EngineCount::new();
+                let engine = EngineCount::new().unwrap();
                 let (inside, is_inside) = mpsc::channel();
                 let (gone, waits) = mpsc::channel::<()>();
                 run(DeferredCallbacks::new(move || {
@@ -501,16 +511,20 @@ mod threads {
         }
 
         #[test]
-        fn thread_without_work_goes_after_a_while() {
-            if is_alone("thread_without_work_goes_after_a_while", 1 << 20) {
-                let _engine = EngineCount::new();
+        fn threads_without_work_go_after_a_while_but_one() {
+            if is_alone("threads_without_work_go_after_a_while_but_one", 1 << 20) {
+                let _engine = EngineCount::new().unwrap();
+                assert_eq!(counts(), (1, 1), "it starts with the engine");
                 call_back();
+                assert_eq!(counts(), (2, 2));
                 let begin = Instant::now();
-                eventually(|| counts() == (0, 0));
+                eventually(|| counts() == (1, 1));
                 assert!(begin.elapsed() > IDLE_TIMEOUT / 2, "{:?}", begin.elapsed());
                 let begin = Instant::now();
-                eventually(|| tasks() == 0);
+                eventually(|| tasks() <= 1);
                 assert!(begin.elapsed() < IDLE_TIMEOUT / 2, "{:?}", begin.elapsed());
+                std::thread::sleep(IDLE_TIMEOUT + IDLE_TIMEOUT / 2);
+                assert_eq!(counts(), (1, 1), "the last one stays with the engine");
                 // The next threads drop the handles of the exited ones.
                 call_back();
                 assert!(lock().handles.len() <= 2);
@@ -529,7 +543,9 @@ mod threads {
 
     pub(super) fn run_stranded() {}
 
-    pub(super) fn engine_made() {}
+    pub(super) fn engine_made() -> Result<(), super::Failure> {
+        Ok(())
+    }
 
     pub(super) fn engine_gone() {}
 }

@@ -368,6 +368,8 @@ impl<B: Backend> Engine<B> {
     pub fn new(backend: B) -> Result<Self, EngineError> {
         let spec = backend.device();
         validate(spec)?;
+        let threads =
+            deferred_callbacks::EngineCount::new().map_err(|failure| EngineError::NoThread { failure })?;
         let shared = Arc::new_cyclic(|this: &Weak<Shared<B>>| Shared {
             id: ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             backend,
@@ -394,13 +396,7 @@ impl<B: Backend> Engine<B> {
             *queue.keep_alive.lock() = Some(keep_alive.clone());
         }
         shared.backend.start(Completer::new(weak));
-        Ok(Self {
-            handle: Arc::new(Handle {
-                shared,
-                keep_alives,
-                _threads: deferred_callbacks::EngineCount::new(),
-            }),
-        })
+        Ok(Self { handle: Arc::new(Handle { shared, keep_alives, _threads: threads }) })
     }
 
     fn shared(&self) -> &Shared<B> {

@@ -196,8 +196,8 @@ fn d_nothing_is_published_before_completion() {
 #[test]
 fn e_creation_fails_whole_and_teardown_of_full_lists_ends() {
     let refused = |queues| Engine::new(SoftBackend::new(device(queues))).err().unwrap();
-    assert_eq!(refused(0), EngineError::NoQueues);
-    assert_eq!(refused(65), EngineError::TooManyQueues { queues: 65 });
+    assert!(matches!(refused(0), EngineError::NoQueues));
+    assert!(matches!(refused(65), EngineError::TooManyQueues { queues: 65 }));
 
     // No event can be made: the wait across queues is blocked on the host instead, and still works.
     let engine = Engine::new(SoftBackend::new(device(2)).event_limit(0)).unwrap();

@@ -98,8 +98,7 @@ impl Executable {
 
     /// The variable of this name, in the first module that has it.
     pub(crate) fn variable(&self, context: &Arc<Context>, name: &str) -> Result<Variable, Failure> {
-        let none =
-            || Failure::new(Code::NotFound, format!("the executable has no variable {}", Name(name)));
+        let none = || Failure::new(Code::NotFound, format!("the executable has no variable {}", Name(name)));
         let text = CString::new(name).map_err(|_| none())?;
         let failed = |error: CudaError| error.failure(format_args!("looking up variable {}", Name(name)));
         let current = context.enter().map_err(failed)?;

@@ -33,7 +33,8 @@ impl fmt::Display for CudaError {
 fn advice(number: i32) -> &'static str {
     match number {
         OUT_OF_MEMORY => {
-            "; free memory of this device, or of other programs on the card (nvidia-smi lists them)"
+            "; free memory of this device, or of other programs on the card (nvidia-smi lists them), or raise this \
+             process's limits of memory and threads (ulimit -v, ulimit -u, pids.max)"
         }
         // CUDA was initialised when the library was opened, and a child of the process does not have it.
         3 => {

@@ -35,7 +35,7 @@ use crate::library::{Context, CudaError, Current};
 use crate::memory::PinnedCache;
 use crate::options::Options;
 use encode::{Encoder, QueueState, SealedJob};
-use hal_backend::{Code, Command, Failure, Job, Origin, Rejected, Reporter};
+use hal_backend::{Command, Failure, Job, Origin, Rejected, Reporter};
 use order::Marks;
 pub(crate) use order::WaitKind;
 use parking_lot::Mutex;
@@ -409,12 +409,4 @@ fn check(job: &Job<NvidiaDevice>) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// The refusal to make a thread.
-fn no_thread(error: &std::io::Error) -> Failure {
-    Failure::new(
-        Code::ResourceExhausted,
-        format!("the device has no thread that waits for long jobs: {error}"),
-    )
 }

@@ -6,7 +6,7 @@
 //! The second one never reports and never gives memory back. To give memory back may block inside CUDA until all
 //! streams are idle, and a stream may wait for a job that has paused.
 
-use super::{Queue, Queues, no_thread};
+use super::{Queue, Queues};
 use crate::library::CudaError;
 use crate::library::stream::{Event, EventKind};
 use hal_backend::Failure;
@@ -130,8 +130,7 @@ impl Watcher {
     fn start_thread(&mut self, name: &str, work: fn(&Queues)) -> Result<(), Failure> {
         let (queues, left) = (self.queues.clone(), self.queues.clone());
         let panicked = move |why: &Failure| left.thread_panicked(why);
-        let thread = self.queues.reporter().spawn(name, move || work(&queues), panicked);
-        self.threads.push(thread.map_err(|error| no_thread(&error))?);
+        self.threads.push(self.queues.reporter().spawn(name, move || work(&queues), panicked)?);
         Ok(())
     }
 }

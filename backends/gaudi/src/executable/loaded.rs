@@ -6,11 +6,11 @@ use super::{Container, Entry, MAX_TEMPLATE};
 use crate::dma::Dma;
 use crate::kmd::Card;
 use crate::memory::{DEVICE_ALIGNMENT, Heap, Memory};
-use hal_backend::{Code, Failure, Function, HostCall, HostProgram, HostRange, Loaded};
+use hal_backend::{Code, Failure, Function, HostCall, HostProgram, HostRange, Loaded, MOST_LAYERS};
 use hal_gaudi_abi::programs::{CardPrograms, ProgramCall};
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// A loaded executable.
 pub struct Executable {
@@ -48,6 +48,7 @@ pub(crate) struct ProgramCode {
     pub(crate) card: Arc<dyn CardPrograms>,
     pub(crate) number: u64,
     functions: Vec<Function>,
+    program: Arc<dyn HostProgram>,
 }
 
 impl ProgramCode {
@@ -55,6 +56,69 @@ impl ProgramCode {
     pub(crate) fn function(&self, number: usize) -> Result<&Function, Failure> {
         self.functions.get(number).ok_or_else(|| no_function(number, self.functions.len()))
     }
+
+    /// Gives the card the program once more, for one dispatch whose grid it reads as it begins.
+    pub(crate) fn for_indirect_dispatch(&self) -> IndirectDispatch {
+        let (program, refusal) = (self.program.clone(), Arc::<OnceLock<Failure>>::default());
+        let number = self.card.host().load(Arc::new(BoundedProgram { program, refusal: refusal.clone() }));
+        IndirectDispatch { card: self.card.clone(), number, refusal }
+    }
+}
+
+/// A dispatch whose grid is read from memory. Its program is the card's for as long as this lives.
+pub(crate) struct IndirectDispatch {
+    card: Arc<dyn CardPrograms>,
+    pub(crate) number: u64,
+    refusal: Arc<OnceLock<Failure>>,
+}
+
+impl IndirectDispatch {
+    /// Why it did nothing, if its grid was refused.
+    pub(crate) fn refusal(&self) -> Option<&Failure> {
+        self.refusal.get()
+    }
+}
+
+impl Drop for IndirectDispatch {
+    fn drop(&mut self) {
+        self.card.host().unload(self.number);
+    }
+}
+
+impl fmt::Debug for IndirectDispatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IndirectDispatch").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// A host program that gives up a grid that is too deep: an engine that fails would have its card reset.
+struct BoundedProgram {
+    program: Arc<dyn HostProgram>,
+    refusal: Arc<OnceLock<Failure>>,
+}
+
+impl HostProgram for BoundedProgram {
+    fn functions(&self) -> &[Function] {
+        self.program.functions()
+    }
+
+    fn run(&self, call: &HostCall<'_>, workgroups: Range<u64>, worker: usize) -> Result<(), Failure> {
+        let [_, _, layers] = call.workgroups;
+        if layers <= MOST_LAYERS {
+            return self.program.run(call, workgroups, worker);
+        }
+        let name = self.functions().get(call.function).map_or("", |function| &function.name);
+        self.refusal.get_or_init(|| too_deep(name, layers));
+        Err(Failure::new(Code::Cancelled, "the grid is too deep"))
+    }
+}
+
+/// Refuses a grid that is deeper than a host executable can count.
+pub(crate) fn too_deep(function: &str, layers: u32) -> Failure {
+    let message = format!(
+        "dispatch of {function:?}: {layers} workgroups in z, and a host executable has at most {MOST_LAYERS}"
+    );
+    Failure::new(Code::InvalidArgument, message)
 }
 
 impl Drop for ProgramCode {
@@ -155,8 +219,9 @@ impl Executable {
     ) -> Result<Loaded<Self>, Failure> {
         let functions = program.functions().to_vec();
         functions.iter().try_for_each(|function| check_function(&**programs, function))?;
-        let number = programs.host().load(Arc::new(NotingProgram { program, card: Arc::downgrade(card) }));
-        let code = ProgramCode { card: programs.clone(), number, functions: functions.clone() };
+        let program: Arc<dyn HostProgram> = Arc::new(NotingProgram { program, card: Arc::downgrade(card) });
+        let number = programs.host().load(program.clone());
+        let code = ProgramCode { card: programs.clone(), number, functions: functions.clone(), program };
         let executable = Self { card: card.clone(), code: DeviceCode::Program(code) };
         Ok(Loaded { executable, functions })
     }

@@ -104,7 +104,7 @@ mod walk;
 pub use call::Call;
 pub use container::{Axis, Container, DataSegment, Entry, Patch, PatchKind, Step};
 pub use loaded::Executable;
-pub(crate) use loaded::{ContainerCode, DeviceCode, ProgramCode};
+pub(crate) use loaded::{ContainerCode, DeviceCode, IndirectDispatch, ProgramCode, too_deep};
 
 /// IREE's name of this format.
 pub const FORMAT: &str = "gaudi-hgx1";

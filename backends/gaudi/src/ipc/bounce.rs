@@ -11,7 +11,7 @@ use crate::dma::Dma;
 use crate::kmd::map_shared;
 use crate::memory::{Memory, Region};
 use hal_backend::Failure;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use hal_backend::memory_file::{memory_file, no_memory_file};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -34,11 +34,9 @@ impl BouncedBuffer {
         let gone = |errno| unreachable(handle, errno);
         let call = Connection::call(handle, patience)?;
         let length = STAGE.min(handle.length).next_multiple_of(PAGE);
-        let shared = memfd_create("hal-gaudi-bounce", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(gone)?;
-        ftruncate(&shared, length).map_err(gone)?;
-        // The exporter would not survive it if this became shorter, and asks that it cannot.
-        fcntl_add_seals(&shared, SealFlags::SHRINK).map_err(gone)?;
+        // The exporter asks that it cannot become shorter.
+        let shared =
+            memory_file("hal-gaudi-bounce", length).map_err(|errno| no_memory_file(length, errno))?;
         let size = usize::try_from(length).map_err(|_| gone(Errno::OVERFLOW))?;
         let range = map_shared(shared.as_fd(), size, 0).map_err(gone)?;
         let region = Region::host(dma.card(), range)

@@ -240,13 +240,9 @@ fn start() -> Result<String, Failure> {
 }
 
 fn thread(body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
-    let started = std::thread::Builder::new().name("gaudi-share".to_owned()).spawn(body);
-    started.map(drop).map_err(|error| {
-        Failure::new(
-            Code::ResourceExhausted,
-            format!("memory cannot be shared through the host: no thread: {error}"),
-        )
-    })
+    let name = "gaudi-share";
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    started.map(drop).map_err(|error| Failure::without_thread(name, &error))
 }
 
 impl Service {

@@ -15,6 +15,9 @@ pub(super) fn failure(name: &str, what: &str, errno: Errno) -> Failure {
         Errno::NOMEM => {
             (Code::ResourceExhausted, "there is not enough memory for it; give some back, or ask for less")
         }
+        Errno::MFILE | Errno::NFILE => {
+            (Code::ResourceExhausted, "too many files are open; close some, or raise the limit (ulimit -n)")
+        }
         Errno::BUSY => (Code::Unavailable, "it is being reset; open it again"),
         Errno::NODEV => (Code::Unavailable, "it is gone; open it again if it comes back"),
         Errno::PERM => (Code::PermissionDenied, "its driver does not allow that"),

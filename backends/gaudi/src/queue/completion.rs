@@ -8,6 +8,7 @@
 //! wait is shorter. With nothing in queued, the thread sleeps.
 
 use super::{AwaitedEpoch, Queue, QueuedJob, Queues, QueuesState};
+use crate::executable::IndirectDispatch;
 use crate::kmd::{Progress, clock};
 use hal_backend::{Failure, QueueId};
 use parking_lot::MutexGuard;
@@ -216,7 +217,8 @@ fn retire(state: &mut QueuesState) -> Vec<(JobReport, QueuedJob)> {
                 let queue = state.queue_mut(number);
                 queue.completed = queued.epoch;
                 again = true;
-                let outcome = queued.failure.take().map_or(Ok(()), Err);
+                let refusal = queued.indirect.iter().find_map(IndirectDispatch::refusal);
+                let outcome = queued.failure.take().or_else(|| refusal.cloned()).map_or(Ok(()), Err);
                 queued.end.get_or_insert_with(clock);
                 reports.push((JobReport { id: queued.id, epoch: queued.epoch, outcome }, queued));
             }

@@ -76,11 +76,10 @@ impl Control {
         }
         let (queue, work) = channel();
         let served = card.clone();
-        let builder = std::thread::Builder::new().name("qaic-control".to_owned());
+        let name = "qaic-control";
         // It is not joined: it may stay behind with a message that the device does not answer.
-        builder.spawn(move || serve(&served, &work)).map_err(|error| {
-            Failure::new(Code::ResourceExhausted, format!("the device has no thread for messages: {error}"))
-        })?;
+        let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || serve(&served, &work));
+        started.map_err(|error| Failure::without_thread(name, &error))?;
         Ok(Self { queue: Mutex::new(queue), timeout, silent: AtomicBool::new(false) })
     }
 

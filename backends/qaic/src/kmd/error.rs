@@ -157,7 +157,7 @@ fn purpose(call: Call) -> &'static str {
 /// The meaning of an errno for which a call has no meaning of its own.
 fn advice(errno: Errno) -> &'static str {
     match errno {
-        Errno::NOMEM => "the system has not enough memory",
+        Errno::NOMEM => "the system has not enough memory; free some, or raise the limit (ulimit -v)",
         Errno::NOENT => "there is no such buffer object",
         Errno::INVAL => "the kernel does not accept that",
         Errno::FAULT => "memory that was given cannot be read or written",
@@ -168,7 +168,7 @@ fn advice(errno: Errno) -> &'static str {
         }
         Errno::INTR => "a signal interrupted it, and what it did before is unknown",
         Errno::IO => "the device was reset before it answered",
-        Errno::MFILE | Errno::NFILE => "too many files are open",
+        Errno::MFILE | Errno::NFILE => "too many files are open; close some, or raise the limit (ulimit -n)",
         _ => "the kernel's driver failed",
     }
 }

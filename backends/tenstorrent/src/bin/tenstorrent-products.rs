@@ -37,7 +37,8 @@ const END: &str = "
         $rules
         : (!transform.any_op) -> !transform.any_op
     }
-    transform.apply_dce to %module : !transform.any_op
+    %inlined = transform.apply_registered_pass \"inline\" to %module : (!transform.any_op) -> !transform.any_op
+    transform.apply_dce to %inlined : !transform.any_op
     transform.yield
   }
 }

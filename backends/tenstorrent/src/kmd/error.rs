@@ -58,7 +58,10 @@ impl Error {
             Error::Gone(why) => Failure::new(Code::Unavailable, format!("{card} is gone: {why}")),
             Error::Refused(error) => {
                 let code = match error {
-                    CallError::Refused { errno: Errno::NOMEM | Errno::NOSPC, .. } => Code::ResourceExhausted,
+                    CallError::Refused {
+                        errno: Errno::NOMEM | Errno::NOSPC | Errno::MFILE | Errno::NFILE,
+                        ..
+                    } => Code::ResourceExhausted,
                     CallError::Refused { errno: Errno::ACCESS | Errno::PERM, .. } => Code::PermissionDenied,
                     CallError::Refused { errno: Errno::BUSY | Errno::AGAIN, .. } => Code::Unavailable,
                     CallError::Api { .. } | CallError::TooOld { .. } => Code::FailedPrecondition,

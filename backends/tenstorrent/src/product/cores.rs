@@ -752,7 +752,8 @@ fn tell_engine(asm: &mut Assembler, word: u32) {
     asm.emit(word.rotate_left(2));
 }
 
-/// Waits for the end of everything that this core has told the engine (`TTSync.md`: a store first, and the load is used).
+/// Waits for the end of everything that this core has told the engine (`TTSync.md`: a store comes first, and the load
+/// is used).
 fn wait_for_engine(asm: &mut Assembler) {
     asm.constant(T[0], engine::DONE_CHECK);
     asm.emit_all([sw(ZERO, 0, T[0]), lw(T[1], 0, T[0]), andi(T[1], T[1], 0)]);

@@ -4,14 +4,14 @@
 //!
 //! # Where numbers are
 //!
-//! Operands are in the tile's memory row by row, as in DRAM. An `UNPACR` moves 16 numbers of a row to a row of `SrcA` or
-//! `SrcB`, so 64 of them move a square of 32 by 32: its left half to rows 0 to 31, its right half behind that. That
+//! Operands are in the tile's memory row by row, as in DRAM. An `UNPACR` moves 16 numbers of a row to a row of `SrcA`
+//! or `SrcB`, so 64 of them move a square of 32 by 32: its left half to rows 0 to 31, its right half behind that. That
 //! needs no element to be moved by a core, no alignment of rows but to an element, and no more of the engine than is
 //! documented. The left operand is in `SrcB`, and the right one in `SrcA` (`MVMUL.md`).
 //!
-//! `Dst` has the results of a [group](super::division::GROUP) in one half, square after square, the columns 0 to 15 of a
-//! square before the others. One `PACR` reads 16 numbers; eight in a row, each 32 rows of `Dst` behind the other, are a
-//! row of the group's results, and go to memory one behind the other.
+//! `Dst` has the results of a [group](super::division::GROUP) in one half, square after square, the columns 0 to 15 of
+//! a square before the others. One `PACR` reads 16 numbers; eight in a row, each 32 rows of `Dst` behind the other, are
+//! a row of the group's results, and go to memory one behind the other.
 //!
 //! # Order
 //!
@@ -19,12 +19,14 @@
 //! it back with the last `MVMUL` that reads it (`SrcASrcB.md`): both wait for each other in hardware. What else there
 //! is to wait for, the threads say:
 //!
-//! | what | how |
-//! |---|---|
-//! | a half of `Dst` is computed | [`RESULTS`] counts it: `STALLWAIT` until `MVMUL`s have ended, then `SEMPOST`; the packer's thread has `SEMWAIT` while it is zero |
-//! | a half of `Dst` is packed | `STALLWAIT` until `PACR`s have ended, then `SEMGET`; the matrix unit's thread has `SEMWAIT` while it is two |
-//! | a core has stored configuration | `STALLWAIT` on the core's requests before the first instruction that uses it (`MemoryOrdering.md`) |
-//! | unpackers have read a chunk, or packers have written results | the core loads from `CoprocessorDoneCheck` (`TTSync.md`) |
+//! - A half of `Dst` is computed: [`RESULTS`] counts it. `STALLWAIT` until `MVMUL`s have ended, then `SEMPOST`; the
+//!   packer's thread has `SEMWAIT` while it is zero.
+//! - A half of `Dst` is packed: `STALLWAIT` until `PACR`s have ended, then `SEMGET`; the matrix unit's thread has
+//!   `SEMWAIT` while it is two.
+//! - A core has stored configuration: `STALLWAIT` on the core's requests before the first instruction that uses it
+//!   (`BackendConfiguration.md`). All of it is stored before, and never again.
+//! - Unpackers have read a chunk, or packers have written results: the core loads from `CoprocessorDoneCheck`
+//!   (`TTSync.md`).
 //!
 //! Every wait also blocks the synchronisation unit, or the next would take its place (`SEMWAIT.md`).
 
@@ -355,8 +357,8 @@ fn pass(last: u32, flip_src_a: Bits<1>) -> impl Iterator<Item = u32> {
     })
 }
 
-/// `MopCfg` of the matrix unit's thread: the product of two squares in so many phases, of which the last gives the right
-/// operand's bank back.
+/// `MopCfg` of the matrix unit's thread: the product of two squares in so many phases, of which the last gives the
+/// right operand's bank back.
 pub(super) fn math_loop(phases: u32) -> [u32; 9] {
     let replay = |index| Replay { count: Bits::new(PASS), index: Bits::new(index), ..Replay::default() };
     let (each, last) = (replay(0).encode(), replay(PASS).encode());

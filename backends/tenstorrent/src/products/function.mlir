@@ -1,5 +1,5 @@
 
-  hal.executable.source private @tensix_$name {
+  hal.executable.source private @__tensix_$name {
     hal.executable.export public @tensix_matmul_$name ordinal(0) layout(#layout)
         count(%device: !hal.device, %batch: index, %m: index, %n: index) -> (index, index, index) {
       %strips = affine.apply affine_map<()[s0] -> (s0 ceildiv 32)>()[%n]

@@ -1,5 +1,5 @@
 
-  util.func private @tensix_call_$operation_$name(
+  util.func private @__tensix_$operation_$name(
       %a: tensor<$shapex$in>, %b: tensor<$shapex$in>, %init: tensor<$shapex$out>) -> tensor<$shapex$out> {
     $batch
     %dim_m = arith.constant $m : index
@@ -11,7 +11,7 @@
     %w1 = arith.index_cast %m : index to i32
     %w2 = arith.index_cast %n : index to i32
     %w3 = arith.index_cast %k : index to i32
-    %c = flow.dispatch @tensix_$name::@tensix_matmul_$name[%batch, %m, %n](%w0, %w1, %w2, %w3, %a, %b)
+    %c = flow.dispatch @__tensix_$name::@tensix_matmul_$name[%batch, %m, %n](%w0, %w1, %w2, %w3, %a, %b)
       : (i32, i32, i32, i32, tensor<$shapex$in>{$outer%m, %k}, tensor<$shapex$in>{$outer%k, %n})
       -> tensor<$shapex$out>{$outer%m, %n}
     util.return %c : tensor<$shapex$out>
@@ -31,8 +31,8 @@
       %operands: !transform.any_value {transform.readonly}, %result: !transform.any_value {transform.readonly}) {
     %root = transform.get_defining_op %result : (!transform.any_value) -> !transform.any_op
     %module = transform.util.get_nearest_symbol_table %root : (!transform.any_op) -> !transform.any_op
-    transform.util.import_symbol @tensix_$name into %module if undefined : (!transform.any_op) -> !transform.any_op
-    %function = transform.util.import_symbol @tensix_call_$operation_$name into %module if undefined
+    transform.util.import_symbol @__tensix_$name into %module if undefined : (!transform.any_op) -> !transform.any_op
+    %function = transform.util.import_symbol @__tensix_$operation_$name into %module if undefined
       : (!transform.any_op) -> !transform.any_op
     transform.util.cast_and_call %function(%operands) -> %result after %root {
       transform.type_conversion.tensor.cast_shape_dynamic_dims

@@ -140,6 +140,11 @@ impl ThreadConfig<'_> {
         field.read(self.0.get(field.word as usize).copied().unwrap_or_default().into()).get()
     }
 
+    /// A word.
+    pub(super) fn word(self, number: u32) -> u32 {
+        self.0.get(number as usize).copied().unwrap_or_default().into()
+    }
+
     /// True if a field of one bit is set.
     #[inline]
     pub(super) fn has(self, field: ThreadField<1>) -> bool {

@@ -6,6 +6,7 @@
 //! and mantissa exchanged, so that a read of the other width, or in another format, is what it is on hardware. A row that
 //! was marked as undefined reads as zeros until it is written.
 
+use super::order::BLOCK;
 use super::product::{COLUMNS, Row};
 
 /// How many rows of 16 bits there are.
@@ -29,6 +30,27 @@ fn place(row: u32) -> usize {
 /// The place of the upper halves of a row of 32 bits.
 fn upper(row: u32) -> usize {
     place((row & 0x1f8) << 1 | row & 0x207)
+}
+
+/// Some rows, of 16 bits or of 32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DstRows {
+    pub(super) first: u32,
+    pub(super) count: u32,
+    pub(super) is_wide: bool,
+}
+
+impl DstRows {
+    /// The numbers of the blocks of eight rows of 16 bits that they are in.
+    pub(super) fn blocks(self) -> impl Iterator<Item = usize> {
+        let first = self.first - self.first % BLOCK;
+        let rows = (first..self.first + self.count).step_by(BLOCK as usize);
+        rows.flat_map(move |row| {
+            let block = if self.is_wide { upper(row) } else { place(row) } / BLOCK as usize;
+            [Some(block), self.is_wide.then_some(block + 1)]
+        })
+        .flatten()
+    }
 }
 
 /// The bits of a float of 16 bits with eight for its exponent, as `Dst` holds it.

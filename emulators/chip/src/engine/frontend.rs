@@ -88,6 +88,14 @@ impl Unit {
         }
     }
 
+    /// True if a block mask keeps its instructions from starting.
+    pub(super) const fn is_blocked_by(self, blocks: u32) -> bool {
+        match self {
+            Self::None => blocks == 0x1ff,
+            unit => blocks & unit.blocked_by() != 0,
+        }
+    }
+
     /// The bits of a block mask that keep its instructions from starting.
     const fn blocked_by(self) -> u32 {
         match self {
@@ -111,14 +119,6 @@ impl LatchedWait {
         const UNITS: u32 = condition::SCALAR | condition::UNPACK_0 | condition::UNPACK_1 | condition::PACK;
         let conditions = if conditions == 0 { UNITS } else { conditions };
         Self { conditions, semaphores: None, blocks: if blocks == 0 { block::MATH } else { blocks } }
-    }
-
-    /// True if it keeps a unit's instruction from starting.
-    pub(super) const fn blocks(&self, unit: Unit) -> bool {
-        match unit {
-            Unit::None => self.blocks == 0x1ff,
-            unit => self.blocks & unit.blocked_by() != 0,
-        }
     }
 }
 

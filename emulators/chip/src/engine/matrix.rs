@@ -5,12 +5,13 @@
 use super::config::{ConfigBank, ThreadConfig};
 use super::counters::Rwc;
 use super::destination::{
-    DST_ROWS, Destination, decode_32, decode_bf16, decode_fp16, encode_32, encode_bf16, encode_fp16,
+    DST_ROWS, Destination, DstRows, decode_32, decode_bf16, decode_fp16, encode_32, encode_bf16, encode_fp16,
 };
 use super::error::{EngineError, rule, zero};
 use super::format::DataFormat;
 use super::product::{
-    Accumulator, COLUMNS, Exponent, ProductKind, ROWS, Row, multiply_accumulate, multiply_accumulate_integers,
+    Accumulator, COLUMNS, Exponent, Key, Multipliers, Operand, ProductKind, ROWS, Row,
+    multiply_accumulate_integers,
 };
 use super::source::{SRC_ROWS, Source};
 use hal_tenstorrent_loader::tensix::blackhole::{Cleardvalid, Incrwc, Mvmul, Setrwc, Zeroacc, Zerosrc};
@@ -24,18 +25,14 @@ pub(super) struct Registers<'a> {
     pub(super) src_a: &'a mut Source,
     pub(super) src_b: &'a mut Source,
     pub(super) dst: &'a mut Destination,
+    pub(super) multipliers: &'a mut Multipliers,
 }
 
 /// The kind of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
     Integers,
-    Floats {
-        exponent: Exponent,
-        /// The bits of elements that take part.
-        a: u32,
-        b: u32,
-    },
+    Floats { exponent: Exponent, significant: [u32; 2] },
 }
 
 /// The bits of an element of a format that take part in a product.
@@ -53,11 +50,6 @@ const fn has_eight_bits(format: DataFormat) -> bool {
 }
 
 impl Registers<'_> {
-    /// True if both banks are the matrix unit's, without which a product waits.
-    pub(super) fn may_multiply(&self) -> bool {
-        self.src_a.matrix_may_read() && self.src_b.matrix_may_read()
-    }
-
     /// The formats of both sources: of their banks, if the thread does not say otherwise.
     fn formats(&self) -> Result<(DataFormat, DataFormat), EngineError> {
         let named = |what, value| DataFormat::new(what, value);
@@ -86,7 +78,7 @@ impl Registers<'_> {
             (a, b) if has_eight_bits(a) && has_eight_bits(b) => Exponent::EightBits,
             _ => return Err(fits),
         };
-        Ok(Style::Floats { exponent, a: significant(a), b: significant(b) })
+        Ok(Style::Floats { exponent, significant: [significant(a), significant(b)] })
     }
 
     /// The row of `Dst` that an instruction means.
@@ -94,8 +86,8 @@ impl Registers<'_> {
         (row + self.rwc.dst.get() + self.thread.get(fields::DEST_TARGET_REG_CFG_MATH_OFFSET)) % DST_ROWS
     }
 
-    /// Executes `MVMUL`, whose banks are the matrix unit's. Returns the first row of `Dst` of eight.
-    pub(super) fn multiply(&mut self, mvmul: Mvmul) -> Result<u32, EngineError> {
+    /// Executes `MVMUL`, whose banks are the matrix unit's. Returns the rows of `Dst`.
+    pub(super) fn multiply(&mut self, mvmul: Mvmul) -> Result<DstRows, EngineError> {
         const EIGHT: &str = "rows begin with a multiple of eight";
         zero("MVMUL's BroadcastSrcBRow", mvmul.broadcast_src_b_row.get())?;
         let style = self.style()?;
@@ -105,27 +97,36 @@ impl Registers<'_> {
         rule(b.is_multiple_of(8), "the row of SrcB", b, EIGHT)?;
         rule(row.is_multiple_of(8), "the row of Dst", row, EIGHT)?;
         let phase = (self.rwc.fidelity + self.thread.get(fields::FIDELITY_BASE_PHASE)) & 3;
-        let (a, b) = (rows::<COLUMNS>(self.src_a, a), rows::<ROWS>(self.src_b, b));
         match style {
-            Style::Integers => self.multiply_integers(row, &a, &b, phase),
-            Style::Floats { exponent, a: of_a, b: of_b } => {
-                let (a, b) = (masked(a, of_a, exponent)?, masked(b, of_b, exponent)?);
-                self.multiply_floats(row, &a, &b, exponent, phase);
+            Style::Integers => self.multiply_integers(row, (a, b), phase),
+            Style::Floats { exponent, significant } => {
+                self.multiply_floats(row, (a, b), exponent, significant, phase)?;
             }
         }
         self.rwc.apply(self.thread, mvmul.addr_mod.get())?;
         self.flip(mvmul.flip_src_a.get() == 1, mvmul.flip_src_b.get() == 1)?;
-        Ok(row)
+        Ok(DstRows { first: row, count: 8, is_wide: self.is_wide() })
+    }
+
+    /// True if rows of 32 bits are meant where it is not said.
+    fn is_wide(&self) -> bool {
+        self.config.has(fields::ALU_ACC_CTRL_FP32_ENABLED)
+            || self.config.has(fields::ALU_ACC_CTRL_INT8_MATH_ENABLED)
     }
 
     fn multiply_floats(
         &mut self,
         row: u32,
-        a: &[Row; COLUMNS],
-        b: &[Row; ROWS],
+        (row_a, row_b): (u32, u32),
         exponent: Exponent,
+        [of_a, of_b]: [u32; 2],
         phase: u32,
-    ) {
+    ) -> Result<(), EngineError> {
+        let (Some(a), Some(b)) = (rows(self.src_a, row_a), rows(self.src_b, row_b)) else { return Ok(()) };
+        if exponent == Exponent::FiveBits {
+            check_halves(a)?;
+            check_halves(b)?;
+        }
         let accumulator = match exponent {
             _ if self.config.has(fields::ALU_ACC_CTRL_FP32_ENABLED) => Accumulator::Fp32,
             Exponent::EightBits => Accumulator::Bf16,
@@ -135,13 +136,22 @@ impl Registers<'_> {
         for (row, sums) in (row..).zip(&mut sums) {
             *sums = read_floats(self.dst, row, accumulator);
         }
-        multiply_accumulate(ProductKind { exponent, accumulator, phase }, &mut sums, b, a);
+        let kind = ProductKind { exponent, accumulator, phase };
+        let key =
+            |source: &Source, row, significant| Key { version: source.version(), row, significant, phase };
+        let a = Operand { rows: a, key: key(self.src_a, row_a, of_a) };
+        let b = Operand { rows: b, key: key(self.src_b, row_b, of_b) };
+        self.multipliers.multiply_accumulate(kind, &mut sums, b, a);
         for (row, sums) in (row..).zip(&sums) {
             write_floats(self.dst, row, accumulator, sums);
         }
+        Ok(())
     }
 
-    fn multiply_integers(&mut self, row: u32, a: &[Row; COLUMNS], b: &[Row; ROWS], phase: u32) {
+    fn multiply_integers(&mut self, row: u32, (a, b): (u32, u32), phase: u32) {
+        let (Some(a), Some(b)) = (rows::<COLUMNS>(self.src_a, a), rows::<ROWS>(self.src_b, b)) else {
+            return;
+        };
         // The bits of magnitudes that a phase multiplies.
         let of_a = if phase & 1 == 0 { 0xe0 } else { 0x1f };
         let of_b = if phase & 2 == 0 { 0x3f0 } else { 0xf };
@@ -236,42 +246,45 @@ impl Registers<'_> {
         Ok(())
     }
 
-    /// Executes `ZEROACC`.
-    pub(super) fn clear_dst(&mut self, fields: Zeroacc) -> Result<(), EngineError> {
+    /// Executes `ZEROACC`. Returns the rows.
+    pub(super) fn clear_dst(&mut self, fields: Zeroacc) -> Result<DstRows, EngineError> {
         zero("ZEROACC's Revert", fields.revert.get())?;
         let (place, wide) = (fields.imm10.get(), fields.use_dst32b.get() == 1);
-        match fields.mode.get() {
+        let half = DST_ROWS / 2;
+        let rows = match fields.mode.get() {
             0 => self.clear_row(place),
             1 => self.clear_sixteen(place, wide)?,
             2 => {
                 rule(place <= 1, "ZEROACC's Imm10", place, "there are two halves")?;
                 self.dst.undefine_half(place == 1);
+                DstRows { first: half * place, count: half, is_wide: false }
             }
             _ => {
                 rule(place == 0, "ZEROACC's Imm10", place, "there is one whole")?;
                 self.dst.undefine_half(false);
                 self.dst.undefine_half(true);
+                DstRows { first: 0, count: DST_ROWS, is_wide: false }
             }
-        }
+        };
         if fields.mode.get() <= 1 {
             self.rwc.apply(self.thread, fields.addr_mod.get())?;
         }
-        Ok(())
+        Ok(rows)
     }
 
-    fn clear_row(&mut self, row: u32) {
+    fn clear_row(&mut self, row: u32) -> DstRows {
         let row = self.dst_row(row);
-        if self.config.has(fields::ALU_ACC_CTRL_FP32_ENABLED)
-            || self.config.has(fields::ALU_ACC_CTRL_INT8_MATH_ENABLED)
-        {
+        let is_wide = self.is_wide();
+        if is_wide {
             self.dst.undefine_32(row);
         } else {
             self.dst.undefine_16(row);
         }
+        DstRows { first: row, count: 1, is_wide }
     }
 
     /// Sixteen rows, counted from the half of `Dst` in which the thread works.
-    fn clear_sixteen(&mut self, block: u32, wide: bool) -> Result<(), EngineError> {
+    fn clear_sixteen(&mut self, block: u32, wide: bool) -> Result<DstRows, EngineError> {
         let offset = self.thread.get(fields::DEST_TARGET_REG_CFG_MATH_OFFSET) + self.rwc.dst.get();
         let (halves, blocks) = if wide { (offset & 768 != 0, 32) } else { (offset & 512 != 0, 64) };
         let block = if halves { block + blocks / 2 } else { block };
@@ -279,7 +292,7 @@ impl Registers<'_> {
         for row in 16 * block..16 * (block + 1) {
             if wide { self.dst.undefine_32(row) } else { self.dst.undefine_16(row) }
         }
-        Ok(())
+        Ok(DstRows { first: 16 * block, count: 16, is_wide: wide })
     }
 
     /// Executes `ZEROSRC`.
@@ -315,27 +328,16 @@ fn give_back(source: &mut Source) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Some rows from one on, of those of the matrix unit's bank.
-fn rows<const N: usize>(source: &Source, first: u32) -> [Row; N] {
-    let found = source.rows().get(first as usize..).and_then(<[Row]>::first_chunk);
-    found.copied().unwrap_or([[0; COLUMNS]; N])
+/// Some rows from one on, of those of the matrix unit's bank. There are as many behind a row that is a multiple of them.
+fn rows<const N: usize>(source: &Source, first: u32) -> Option<&[Row; N]> {
+    source.rows().get(first as usize..)?.first_chunk()
 }
 
-/// Rows with the bits that take part in a product.
-fn masked<const N: usize>(
-    mut rows: [Row; N],
-    significant: u32,
-    exponent: Exponent,
-) -> Result<[Row; N], EngineError> {
+/// Refuses elements whose exponents have more than five bits.
+fn check_halves(rows: &[Row]) -> Result<(), EngineError> {
     const HALVES: &str = "the exponent of a half has five bits";
-    let mut seen = 0;
-    for value in rows.iter_mut().flatten() {
-        seen |= *value;
-        *value &= significant;
-    }
-    let upper = if exponent == Exponent::FiveBits { seen & 0x7000_0000 } else { 0 };
-    rule(upper == 0, "an exponent's upper bits", upper >> 28, HALVES)?;
-    Ok(rows)
+    let upper = rows.iter().flatten().fold(0, |seen, value| seen | value) & 0x7000_0000;
+    rule(upper == 0, "an exponent's upper bits", upper >> 28, HALVES)
 }
 
 /// A row of `Dst` as the bits of floats.

@@ -8,7 +8,7 @@
 
 use super::config::ConfigBank;
 use super::counters::Adc;
-use super::destination::{DST_ROWS, Destination, decode_32, decode_bf16, decode_fp16};
+use super::destination::{DST_ROWS, Destination, DstRows, decode_32, decode_bf16, decode_fp16};
 use super::error::{EngineError, rule, zero};
 use super::format::{DataFormat, Packing};
 use super::product::{COLUMNS, ROW_ELEMENTS, Row};
@@ -137,7 +137,8 @@ fn mask(config: ConfigBank<'_>, y: u32) -> Result<u32, EngineError> {
 }
 
 impl Packer {
-    /// Executes `PACR`. Returns the rows of `Dst` that it read, as 16 bits from the first, and where it has written.
+    /// Executes `PACR`. Returns the rows of `Dst` that it read, up to the end of their group of four, and where it has
+    /// written.
     pub(super) fn pack(
         &mut self,
         pacr: Pacr,
@@ -145,7 +146,7 @@ impl Packer {
         adc: &Adc,
         dst: &Destination,
         l1: &mut [u8],
-    ) -> Result<(u32, MemoryRange), EngineError> {
+    ) -> Result<(DstRows, MemoryRange), EngineError> {
         const GROUP: &str = "the rows that interfaces read are in one group of four";
         check(pacr)?;
         let settings = Settings::new(config)?;
@@ -183,7 +184,8 @@ impl Packer {
             end += rest;
         }
         self.progress = if pacr.last.get() == 1 { None } else { Some(progress) };
-        Ok((row, start..end))
+        let rows = DstRows { first: row, count: 4 - row % 4, is_wide: settings.packing.is_wide() };
+        Ok((rows, start..end))
     }
 }
 

@@ -19,10 +19,11 @@
 //! Processors of the host have no vectors of shifts by different distances, unless they are new, but all have vectors of
 //! floats. So a product is one of floats, which are exact at these sizes; the shift is a multiplication by a power of
 //! two; and the rounding is the addition of a number so large that a float has no bits behind the point. That addition
-//! rounds ties to even, so what is rounded is first made larger by less than half of its last bit: then there are no ties.
+//! rounds ties to even, so what is rounded is first made larger by less than half of its last bit, or a tie is recognised
+//! and put right.
 //!
-//! This needs exponents that fit into a float's. If those of a block's operands are too far apart, the same is done with
-//! floats of twice the size ([`Lane`]), which are never too small.
+//! This needs exponents that fit into a float's. If those of a block's operands are too far apart, their products are
+//! made of floats of twice the size ([`Lane`]), which are never too small.
 
 use std::ops::{Add, Mul, Sub};
 
@@ -88,10 +89,11 @@ impl ProductKind {
 trait Lane: Copy + Default + PartialOrd + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
     /// One and a half times the number from which on there are no bits behind the point.
     const INTEGERS: Self;
-    /// Two to an exponent that a normal number has.
-    fn power(exponent: i32) -> Self;
+    /// Two to the difference of exponents, of which the first has its place in the bits of a float of 32. Zero, if that
+    /// is zero.
+    fn power(exponent: u32, most: u32) -> Self;
     /// The exponent of a power of two.
-    fn exponent(self) -> i32;
+    fn exponent(self) -> f32;
     /// A little more than one divided by a power of two, or anything if it is zero.
     fn inverse(self) -> Self;
     /// From a number with few bits.
@@ -100,17 +102,19 @@ trait Lane: Copy + Default + PartialOrd + Add<Output = Self> + Sub<Output = Self
     fn float(self) -> f32;
 }
 
+#[expect(clippy::cast_precision_loss, reason = "exponents have few bits")]
 impl Lane for f32 {
     const INTEGERS: Self = 12_582_912.0;
 
     #[inline(always)]
-    fn power(exponent: i32) -> Self {
-        Self::from_bits((127 + exponent).cast_unsigned() << 23)
+    fn power(exponent: u32, most: u32) -> Self {
+        let bits = exponent.wrapping_add(127 << 23).wrapping_sub(most << 23);
+        Self::from_bits(if exponent == 0 { 0 } else { bits })
     }
 
     #[inline(always)]
-    fn exponent(self) -> i32 {
-        (self.to_bits() >> 23).cast_signed() - 127
+    fn exponent(self) -> f32 {
+        ((self.to_bits() >> 23).cast_signed() - 127) as f32
     }
 
     #[inline(always)]
@@ -129,17 +133,19 @@ impl Lane for f32 {
     }
 }
 
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "exponents have few bits")]
 impl Lane for f64 {
     const INTEGERS: Self = 6_755_399_441_055_744.0;
 
     #[inline(always)]
-    fn power(exponent: i32) -> Self {
-        Self::from_bits(u64::from((1023 + exponent).cast_unsigned()) << 52)
+    fn power(exponent: u32, most: u32) -> Self {
+        let bits = u64::from(1023 + (exponent >> 23) - most) << 52;
+        Self::from_bits(if exponent == 0 { 0 } else { bits })
     }
 
     #[inline(always)]
-    fn exponent(self) -> i32 {
-        ((self.to_bits() >> 52) as u32).cast_signed() - 1023
+    fn exponent(self) -> f32 {
+        ((self.to_bits() >> 52).cast_signed() - 1023) as f32
     }
 
     #[inline(always)]
@@ -153,93 +159,119 @@ impl Lane for f64 {
     }
 
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "the caller's numbers have few bits")]
     fn float(self) -> f32 {
         self as f32
     }
 }
 
-/// An operand's exponent, as both registers hold it: zero if the operand is.
-#[inline(always)]
-const fn exponent(value: u32) -> i32 {
-    (value >> 23 & 0xff).cast_signed()
-}
+/// The bits of an element's exponent, in their place.
+const EXPONENT: u32 = 0xff << 23;
+const SIGN: u32 = 1 << 31;
 
 /// The smallest and largest exponent of operands that are not zero.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Range {
-    least: i32,
-    most: i32,
+    least: u32,
+    most: u32,
 }
 
 impl Range {
     fn of(rows: &[Row]) -> Self {
-        let (mut least, mut most) = ([256; COLUMNS], [0; COLUMNS]);
+        // Zeros wrap around to what is never the smallest.
+        let (mut least, mut most) = ([u8::MAX; COLUMNS], [0; COLUMNS]);
         for row in rows {
             for ((least, most), &value) in least.iter_mut().zip(&mut most).zip(row) {
-                let exponent = exponent(value);
+                let exponent = (value >> 23 & 0xff) as u8;
                 *most = exponent.max(*most);
-                *least = if exponent == 0 { *least } else { exponent.min(*least) };
+                *least = exponent.wrapping_sub(1).min(*least);
             }
         }
-        let (mut all, columns) = (Self { least: 256, most: 0 }, least.into_iter().zip(most));
-        for (least, most) in columns {
-            all = Self { least: all.least.min(least), most: all.most.max(most) };
-        }
-        all
+        let least = least.into_iter().min().unwrap_or(u8::MAX);
+        let most = most.into_iter().max().unwrap_or(0);
+        Self { least: u32::from(least) + 1, most: most.into() }
     }
 
     /// How far apart they are.
-    fn width(self) -> i32 {
-        (self.most - self.least).max(0)
+    fn width(self) -> u32 {
+        self.most.saturating_sub(self.least)
     }
 }
 
-/// Operands as floats: mantissas with their exponents and signs, and the exponents alone, relative to the largest.
+/// The bits of an element that a multiplier takes as its mantissa, in a phase.
+#[derive(Clone, Copy)]
+struct Mantissa {
+    shift: u32,
+    mask: u32,
+    /// The bit in front of those in the element.
+    implied: u32,
+}
+
+impl Mantissa {
+    /// Of `SrcA`: five of eleven bits, of which the last is never taken.
+    const fn of_a(phase: u32) -> Self {
+        match phase & 1 {
+            0 => Self { shift: 19, mask: 0xf, implied: 0x10 },
+            _ => Self { shift: 14, mask: 0x1f, implied: 0 },
+        }
+    }
+
+    /// Of `SrcB`: seven of eleven bits, or the other four.
+    const fn of_b(phase: u32) -> Self {
+        match phase & 2 {
+            0 => Self { shift: 17, mask: 0x3f, implied: 0x40 },
+            _ => Self { shift: 10, mask: 0x78, implied: 0 },
+        }
+    }
+}
+
+/// Operands as floats: mantissas with their signs and exponents, and the exponents alone, relative to the largest.
+#[derive(Clone, Debug)]
 struct Operands<T, const N: usize> {
     values: [[T; COLUMNS]; N],
     powers: [[T; COLUMNS]; N],
+    range: Range,
 }
 
 impl<T: Lane, const N: usize> Operands<T, N> {
-    /// `mantissa` picks the bits of a mantissa that a phase multiplies.
-    #[inline(always)]
-    fn new(rows: &[Row; N], range: Range, mantissa: impl Fn(u32) -> u32) -> Self {
+    fn empty() -> Self {
         let zeros = [[T::default(); COLUMNS]; N];
-        let mut operands = Self { values: zeros, powers: zeros };
-        for ((row, values), powers) in rows.iter().zip(&mut operands.values).zip(&mut operands.powers) {
+        Self { values: zeros, powers: zeros, range: Range { least: 0, most: 0 } }
+    }
+
+    /// Takes rows, of whose elements some bits are significant.
+    #[inline(always)]
+    fn fill(&mut self, rows: &[Row; N], mantissa: Mantissa, significant: u32) {
+        self.range = Range::of(rows);
+        for ((row, values), powers) in rows.iter().zip(&mut self.values).zip(&mut self.powers) {
             for ((&value, place), power) in row.iter().zip(values).zip(powers) {
-                let exponent = exponent(value);
-                let bits = mantissa(value >> 13 & 0x3ff | 0x400).cast_signed();
+                let bits = (value & significant) >> mantissa.shift & mantissa.mask | mantissa.implied;
                 #[expect(clippy::cast_precision_loss, reason = "seven bits")]
-                let magnitude = bits as f32;
-                let signed = f32::from_bits(magnitude.to_bits() | value & 1 << 31);
-                let scale = if exponent == 0 { T::default() } else { T::power(exponent - range.most) };
-                *place = T::integer(signed) * scale;
-                *power = scale;
+                let magnitude = bits.cast_signed() as f32;
+                let signed = f32::from_bits(magnitude.to_bits() | value & SIGN);
+                *power = T::power(value & EXPONENT, self.range.most);
+                *place = T::integer(signed) * *power;
             }
         }
-        operands
     }
 }
 
-/// The sums of both groups of products for a row of the result, and their exponents.
+/// The sums of both groups of products for a row of the result, and their exponents: zeros, if they are too small.
 struct Sums {
     sums: [[f32; COLUMNS]; 2],
-    exponents: [[i32; COLUMNS]; 2],
+    exponents: [[f32; COLUMNS]; 2],
 }
 
 /// Multiplies a row of `SrcB` by `SrcA`.
 ///
-/// `bias` is what an exponent of zero stands for, and `of_nothing` the exponent of a group of zeros.
+/// `bias` is what the largest powers stand for, and `of_nothing` the exponent of a group of zeros.
 #[inline(always)]
 fn multiply<T: Lane>(
     a: &Operands<T, COLUMNS>,
     (values, powers): (&[T; COLUMNS], &[T; COLUMNS]),
-    bias: i32,
-    of_nothing: i32,
+    bias: f32,
+    of_nothing: f32,
 ) -> Sums {
-    let mut result = Sums { sums: [[0.0; COLUMNS]; 2], exponents: [[0; COLUMNS]; 2] };
+    let mut result = Sums { sums: [[0.0; COLUMNS]; 2], exponents: [[0.0; COLUMNS]; 2] };
     let groups = values.chunks_exact(GROUP).zip(powers.chunks_exact(GROUP));
     let of_a = a.values.chunks_exact(GROUP).zip(a.powers.chunks_exact(GROUP));
     let places = result.sums.iter_mut().zip(&mut result.exponents);
@@ -262,113 +294,199 @@ fn multiply<T: Lane>(
             }
         }
         for (((total, largest), sum), exponent) in totals.iter().zip(&largest).zip(sums).zip(exponents) {
-            let nothing = *largest == T::default();
-            *exponent = if nothing { of_nothing } else { largest.exponent() + bias };
-            *sum = if *exponent > 0 { (*total - T::INTEGERS).float() } else { 0.0 };
-            *exponent = (*exponent).max(0);
+            let found = if *largest == T::default() { of_nothing } else { largest.exponent() + bias };
+            *exponent = if found > 0.0 { found } else { 0.0 };
+            *sum = if found > 0.0 { (*total - T::INTEGERS).float() } else { 0.0 };
         }
     }
     result
 }
 
-/// Two to the power of less than nothing.
+/// Two to the power of a number of eight bits, less its bias; of less than one, it is very small.
 #[inline(always)]
-fn shift(distance: i32) -> f64 {
-    f64::power(-distance)
+fn power(biased: f32) -> f32 {
+    // A float without bits behind the point has its integer in the lowest bits.
+    let biased = if biased > 1.0 { biased } else { 1.0 };
+    f32::from_bits((biased + 8_388_608.0).to_bits() << 23)
 }
 
-/// The nearest integer of a number without a tie.
+/// The nearest integer of a number of less than 2^22; ties go to what is larger.
 #[inline(always)]
-fn nearest(value: f64) -> f64 {
-    value + f64::INTEGERS - f64::INTEGERS
+fn nearest(value: f32) -> f32 {
+    let rounded = value + f32::INTEGERS - f32::INTEGERS;
+    if value - rounded == 0.5 { rounded + 1.0 } else { rounded }
 }
 
-/// How much more than an integer it must be to have no ties, whatever power of two it is divided by.
-const NO_TIE: f64 = 0.25;
-/// The unit of a sum's last bit in formats of 16 bits.
-const UNIT: f64 = 8192.0;
-/// The bits of a number of that large a unit.
-const UNIT_BITS: f64 = 1.0 / UNIT;
+/// The same of a number of less than 2^23 that is not negative.
+#[inline(always)]
+fn nearest_magnitude(value: f32) -> f32 {
+    let rounded = value + 8_388_608.0 - 8_388_608.0;
+    if value - rounded == 0.5 { rounded + 1.0 } else { rounded }
+}
+
+/// The exponent of what a sum's last bit stands for in front of that of an element's.
+const SUM_BITS: f32 = 13.0;
+/// The last bit of elements in formats of 16 bits, and its inverse.
+const UNIT: f32 = 8192.0;
+const PER_UNIT: f32 = 1.0 / UNIT;
+
+/// A sum shifted to a larger exponent, by what is in front of it: an integer.
+#[inline(always)]
+fn aligned_sum<const WIDE: bool>(sum: f32, distance: f32) -> f32 {
+    let power = power(127.0 + SUM_BITS - distance);
+    let shifted = sum * power;
+    let rounded = if power < 1.0 { nearest(shifted) } else { shifted };
+    if WIDE { rounded } else { nearest(rounded * PER_UNIT) * UNIT }
+}
+
+/// An element's mantissa shifted to a larger exponent.
+#[inline(always)]
+fn aligned_mantissa<const WIDE: bool>(mantissa: f32, distance: f32) -> f32 {
+    let power = power(127.0 - distance);
+    let shifted = mantissa * power;
+    let rounded = if power < 1.0 { nearest_magnitude(shifted) } else { shifted };
+    if WIDE { rounded } else { nearest(rounded * PER_UNIT) * UNIT }
+}
 
 /// Adds sums to an element of `Dst`, given and returned as the bits of a float.
 #[inline(always)]
-fn accumulate(kind: ProductKind, old: u32, sums: [f32; 2], exponents: [i32; 2]) -> u32 {
-    let wide = kind.accumulator == Accumulator::Fp32;
-    let old_exponent = exponent(old);
-    let [first, second] = exponents;
-    let largest = first.max(second).max(old_exponent);
-    let aligned = |sum: f32, exponent: i32| {
-        // Rounded up where it lies between: ties go to what is larger.
-        let sum = nearest((f64::from(sum) * UNIT + NO_TIE) * shift(largest - exponent));
-        if wide { sum } else { nearest((sum + NO_TIE) * UNIT_BITS) * UNIT }
-    };
-    let [first, second] = [aligned(sums[0], first), aligned(sums[1], second)];
-    let magnitude = if old_exponent == 0 { 0 } else { old & 0x7f_ffff | 0x80_0000 };
-    let magnitude = nearest((f64::from(magnitude.cast_signed()) + NO_TIE) * shift(largest - old_exponent));
-    let magnitude = if wide { magnitude } else { nearest((magnitude + NO_TIE) * UNIT_BITS) * UNIT };
-    let sum = if old >> 31 == 0 { magnitude } else { -magnitude } + first + second;
+#[expect(clippy::cast_precision_loss, reason = "24 bits")]
+fn accumulate<const WIDE: bool>(format: Rounding, old: u32, sums: [f32; 2], exponents: [f32; 2]) -> u32 {
+    let old_exponent = (old >> 23 & 0xff).cast_signed() as f32;
+    let mantissa = if old & EXPONENT == 0 { 0 } else { old & 0x7f_ffff | 0x80_0000 }.cast_signed() as f32;
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let largest = larger(larger(exponents[0], exponents[1]), old_exponent);
+    let first = aligned_sum::<WIDE>(sums[0], largest - exponents[0]);
+    let second = aligned_sum::<WIDE>(sums[1], largest - exponents[1]);
+    let mantissa = aligned_mantissa::<WIDE>(mantissa, largest - old_exponent);
+    let mantissa = f32::from_bits(mantissa.to_bits() | old & SIGN);
+    let sum = f64::from(mantissa) + f64::from(first) + f64::from(second);
     // Larger by less than half of the last of its thirty bits.
     #[expect(clippy::cast_possible_truncation, reason = "this is the rounding")]
     let rounded = ((sum * (1.0 + 1.0 / 2_147_483_648.0)) as f32).to_bits();
-    let rounded = match kind.accumulator {
-        Accumulator::Fp32 => rounded,
-        Accumulator::Bf16 => rounded.wrapping_add(1 << 15) & 0xffff_0000,
-        Accumulator::Fp16 => rounded.wrapping_add(1 << 12) & 0xffff_e000,
-    };
-    let (sign, exponent) = (rounded & 1 << 31, largest + exponent(rounded) - 127 - 23);
-    let (limit, most) = match (kind.accumulator, kind.exponent) {
-        (Accumulator::Fp16, _) => (32, 0x0fff_e000),
-        _ => (255, 0x7f80_0000),
-    };
-    let value = if exponent >= limit { most } else { exponent.cast_unsigned() << 23 | rounded & 0x7f_ffff };
-    if sum == 0.0 || exponent <= 0 || largest <= 0 { 0 } else { sign | value }
+    let rounded = if WIDE { rounded } else { rounded.wrapping_add(format.half) & format.mask };
+    let largest = ((largest + 8_388_608.0).to_bits() & 0xffff).cast_signed();
+    let exponent = largest + (rounded >> 23 & 0xff).cast_signed() - 127 - 23;
+    let value = exponent.cast_unsigned() << 23 | rounded & 0x7f_ffff;
+    let value = if exponent >= format.limit { format.most } else { value };
+    if exponent <= 0 || rounded & !SIGN == 0 { 0 } else { rounded & SIGN | value }
 }
 
-/// `dst += b * a`: rows of `Dst` as the bits of floats, rows of `SrcB`, and `SrcA`.
-pub(super) fn multiply_accumulate(
-    kind: ProductKind,
-    dst: &mut [Row; ROWS],
-    b: &[Row; ROWS],
-    a: &[Row; COLUMNS],
-) {
-    let ranges = (Range::of(a), Range::of(b));
-    // The product of two powers must not be less than a float's smallest, nor a mantissa's product with it.
-    if ranges.0.width() + ranges.1.width() <= 100 {
-        with_lanes::<f32>(kind, dst, b, a, ranges);
-    } else {
-        with_lanes::<f64>(kind, dst, b, a, ranges);
+/// How a sum becomes an element of `Dst`.
+#[derive(Clone, Copy)]
+struct Rounding {
+    /// Half of the last bit, and the bits from the last on.
+    half: u32,
+    mask: u32,
+    /// The first exponent that is too large, and what stands for such a number.
+    limit: i32,
+    most: u32,
+}
+
+impl Rounding {
+    const fn new(format: Accumulator) -> Self {
+        match format {
+            Accumulator::Fp32 => Self { half: 0, mask: !0, limit: 255, most: 0x7f80_0000 },
+            Accumulator::Bf16 => Self { half: 1 << 15, mask: !0xffff, limit: 255, most: 0x7f80_0000 },
+            Accumulator::Fp16 => Self { half: 1 << 12, mask: !0x1fff, limit: 32, most: 0x0fff_e000 },
+        }
     }
 }
 
-#[inline(always)]
-fn with_lanes<T: Lane>(
+/// Rows of a source that take part in a product.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operand<'a, const N: usize> {
+    pub(super) rows: &'a [Row; N],
+    pub(super) key: Key,
+}
+
+/// What tells rows of a source, as operands, from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    /// The number of the last change of their bank.
+    pub(super) version: u64,
+    /// The first of them.
+    pub(super) row: u32,
+    /// The bits of their elements that take part.
+    pub(super) significant: u32,
+    pub(super) phase: u32,
+}
+
+/// Operands as they were made last, for the next product of the same.
+#[derive(Clone, Debug)]
+struct Kept<const N: usize> {
+    key: Option<Key>,
+    operands: Operands<f32, N>,
+}
+
+impl<const N: usize> Kept<N> {
+    fn new() -> Self {
+        Self { key: None, operands: Operands::empty() }
+    }
+
+    fn get(&mut self, operand: Operand<'_, N>, mantissa: Mantissa) -> &Operands<f32, N> {
+        if self.key != Some(operand.key) {
+            self.key = Some(operand.key);
+            self.operands.fill(operand.rows, mantissa, operand.key.significant);
+        }
+        &self.operands
+    }
+}
+
+/// The multipliers. A block of `SrcA` is multiplied by several of `SrcB`, one behind the other, and each of these again
+/// a little later: what both are as floats is kept.
+#[derive(Clone, Debug)]
+pub(super) struct Multipliers {
+    a: Box<Kept<COLUMNS>>,
+    b: Box<[Kept<ROWS>; 8]>,
+}
+
+impl Multipliers {
+    pub(super) fn new() -> Self {
+        Self { a: Box::new(Kept::new()), b: Box::new([(); 8].map(|()| Kept::new())) }
+    }
+
+    /// `dst += b * a`: rows of `Dst` as the bits of floats, rows of `SrcB`, and `SrcA`.
+    pub(super) fn multiply_accumulate(
+        &mut self,
+        kind: ProductKind,
+        dst: &mut [Row; ROWS],
+        b: Operand<'_, ROWS>,
+        a: Operand<'_, COLUMNS>,
+    ) {
+        let wide = kind.accumulator == Accumulator::Fp32;
+        let (mantissa_a, mantissa_b) = (Mantissa::of_a(kind.phase), Mantissa::of_b(kind.phase));
+        #[expect(clippy::indexing_slicing, reason = "a bank has 64 rows")]
+        let kept_b = self.b[b.key.row as usize / ROWS % 8].get(b, mantissa_b);
+        let kept_a = self.a.get(a, mantissa_a);
+        // The product of two powers must not be less than a float's smallest, nor a mantissa's product with it.
+        if kept_a.range.width() + kept_b.range.width() <= 100 {
+            let with = if wide { with_lanes::<f32, true> } else { with_lanes::<f32, false> };
+            return with(kind, dst, kept_b, kept_a);
+        }
+        let (mut of_a, mut of_b) = (Operands::<f64, COLUMNS>::empty(), Operands::<f64, ROWS>::empty());
+        of_a.fill(a.rows, mantissa_a, a.key.significant);
+        of_b.fill(b.rows, mantissa_b, b.key.significant);
+        let with = if wide { with_lanes::<f64, true> } else { with_lanes::<f64, false> };
+        with(kind, dst, &of_b, &of_a);
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exponents have few bits")]
+fn with_lanes<T: Lane, const WIDE: bool>(
     kind: ProductKind,
     dst: &mut [Row; ROWS],
-    b: &[Row; ROWS],
-    a: &[Row; COLUMNS],
-    (range_a, range_b): (Range, Range),
+    b: &Operands<T, ROWS>,
+    a: &Operands<T, COLUMNS>,
 ) {
-    let low_a = kind.phase & 1 != 0;
-    let low_b = kind.phase & 2 != 0;
-    let a = Operands::<T, COLUMNS>::new(a, range_a, |bits| if low_a { bits >> 1 & 31 } else { bits >> 6 });
-    let b = Operands::<T, ROWS>::new(b, range_b, |bits| if low_b { (bits & 15) << 3 } else { bits >> 4 });
-    let bias = kind.bias() + range_a.most + range_b.most;
-    let of_nothing = kind.bias();
+    let of_nothing = kind.bias() as f32;
+    let bias = of_nothing + (a.range.most + b.range.most) as f32;
+    let format = Rounding::new(kind.accumulator);
     for (dst, row) in dst.iter_mut().zip(b.values.iter().zip(&b.powers)) {
-        let Sums { sums, exponents } = multiply(&a, row, bias, of_nothing);
-        let each = sums[0].iter().zip(&sums[1]).zip(exponents[0].iter().zip(&exponents[1]));
-        match kind.accumulator {
-            Accumulator::Fp32 => {
-                for (dst, ((&s, &t), (&e, &f))) in dst.iter_mut().zip(each) {
-                    let kind = ProductKind { accumulator: Accumulator::Fp32, ..kind };
-                    *dst = accumulate(kind, *dst, [s, t], [e, f]);
-                }
-            }
-            accumulator => {
-                for (dst, ((&s, &t), (&e, &f))) in dst.iter_mut().zip(each) {
-                    *dst = accumulate(ProductKind { accumulator, ..kind }, *dst, [s, t], [e, f]);
-                }
-            }
+        let Sums { sums: [first, second], exponents: [e, f] } = multiply(a, row, bias, of_nothing);
+        let each = first.iter().zip(&second).zip(e.iter().zip(&f));
+        for (dst, ((&first, &second), (&e, &f))) in dst.iter_mut().zip(each) {
+            *dst = accumulate::<WIDE>(format, *dst, [first, second], [e, f]);
         }
     }
 }

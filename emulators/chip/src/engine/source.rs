@@ -23,11 +23,13 @@ struct Bank {
     valid: bool,
     /// The format that its unpacker wrote it in, when it gave it away.
     format: DataFormat,
+    /// The number of its last change, of which both banks have others.
+    version: u64,
 }
 
 impl Bank {
-    fn new() -> Self {
-        Self { rows: Box::new([[0; COLUMNS]; SRC_ROWS]), valid: false, format: DataFormat::Fp32 }
+    fn new(version: u64) -> Self {
+        Self { rows: Box::new([[0; COLUMNS]; SRC_ROWS]), valid: false, format: DataFormat::Fp32, version }
     }
 }
 
@@ -43,7 +45,7 @@ pub(super) struct Source {
 #[expect(clippy::indexing_slicing, reason = "banks are numbered 0 and 1")]
 impl Source {
     pub(super) fn new() -> Self {
-        Self { banks: [Bank::new(), Bank::new()], unpack_bank: 0, matrix_bank: 0 }
+        Self { banks: [Bank::new(0), Bank::new(1)], unpack_bank: 0, matrix_bank: 0 }
     }
 
     /// True if the unpacker's bank is its own.
@@ -58,7 +60,9 @@ impl Source {
 
     /// The unpacker's rows.
     pub(super) fn unpacked(&mut self) -> &mut Rows {
-        &mut self.banks[self.unpack_bank].rows
+        let bank = &mut self.banks[self.unpack_bank];
+        bank.version += 2;
+        &mut bank.rows
     }
 
     /// The matrix unit's rows.
@@ -68,12 +72,29 @@ impl Source {
 
     /// The matrix unit's rows.
     pub(super) fn rows_mut(&mut self) -> &mut Rows {
-        &mut self.banks[self.matrix_bank].rows
+        let bank = &mut self.banks[self.matrix_bank];
+        bank.version += 2;
+        &mut bank.rows
+    }
+
+    /// The number of the last change of the matrix unit's bank.
+    pub(super) fn version(&self) -> u64 {
+        self.banks[self.matrix_bank].version
     }
 
     /// The format in which the matrix unit's bank was written.
     pub(super) fn format(&self) -> DataFormat {
         self.banks[self.matrix_bank].format
+    }
+
+    /// The number of the unpacker's bank.
+    pub(super) fn unpack_bank(&self) -> usize {
+        self.unpack_bank
+    }
+
+    /// The number of the matrix unit's bank.
+    pub(super) fn matrix_bank(&self) -> usize {
+        self.matrix_bank
     }
 
     /// Gives the unpacker's bank to the matrix unit; the unpacker goes on with the other.
@@ -95,6 +116,9 @@ impl Source {
 
     /// Sets all elements of both banks to zero.
     pub(super) fn clear(&mut self) {
-        self.banks.iter_mut().for_each(|bank| *bank.rows = [[0; COLUMNS]; SRC_ROWS]);
+        for bank in &mut self.banks {
+            *bank.rows = [[0; COLUMNS]; SRC_ROWS];
+            bank.version += 2;
+        }
     }
 }

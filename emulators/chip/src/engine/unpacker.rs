@@ -266,12 +266,8 @@ impl Output<'_> {
     }
 }
 
-/// Executes `UNPACR_NOP`: sets a bank to zero, or to what stands for minus infinity. Returns false if it must wait.
-pub(super) fn clear(
-    nop: UnpacrNop,
-    config: ConfigBank<'_>,
-    source: &mut Source,
-) -> Result<bool, EngineError> {
+/// Executes `UNPACR_NOP`, which may start: sets a bank to zero, or to what stands for minus infinity.
+pub(super) fn clear(nop: UnpacrNop, config: ConfigBank<'_>, source: &mut Source) -> Result<(), EngineError> {
     const MODE: &str = "only the mode that clears a bank is modelled";
     rule(nop.unpack_pop.get() == 1, "UNPACR_NOP's Unpack_Pop", nop.unpack_pop.get(), MODE)?;
     zero("UNPACR_NOP's BankClrCtrl", nop.bank_clr_ctrl.get())?;
@@ -286,11 +282,6 @@ pub(super) fn clear(
         infinite,
         "SrcA alone is cleared to infinity",
     )?;
-    let may =
-        if nop.stall_clr_cntrl.get() == 1 { source.unpacker_may_write() } else { !source.matrix_may_read() };
-    if !may {
-        return Ok(false);
-    }
     let value = if infinite == 1 { 0xffff_e000 } else { 0 };
     *source.unpacked() = [[value; COLUMNS]; SRC_ROWS];
     if nop.set_dvalid.get() == 1 {
@@ -302,5 +293,5 @@ pub(super) fn clear(
         };
         source.give_to_matrix(DataFormat::new("REG2_Out_data_format", format)?);
     }
-    Ok(true)
+    Ok(())
 }

@@ -19,8 +19,8 @@ import struct
 import subprocess
 import sys
 
-DONE, CODE, TABLE = 0x70000, 0x90000, 0x80000
-LEFT, RIGHT, RESULT = 0x20000, 0x40000, 0x60000
+DONE, CODE = 0x70000, 0x80000
+LEFT, RIGHT, RESULT, DUMP = 0x20000, 0x40000, 0xA0000, 0x60000
 B, T0, T1, T2 = range(4)
 
 # Instructions: the opcode, and the lowest bit and width of each field.
@@ -146,11 +146,22 @@ class Case:
     def config(self, core, register, value):
         self.store(core, 0xFFEF0000 + 4 * register, value)
 
+    def write_config(self, core, register, value):
+        """Lets the engine write a word of its configuration, in order with what it does."""
+        self.push(core, word("SETDMAREG", half=0, value=value & 0xFFFF), word("SETDMAREG", half=1, value=value >> 16),
+                  word("WRCFG", register=0, index=register), word("NOP"))
+
     def finish(self):
-        """Makes code of the cores' streams: inline words of T cores, and a table for core B."""
+        """Makes code of the cores' streams: inline words of T cores, and stores of core B."""
         for core, stream in self.streams.items():
-            code = [lui(7, 0xFFE40000)] if core == B else []
+            code, stored = [], None
             for address, value in stream:
+                if address is None and stored is not None:
+                    # What the core stored is there before an instruction that it pushes.
+                    code += load_immediate(5, stored) + [lw(6, 0, 5), addi(6, 6, 0)]
+                    stored = None
+                elif address is not None and address >> 16 == 0xFFEF:
+                    stored = address
                 if address is None and core != B:
                     code.append((value << 2 | value >> 30) & 0xFFFFFFFF)
                 else:
@@ -236,13 +247,24 @@ KINDS = [
 ]
 
 
-def set_up(case, core, kind, rng, unsigned=0):
+def set_up(case, core, kind, unsigned, more={}):
     """What a product needs before the first instruction: formats, addresses, and address modes 0 to 5."""
+    words = case_words(kind, unsigned) | more
+    for register in sorted(words):
+        case.config(core, register, words[register])
+    case.push(core, *modes(), word("SETC16", index=5, value=4), word("SETC16", index=37, value=4),
+              word("SETADCXY", counters=7, mask=15), word("SETADCZW", counters=7, mask=15),
+              word("SETADCXX", counters=3, x1=1023), word("SETADCXX", counters=4, x1=15),
+              word("ZEROACC", mode=3), word("SETRWC", mask=15))
+
+
+def case_words(kind, unsigned):
+    """The words of the configuration, for operands and a result at their places."""
     memory, source, wide, packed, result = kind
     integers = source == INT8
     descriptor = memory | 1 << 4 | 256 << 16
     size = BYTES[packed]
-    words = {
+    return {
         1: unsigned << 15 | unsigned << 16 | source << 17 | source << 21 | packed << 25
            | (wide and not integers) << 29 | integers << 31,
         12: size | 16 * size << 16, 18: int(wide) | unsigned << 1, 24: 0xFFFF, 28: 16 << 8,
@@ -250,17 +272,17 @@ def set_up(case, core, kind, rng, unsigned=0):
         72: source, 73: 1, 76: (RIGHT >> 4) - 1, 84: 64, 86: 256,
         112: descriptor, 113: 1 | 4 << 16, 120: source, 121: 1, 124: (LEFT >> 4) - 1,
     }
-    for register, value in words.items():
-        case.config(core, register, value)
+
+
+def modes():
+    """The address modes of a product."""
     modes = [(0, 8, 8, 0, 0), (0, 24, 24, 0, 0), (16, 24, 1000, 0, 0), (16, 40, 968, 0, 0), (16, 8, 968, 1, 0),
              (16, 8, 968, 0, 1)]
+    words = []
     for mode, (a, b, dst, fidelity, clears) in enumerate(modes):
-        case.push(core, word("SETC16", index=12 + mode, value=a | b << 8),
-                  word("SETC16", index=28 + mode, value=dst | fidelity << 13 | clears << 15))
-    case.push(core, word("SETC16", index=5, value=4), word("SETC16", index=37, value=4),
-              word("SETADCXY", counters=7, mask=15), word("SETADCZW", counters=7, mask=15),
-              word("SETADCXX", counters=3, x1=1023), word("SETADCXX", counters=4, x1=15),
-              word("ZEROACC", mode=3), word("SETRWC", mask=15))
+        words += [word("SETC16", index=12 + mode, value=a | b << 8),
+                  word("SETC16", index=28 + mode, value=dst | fidelity << 13 | clears << 15)]
+    return words
 
 
 UNPACK = [word("UNPACR", last=1, flip_src=1, multi=1, which=which) for which in (0, 1)]
@@ -277,13 +299,13 @@ def products(rng):
     size = 1024 * BYTES[memory]
     for place in (LEFT, RIGHT):
         case.random(place, rng.randrange(4), memory, 1024 * tiles, rng.getrandbits(63))
-    set_up(case, core, kind, rng, rng.getrandbits(1))
+    set_up(case, core, kind, rng.getrandbits(1))
     if first:
         # Only a mode sets the phase: an instruction with one that has an effect on nothing else that matters.
         case.push(core, word("SETC16", index=28 + 6, value=first << 13), word("ZEROACC", mode=1, imm10=5, addr_mod=6))
     for tile in range(tiles):
-        case.config(core, 76, (RIGHT + size * tile >> 4) - 1)
-        case.config(core, 124, (LEFT + size * tile >> 4) - 1)
+        case.write_config(core, 76, (RIGHT + size * tile >> 4) - 1)
+        case.write_config(core, 124, (LEFT + size * tile >> 4) - 1)
         case.push(core, *UNPACK)
         for phase in range(phases):
             last = phase == phases - 1
@@ -293,6 +315,195 @@ def products(rng):
     for at in range(16):
         case.push(core, word("PACR", last=int(at == 15)))
     case.reads.append((RESULT, 1024 * BYTES[kind[4]]))
+    case.finish()
+    return case
+
+
+def dump(case, core):
+    """Reads all of Dst as it is."""
+    case.push(core, word("STALLWAIT", condition=0x1F, block=0x1FF))
+    for register, value in {1: INT32 << 25, 12: 4 | 64 << 16, 13: 0, 14: 0, 18: 1, 24: 0xFFFF, 20: 0, 28: 16 << 8,
+                            69: (DUMP >> 4) - 1, 70: INT32 << 4 | INT32 << 8, 180: 0}.items():
+        case.write_config(core, register, value)
+    # Ends what a packer has begun.
+    case.push(core, word("SETC16", index=0, value=0), word("SETC16", index=37, value=4),
+              word("SETADCXX", counters=4, x1=15), word("SETADCXY", counters=4, mask=10),
+              word("SETADCZW", counters=4, mask=15), word("PACR", last=1), word("SETADCXY", counters=4, mask=10))
+    for at in range(128):
+        case.push(core, word("PACR", last=int(at == 127)))
+    case.reads.append((DUMP, 512 * 64))
+
+
+class Model:
+    """What a program's maker must know of the engine's state, so that nothing waits for ever."""
+
+    def __init__(self):
+        self.valid = [0, 0]
+        self.packs = False
+
+    def before_write(self):
+        """What comes before a write to Dst: the packer's end."""
+        packs, self.packs = self.packs, False
+        return [word("STALLWAIT", condition=8, block=0x40)] if packs else []
+
+
+def instruction(rng, core, model, kind):
+    """Random instructions that may follow."""
+    choice = rng.randrange(22)
+    mask = rng.randrange(1, 8)
+    small = lambda: rng.randrange(8)
+    if choice < 4:
+        which = rng.randrange(2)
+        if model.valid[which] == 2:
+            return []
+        flip = int(rng.random() < 0.8)
+        model.valid[which] += flip
+        return [word("UNPACR", last=1, multi=1, flip_src=flip, which=which, ch0_z=rng.randrange(4),
+                     ch0_y=rng.randrange(4), ch1_z=rng.choice([0, 0, 1]), ch1_y=rng.choice([0, 0, 1]))]
+    if choice < 12:
+        if min(model.valid) == 0:
+            return []
+        flip = rng.choice([0, 0, 0, 0, 0, 1, 2, 3])
+        model.valid[0] -= flip & 1
+        model.valid[1] -= flip >> 1
+        return model.before_write() + [word("MVMUL", addr_mod=small(), dst=8 * rng.randrange(64), flip=flip)]
+    if choice == 12:
+        return [word("SETRWC", mask=rng.getrandbits(4), a=0, b=8 * rng.getrandbits(1), d=8 * rng.getrandbits(1))]
+    if choice == 13:
+        return [word("INCRWC", b=8 * rng.getrandbits(1), d=8 * rng.getrandbits(1), cr=4 * rng.getrandbits(1))]
+    if choice == 14:
+        mode = rng.randrange(4)
+        place = {0: rng.randrange(8), 1: rng.randrange(32), 2: rng.getrandbits(1), 3: 0}[mode]
+        wide = rng.getrandbits(1)
+        if mode == 1 and wide:
+            place = rng.randrange(16)
+        if mode == 0 and kind[1] == INT8:
+            return []
+        return model.before_write() + [word("ZEROACC", mode=mode, imm10=place, use_dst32b=wide if mode else 0, addr_mod=small())]
+    if choice == 15:
+        both = rng.getrandbits(1)
+        return [word("ZEROSRC", src=3 if both else rng.randrange(1, 4), both=both, single=1 - both)]
+    if choice == 16:
+        return [word("SETADCXX", counters=mask & 3 or 1, x0=0, x1=rng.choice([15, 31, 63, 127, 255, 255, 511, 1023])),
+                word("SETADCZW", counters=mask, mask=15, z0=small(), w0=0, z1=0, w1=0),
+                word("SETADCXY", counters=mask & 3 or 1, mask=10, y0=small(), y1=0),
+                word("SETADCXY", counters=4, mask=10, y0=4 * rng.getrandbits(1), y1=0)]
+    if choice == 17:
+        return [word("SETADC", counters=mask, channel=0, xyzw=rng.choice([1, 2]), value=4 * rng.randrange(8)),
+                word("INCADCXY", counters=4, y0=rng.choice([0, 4])), word("INCADCZW", counters=mask, z0=small())]
+    if choice == 18:
+        return [word("SETC16", index=1, value=8 * rng.randrange(128))]
+    if choice == 19:
+        which = rng.randrange(2)
+        if model.valid[which]:
+            return []
+        dvalid = rng.getrandbits(1)
+        model.valid[which] += dvalid
+        return [word("UNPACR_NOP", pop=1, value=0 if which else rng.getrandbits(1) * (kind[1] == BF16), stall=1,
+                     dvalid=dvalid, which=which)]
+    if choice == 20:
+        register, place = rng.randrange(64), rng.choice([76, 124, 69, 180])
+        value = {76: RIGHT, 124: LEFT, 69: RESULT}.get(place, 0)
+        value = (value >> 4) - 1 + 16 * rng.randrange(64) if value else 4 * rng.randrange(64)
+        return [word("SETDMAREG", half=2 * register, value=value & 0xFFFF),
+                word("SETDMAREG", half=2 * register + 1, value=value >> 16),
+                word("WRCFG", register=register, index=place), word("NOP")]
+    last, model.packs = rng.getrandbits(1), True
+    return [word("STALLWAIT", condition=rng.randrange(1, 32), block=rng.randrange(1, 512)),
+            word("PACR", read_intf_sel=rng.choice([0, 0, 1, 3, 5, 10]), addr_mod=rng.randrange(4), last=last)]
+
+
+def programs(rng):
+    """Random instructions of one thread, and what is in Dst after them."""
+    case, kind, model = Case(), rng.choice(KINDS), Model()
+    core = rng.choice([B, T0, T1, T2])
+    for place in (LEFT, RIGHT):
+        case.random(place, rng.randrange(4), kind[0], 0x10000 // BYTES[kind[0]], rng.getrandbits(63))
+    more = {13: 16 * BYTES[kind[3]] * rng.choice([4, 16, 64]), 57: rng.choice([0, 32]), 59: rng.choice([0, 64]),
+            65: rng.randrange(1, 5) | rng.randrange(5) << 16, 113: rng.randrange(1, 5) | rng.randrange(5) << 16,
+            86: rng.choice([16, 32, 64, 256]), 112: kind[0] | 1 << 4 | rng.choice([16, 32, 64, 256]) << 16,
+            25: rng.choice([0xFFFF, 1, 0]), 20: sum(rng.getrandbits(1) << 2 * at for at in range(16)),
+            24: rng.choice([0xFFFF, 0xFFFF, 1, 0]) | rng.getrandbits(1) << 17, 28: rng.choice([16, 8, 4]) << 8}
+    if rng.random() < 0.3:
+        more[72] = kind[1] | 1 << 8
+    elif rng.random() < 0.3 and BYTES[kind[0]] > 1:
+        stride = 16 * rng.randrange(4, 16)
+        more[72] = kind[1] | 1 << 9 | (stride >> 4 & 15) << 16 | (stride >> 8) << 20
+    # What is stored last can be loaded back in the vendor's simulator.
+    more[124] = (LEFT >> 4) - 1
+    set_up(case, core, kind, rng.getrandbits(1), more)
+    flags = lambda: rng.choice([0, 0, 0, 1, 2])
+    for mode in range(8):
+        a, b = rng.choice([0, 0, 16, 48]), 8 * rng.randrange(8)
+        case.push(core, word("SETC16", index=12 + mode, value=a | flags() << 6 | b << 8 | flags() << 14),
+                  word("SETC16", index=28 + mode, value=8 * rng.randrange(128) | rng.choice([0, 0, 1, 2, 4]) << 10
+                       | rng.randrange(4) << 13 | rng.choice([0, 0, 1]) << 15))
+    for mode in range(4):
+        case.push(core, word("SETC16", index=37 + mode, value=4 * rng.randrange(4) | flags() << 4 | flags() << 12))
+    recorded = None
+    for _ in range(rng.randrange(20, 120)):
+        words = instruction(rng, core, model, kind)
+        if recorded is None and words and rng.random() < 0.05:
+            # Counters alone can be replayed whatever the state is.
+            recorded = [word("INCADCXY", counters=3, y0=1), word("INCRWC", d=8), word("INCADCZW", counters=3, z0=1)]
+            index, exec = rng.randrange(32), rng.getrandbits(1)
+            words = [word("REPLAY", load=1, exec=exec, count=3, index=index)] + recorded + words
+        elif recorded and rng.random() < 0.1:
+            words = words + [word("REPLAY", count=rng.choice([1, 2, 3]), index=index)]
+        case.push(core, *words)
+    for which in (0, 1):
+        case.push(core, *[word("CLEARDVALID", flip=1 + which)] * model.valid[which])
+    dump(case, core)
+    case.reads.append((RESULT, 0x10000))
+    case.finish()
+    return case
+
+
+def threads(rng):
+    """Tiles, of which a thread unpacks, another multiplies, and a third packs, with halves of Dst in turns."""
+    case, kind = Case(), rng.choice([kind for kind in KINDS if kind[2] and kind[1] != INT8])
+    memory, source, _, packed, result = kind
+    tiles, depth, phases = rng.randrange(1, 6), rng.randrange(1, 4), rng.choice([1, 2, 4])
+    size = 1024 * BYTES[memory]
+    for place in (LEFT, RIGHT):
+        case.random(place, rng.choice([1, 2, 3]), memory, 1024 * depth, rng.getrandbits(63))
+    words = case_words(kind, 0)
+    for core, of in ((T0, range(56, 68)), (T0, range(72, 93)), (T0, range(112, 130)), (T1, [1]), (T2, range(12, 56)),
+                     (T2, range(68, 72))):
+        for register in of:
+            if register in words:
+                case.config(core, register, words[register])
+    # One MOP unpacks both tiles of a product, and another multiplies.
+    case.push(T0, word("SETC16", index=5, value=4), word("SETADCXY", counters=3, mask=15),
+              word("SETADCZW", counters=3, mask=15), word("SETADCXX", counters=3, x1=1023))
+    for at, value in {1: 1, 2: UNPACK[1], 3: UNPACK[0], 7: word("NOP"), 8: word("NOP")}.items():
+        case.store(T0, 0xFFB80000 + 4 * at, value)
+    case.push(T1, *modes(), word("SETRWC", mask=15), word("SEMINIT", mask=1, value=0, max=2))
+    case.push(T1, word("REPLAY", load=1, count=15, index=7), *[word("MVMUL", addr_mod=mode) for mode in WALK])
+    for at, value in {0: phases, 1: 1, 2: word("NOP"), 3: word("NOP"), 4: word("NOP"), 5: word("NOP"),
+                      6: word("NOP"), 7: word("MVMUL", addr_mod=5, flip=3), 8: word("MVMUL", addr_mod=4)}.items():
+        case.store(T1, 0xFFB80000 + 4 * at, word("REPLAY", count=15, index=7) if at == 2 else value)
+    case.push(T2, word("SETC16", index=37, value=4), word("SETADCXX", counters=4, x1=15))
+    for tile in range(tiles):
+        half = tile % 2
+        for at in range(depth):
+            if at or tile:
+                case.write_config(T0, 76, (RIGHT + size * at >> 4) - 1)
+                case.write_config(T0, 124, (LEFT + size * at >> 4) - 1)
+            case.push(T0, word("MOP"))
+        case.push(T1, word("SEMWAIT", condition=2, mask=1, block=0x42), word("ZEROACC", mode=2, imm10=half),
+                  word("SETC16", index=1, value=256 * half))
+        case.push(T1, *[word("MOP", template=1)] * depth)
+        case.push(T1, word("STALLWAIT", condition=16, block=2), word("SEMPOST", mask=1))
+        case.write_config(T2, 69, (RESULT + 0x1000 * tile >> 4) - 1)
+        case.write_config(T2, 180, 256 * half)
+        case.push(T2, word("SEMWAIT", condition=1, mask=1, block=0x6), word("SETADCXY", counters=4, mask=10),
+                  word("SETADCZW", counters=4, mask=15))
+        for at in range(16):
+            case.push(T2, word("PACR", last=int(at == 15)))
+        case.push(T2, word("STALLWAIT", condition=8, block=2), word("SEMGET", mask=1))
+        case.reads.append((RESULT + 0x1000 * tile, 1024 * BYTES[result]))
+    case.push(T1, word("SETC16", index=1, value=0))
     case.finish()
     return case
 
@@ -334,7 +545,7 @@ def main():
     print(f"{done} cases, {refused} refused", file=sys.stderr)
 
 
-KINDS_OF_CASES = {"products": products}
+KINDS_OF_CASES = {"products": products, "programs": programs, "threads": threads}
 
 if __name__ == "__main__":
     main()

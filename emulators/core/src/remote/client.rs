@@ -78,15 +78,12 @@ impl Remote {
             let (socket, programs) = (Arc::new(socket), made.programs.clone());
             made.sockets.push(socket.clone());
             let number = usize::try_from(worker).unwrap_or(usize::MAX);
-            let thread = std::thread::Builder::new().name(format!("emulated-{worker}"));
-            let started = thread.spawn(move || {
+            let name = format!("emulated-{worker}");
+            let started = std::thread::Builder::new().name(name.clone()).spawn(move || {
                 // When the connection breaks, the emulator notices: no thread here waits for it.
                 let _ = serve(socket.as_fd(), &programs, number);
             });
-            made.threads.push(started.map_err(|error| {
-                let message = format!("thread {worker} for an emulated card could not be started: {error}");
-                Failure::new(Code::ResourceExhausted, message)
-            })?);
+            made.threads.push(started.map_err(|error| Failure::without_thread(&name, &error))?);
         }
         Ok(Some(Arc::new(made)))
     }

@@ -193,20 +193,25 @@ pub struct Wanted {
 }
 
 impl Space {
+    /// The space; without addresses, if the process may not reserve so many.
     pub(super) fn new() -> Self {
         // SAFETY: a new range of addresses without access.
         let begin = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             libc::mmap(std::ptr::null_mut(), RANGE, libc::PROT_NONE, flags, -1, 0)
         };
-        assert!(begin != libc::MAP_FAILED, "no range of addresses for the devices' memory");
-        let begin = begin.expose_provenance() as u64;
+        let begin = if begin == libc::MAP_FAILED { 0 } else { begin.expose_provenance() as u64 };
         Self {
             begin,
             next: AtomicU64::new(begin + (1 << 21)),
             known: RwLock::default(),
             freed: RwLock::default(),
         }
+    }
+
+    /// Whether it has addresses for the devices' memory.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.begin != 0
     }
 
     /// Whether an address is in the range of the devices' memory.

@@ -152,8 +152,15 @@ impl Driver {
     }
 
     /// `cuInit`.
-    pub fn initialise(&self) {
+    ///
+    /// # Errors
+    /// The process's limits leave no addresses for the devices' memory.
+    pub fn initialise(&self) -> Outcome {
+        if !self.memory.is_reserved() {
+            return Err(Error::OUT_OF_MEMORY);
+        }
         self.process.store(std::process::id(), Relaxed);
+        Ok(())
     }
 
     /// Checks that functions may be called on this thread now.

@@ -18,8 +18,7 @@ pub(super) unsafe fn init(call: Call, flags: u32) -> Outcome {
         return Err(Error::NO_DEVICE);
     }
     super::control::stay();
-    call.driver.initialise();
-    Ok(())
+    call.driver.initialise()
 }
 
 pub(super) unsafe fn version(_: Call, version: *mut i32) -> Outcome {

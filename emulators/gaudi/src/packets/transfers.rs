@@ -9,8 +9,10 @@ use super::{Engine, ItemStop, high, word};
 use crate::engine::CommandError;
 use crate::space::Piece;
 use crate::strides::{self, StridedTransfer};
+use crate::sync::BegunTransfer;
 use emulator_core::backing;
 use hal_backend::HostPart;
+use std::collections::VecDeque;
 
 /// The size of a piece, after which a reset is noticed.
 const PIECE: u64 = 4 << 20;
@@ -51,21 +53,32 @@ impl Engine<'_> {
             let why = format!("a transfer with control word {control:#x} converts, which is not modelled");
             return Err(CommandError::Engine(why).into());
         }
-        self.move_bytes(source, target, length, control & MEMSET != 0, swapped)?;
-        if control & WRITE_COMPLETION != 0 { self.complete() } else { Ok(()) }
+        let queue = self.run.queue;
+        self.move_bytes(queue, (source, target, length), control & MEMSET != 0, swapped)?;
+        if control & WRITE_COMPLETION != 0 { self.transfer_all(self.complete(queue)?) } else { Ok(()) }
+    }
+
+    /// Makes transfers that registers describe, and those that begin at their ends.
+    pub(super) fn transfer_all(&self, begun: Vec<BegunTransfer>) -> Result<(), ItemStop> {
+        let mut waiting = VecDeque::from(begun);
+        while let Some(next) = waiting.pop_front() {
+            // Transfers may begin each other without end.
+            self.alive()?;
+            waiting.extend(self.committed(&next)?);
+        }
+        Ok(())
     }
 
     /// Copies contiguous bytes, swapped or not, or repeats eight of them.
     fn move_bytes(
         &self,
-        source: u64,
-        target: u64,
-        length: u64,
+        queue: u32,
+        (source, target, length): (u64, u64, u64),
         memset: bool,
         swapped: usize,
     ) -> Result<(), ItemStop> {
-        let targets = self.reach(target, length)?;
-        let sources = if memset { Vec::new() } else { self.reach(source, length)? };
+        let targets = self.reach(queue, target, length)?;
+        let sources = if memset { Vec::new() } else { self.reach(queue, source, length)? };
         let partial = self.machine.count_transfer(self.run.card, length);
         let moved = if partial { length / 2 } else { length };
         if memset {
@@ -78,23 +91,25 @@ impl Engine<'_> {
         if partial { Err(ItemStop::Reset) } else { Ok(()) }
     }
 
-    /// Makes a transfer that registers describe. rule(transfer-registers)
-    pub(super) fn committed(&self, transfer: &StridedTransfer) -> Result<(), ItemStop> {
-        let &StridedTransfer { control, source, target } = transfer;
+    /// Makes a transfer that registers describe. Returns those that its end begins. rule(transfer-registers)
+    fn committed(&self, begun: &BegunTransfer) -> Result<Vec<BegunTransfer>, ItemStop> {
+        let &BegunTransfer { engine, transfer } = begun;
+        let StridedTransfer { control, source, target } = transfer;
         let memset = control & strides::MEMSET != 0;
         if control & strides::CONVERTS != 0 {
             let why = format!("a transfer with control word {control:#x} converts, which is not modelled");
             return Err(CommandError::Engine(why).into());
         }
         if control & strides::LINEAR != 0 {
-            self.move_bytes(source.address, target.address, u64::from(target.bytes), memset, 1)?;
+            let bytes = u64::from(target.bytes);
+            self.move_bytes(engine, (source.address, target.address, bytes), memset, 1)?;
         } else if memset {
             let why = "a transfer fills in steps, which is not modelled; make one for each".to_owned();
             return Err(CommandError::Engine(why).into());
         } else {
-            self.in_steps(transfer)?;
+            self.in_steps(&transfer)?;
         }
-        if control & strides::COMPLETION != 0 { self.complete() } else { Ok(()) }
+        if control & strides::COMPLETION != 0 { self.complete(engine) } else { Ok(Vec::new()) }
     }
 
     /// Copies strided memory to strided memory.
@@ -114,17 +129,19 @@ impl Engine<'_> {
             self.alive()?;
             let ((from, most), (to, room)) = (source.at(done), target.at(done));
             let now = most.min(room).min(moved - done);
-            self.copy(&self.reach(from, now)?, &self.reach(to, now)?, now)?;
+            let queue = self.run.queue;
+            self.copy(&self.reach(queue, from, now)?, &self.reach(queue, to, now)?, now)?;
             done += now;
         }
         if partial { Err(ItemStop::Reset) } else { Ok(()) }
     }
 
-    /// Ends a transfer, and writes the word that its engine's registers request. rule(transfer-end)
-    fn complete(&self) -> Result<(), ItemStop> {
-        let (card, queue) = (self.run.card, self.run.queue);
+    /// Ends a transfer of a queue's engine, and writes the word that its registers request. Returns the transfers
+    /// that this begins. rule(transfer-end)
+    fn complete(&self, queue: u32) -> Result<Vec<BegunTransfer>, ItemStop> {
+        let card = self.run.card;
         if !self.machine.hardware.transfers(queue) {
-            return Ok(());
+            return Ok(Vec::new());
         }
         match self.machine.completion(card, queue) {
             (0, _) => {

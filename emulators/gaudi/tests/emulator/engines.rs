@@ -3,9 +3,10 @@
 //! The parts that an engine's queues share: the arbiter, and the registers of its transfers.
 
 use crate::common::{BOTH, Card, bytes, card, executing, host, open, options};
+use emulator_core::Errno;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::packet::opcode;
-use hal_gaudi_abi::uapi::{Chunk, CsIn, SyncManager, info, wait};
+use hal_gaudi_abi::uapi::{Chunk, CsIn, SyncManager, chunk, cs, info, wait};
 use std::time::{Duration, Instant};
 
 const FIRST: Generation = Generation::Gaudi1;
@@ -362,5 +363,132 @@ fn packet_that_is_not_modelled_is_refused_by_name() {
     ] {
         let said = complaint(FIRST, 0, &commands);
         assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+/// The first generation's registers of a transfer engine, by the first queue of the engine. rule(transfer-registers)
+fn core(queue: u32) -> u64 {
+    let engine = if queue < 8 { queue / 4 } else { (queue - 9) / 4 + 2 };
+    0x7F_FC50_0000 + u64::from(engine) * 0x2_0000
+}
+
+/// Writes the two halves of an address to registers.
+fn long_halves(register: u64, address: u64) -> Vec<u8> {
+    [long(register, (address & 0xFFFF_FFFF) as u32), long(register + 4, (address >> 32) as u32)].concat()
+}
+
+/// Has the first manager's monitor write a word somewhere when an object has got to one. First generation.
+fn monitor(number: u32, object: u32, (address, word): (u64, u32)) -> Vec<u8> {
+    let arm = 1 << 17 | (!(1 << (object % 8)) & 0xFF) << 8 | (object / 8);
+    let words = [(address & 0xFFFF_FFFF) as u32, (address >> 32) as u32, word, arm];
+    (0..)
+        .zip(words)
+        .flat_map(|(row, word)| packet(opcode::MSG_SHORT, 2 << 22 | (row * 0x800 + number * 4), word, &[]))
+        .collect()
+}
+
+/// Messages set another engine's registers, and a monitor begins its transfer, which signals its end.
+#[test]
+fn monitor_begins_another_engines_transfer() {
+    for queue in [4, 9, 29] {
+        let card = card(options(FIRST));
+        let free: SyncManager = card.info(info::SYNC_MANAGER).unwrap();
+        let (object, number) = (free.first_available_sync_object, free.first_available_monitor);
+        let memory = host(0x2000);
+        let address = card.map_host(&memory);
+        assert!(memory.write(0, &[7; 64]));
+        let at = |offset: u32| core(queue) + u64::from(offset);
+        let commands = [
+            long_halves(at(SOURCE), address),
+            long_halves(at(TARGET), address + 0x1000),
+            long(at(TARGET_BYTES), 64),
+            long(at(COMPLETION), 0x5A5A),
+            long_halves(at(COMPLETION + 4), address + 0x1800),
+            monitor(number, object, (at(COMMIT), 1 << 3 | 1)),
+        ];
+        card.execute(0, &commands.concat());
+        assert_eq!(bytes(&memory, 0x1000, 4), [0; 4], "{queue}");
+        card.execute(0, &packet(opcode::MSG_SHORT, (3 << 22) | (object * 4), 1 << 31 | 1, &[]));
+        assert_eq!(bytes(&memory, 0x1000, 65), [[7; 64].as_slice(), &[0]].concat(), "{queue}");
+        assert_eq!(bytes(&memory, 0x1800, 4), 0x5A5A_u32.to_le_bytes(), "{queue}");
+    }
+}
+
+/// A transfer whose end begins it again goes on until it is stopped.
+#[test]
+fn transfer_that_begins_itself_again_is_a_submission_that_is_late() {
+    let card = card(options(FIRST));
+    let memory = host(0x1000);
+    let address = card.map_host(&memory);
+    let own = core(0);
+    let control = 1 << 3 | 1;
+    let commands = [
+        long_halves(own + u64::from(SOURCE), address),
+        long_halves(own + u64::from(TARGET), address + 8),
+        long(own + u64::from(TARGET_BYTES), 8),
+        long(own + u64::from(COMPLETION), control),
+        long_halves(own + u64::from(COMPLETION) + 4, own + u64::from(COMMIT)),
+        long(own + u64::from(COMMIT), control),
+    ]
+    .concat();
+    let held = card.commands(&commands);
+    let request = CsIn { timeout: 1, cs_flags: cs::CUSTOM_TIMEOUT, ..CsIn::default() };
+    let sequence = card.run_with(&request, &held, 0, commands.len()).unwrap();
+    let (result, answer) = card.wait_for(sequence, Duration::from_secs(20));
+    let late = result == Err(Errno::BUSY) || answer.status == wait::TIMED_OUT;
+    assert!(late, "{result:?} {}: {:?}", answer.status, card.complaint());
+    assert!(card.complaint().unwrap().contains("has not ended"), "{:?}", card.complaint());
+}
+
+/// Work of engines that are not there ends in an error that names them, and never as if it were done.
+#[test]
+fn registers_of_engines_that_compute_are_refused_by_name() {
+    for (generation, queue, name) in [
+        (FIRST, 33, "matrix engine"),
+        (FIRST, 37, "matrix engine"),
+        (FIRST, 41, "tensor engine"),
+        (FIRST, 72, "tensor engine"),
+        (Generation::Gaudi2, 16, "matrix engine"),
+        (Generation::Gaudi2, 56, "matrix engine"),
+        (Generation::Gaudi2, 20, "tensor engine"),
+        (Generation::Gaudi2, 44, "tensor engine"),
+        (Generation::Gaudi2, 155, "tensor engine"),
+        (Generation::Gaudi2, 252, "rotator"),
+        (Generation::Gaudi2, 0, "transfer engine"),
+        (Generation::Gaudi2, 8, "transfer engine"),
+    ] {
+        let operations = if generation == FIRST {
+            vec![(opcode::WREG_32, register(0x408, 1))]
+        } else {
+            let bulk = packet(opcode::WREG_BULK, 0x408 << 8, 1, &[1]);
+            vec![(opcode::WREG_32, register(0x408, 1)), (opcode::WREG_BULK, bulk)]
+        };
+        for (operation, packets) in operations {
+            let card = card(options(generation));
+            let memory = host(4096);
+            assert!(memory.write(0, &packets));
+            let work = Chunk {
+                cb_handle: card.map_host(&memory),
+                queue_index: queue,
+                cb_size: u32::try_from(packets.len()).unwrap(),
+                cs_chunk_flags: if generation == FIRST { 0 } else { chunk::USER_ALLOC_CB },
+                ..Chunk::default()
+            };
+            // A submission of the first generation ends with chunks that go through the driver.
+            let nop = card.commands(&Card::nop());
+            let chunks = [work, card.chunk(&nop, 0, 8)];
+            let (chunks, _) = chunks.split_at(if generation == FIRST { 2 } else { 1 });
+            assert_eq!(card.submit_with(&CsIn::default(), chunks).0, Ok(()), "{generation} {queue}");
+            let end = Instant::now() + Duration::from_secs(20);
+            let said = loop {
+                match card.complaint() {
+                    Some(said) => break said,
+                    None => assert!(Instant::now() < end, "{generation}, queue {queue}: done with nothing"),
+                }
+                std::thread::yield_now();
+            };
+            let whole = said.contains(name) && said.contains("0x408") && said.contains("not modelled");
+            assert!(whole, "{generation}, queue {queue}, {operation:#x}: {said}");
+        }
     }
 }

@@ -13,6 +13,7 @@
 )]
 
 mod common;
+mod completions;
 mod engines;
 mod execution;
 mod faults;

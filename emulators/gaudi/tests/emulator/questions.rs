@@ -398,3 +398,31 @@ fn error_is_notified_once_and_the_card_still_answers() {
     );
     let _: uapi::TimeoutEvent = card.info(info::CS_TIMEOUT_EVENT).unwrap();
 }
+
+/// rule(map-pages): the device has whole pages of a program's memory, and questions are answered with what was asked
+/// for.
+#[test]
+fn memory_is_mapped_in_whole_pages() {
+    for generation in [FIRST, SECOND] {
+        let card = card(options(generation));
+        let memory = host(3 * 4096);
+        let address = card.map_host_at(memory.address() as u64 + 4096 + 100, 50).unwrap();
+        assert_eq!(address % 4096, 100);
+        let (start, end) = (address - 100, address - 100 + 4096);
+        card.execute(0, &[card.fill([1; 4], start, 4), card.fill([2; 4], end - 4, 4)].concat());
+        assert_eq!(crate::common::bytes(&memory, 4096, 4), [1; 4], "{generation}");
+        assert_eq!(crate::common::bytes(&memory, 2 * 4096 - 4, 4), [2; 4], "{generation}");
+        assert_eq!(card.unmap(start), Err(Errno::INVAL));
+        let bad = card.commands(&card.fill([3; 4], end - 4, 8));
+        card.run(&bad, 0, 24).unwrap();
+        let limit = std::time::Instant::now() + Duration::from_secs(20);
+        while card.info::<PageFault>(info::PAGE_FAULT_EVENT).is_ok_and(|fault| fault.timestamp == 0) {
+            assert!(std::time::Instant::now() < limit, "{generation}");
+        }
+        assert_eq!(card.info::<PageFault>(info::PAGE_FAULT_EVENT).unwrap().addr, end, "{generation}");
+        assert_eq!(crate::common::bytes(&memory, 2 * 4096, 4), [0; 4]);
+        let (mappings, _) = ask(&card, info::USER_MAPPINGS, 0, 64).unwrap();
+        let asked = [address.to_le_bytes(), 50_u64.to_le_bytes()].concat();
+        assert!(mappings.chunks(16).any(|mapping| mapping == asked), "{generation}: {mappings:?}");
+    }
+}

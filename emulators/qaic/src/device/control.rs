@@ -24,6 +24,7 @@ use hal_qaic_abi::nnc::command::{
 use hal_qaic_abi::nnc::wire::{FromDevice, Message, Piece, ToDevice};
 use hal_qaic_abi::nnc::{COMMANDS, TRANSACTIONS};
 use hal_qaic_abi::uapi::{CHANNELS, sem};
+use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -51,6 +52,8 @@ pub(crate) struct Server {
     pub(crate) restarting: Option<Restart>,
     /// Transfers that arrive in chunks, by user and number.
     chunked: BTreeMap<(u32, u32), Chunked>,
+    /// The user whose network this host has no memory for, until its message is answered.
+    pub(crate) starved: Option<(u32, Errno)>,
 }
 
 /// A message whose transfer arrives in chunks.
@@ -83,6 +86,7 @@ impl Server {
             active: BTreeMap::new(),
             restarting: None,
             chunked: BTreeMap::new(),
+            starved: None,
         }
     }
 
@@ -259,7 +263,10 @@ impl Card {
         let channel = if wants { Some(self.server.channel_free().ok_or(Status::NO_CHANNEL)?) } else { None };
         let rings = if wants { Some(context.rings.take().ok_or(Status::PARAMETER)?) } else { None };
         let number = self.server.number();
-        let shared = Arc::new(image.activate(number).ok_or(Status::MEMORY)?);
+        let shared = image.activate(number).map(Arc::new).map_err(|errno| {
+            self.server.starved = Some((context.user, errno));
+            Status::MEMORY
+        })?;
         if let Some((channel, rings)) = channel.zip(rings) {
             self.registers[channel] = crate::bus::RingRegisters::default();
             self.bridges[channel].start(shared.clone(), rings);

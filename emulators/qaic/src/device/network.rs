@@ -6,6 +6,7 @@ use crate::programs::{Program, ProgramLayout};
 use emulator_core::file::mapped_file;
 use hal_backend::HostRange;
 use hal_qaic_abi::container::Network;
+use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -97,18 +98,19 @@ impl Image {
     }
 
     /// Allocates the network's memory, at addresses that no other active network has.
-    pub(crate) fn activate(self, number: u32) -> Option<SharedNetwork> {
+    pub(crate) fn activate(self, number: u32) -> Result<SharedNetwork, Errno> {
         /// The distance between networks: more than any of them needs.
         const APART: u64 = 1 << 40;
-        let at = u64::from(number).checked_mul(APART)?;
+        let at = u64::from(number).checked_mul(APART).ok_or(Errno::NOMEM)?;
         let groups = self.network.requests.iter().filter_map(|request| request.doorbell);
         let groups = groups.map(|doorbell| u64::from(doorbell.group) + 1).max().unwrap_or(1);
         let region = |base: u64, length: u64| {
-            Some(Region { base: at.checked_add(base)?, memory: mapped_file("qaic-ddr", length).ok()?.1 })
+            let base = at.checked_add(base).ok_or(Errno::NOMEM)?;
+            Ok(Region { base, memory: mapped_file("qaic-ddr", length)?.1 })
         };
-        Some(SharedNetwork {
+        Ok(SharedNetwork {
             ddr: region(DDR, self.network.ddr)?,
-            multicast: region(MULTICAST, groups.checked_mul(GROUP)?)?,
+            multicast: region(MULTICAST, groups.checked_mul(GROUP).ok_or(Errno::NOMEM)?)?,
             semaphores: self.network.semaphores,
             abort: Arc::default(),
             program: self.program,

@@ -99,7 +99,10 @@ impl Machine {
                 }
                 _ => {
                     *count = u32::try_from(reply.transactions.len()).unwrap_or(u32::MAX);
-                    return self.decode(state, who, reply, resources, answer);
+                    let decoded = self.decode(state, who, reply, resources, answer);
+                    // The device has memory, and this host has none for it.
+                    let starved = state.cards[number].server.starved.take_if(|(starved, _)| *starved == user);
+                    return starved.map_or(decoded, |(_, errno)| Err(errno));
                 }
             }
         }

@@ -226,8 +226,18 @@ fn overlap(group: &dyn Communicator, all: &[usize], say: &dyn Fn(&str, u64, f64)
     say("overlap_both", 4 << 20, both);
 }
 
+/// Until the system has each rank on a processor of its own, if there are as many.
+fn spread_out(group: &dyn Communicator) {
+    let case = Case::new(group, Kind::AllReduce(Reduction::Sum), 8);
+    for _ in 0..200 {
+        (0..100).for_each(|_| case.once(Wait::Looks));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn measure(group: &dyn Communicator, way: &str, only: &str) {
     let (rank, ranks) = group.place().unwrap();
+    spread_out(group);
     let say = |case: &str, bytes: u64, microseconds: f64| {
         if rank == 0 {
             println!("{way} {case} {ranks} {bytes} {microseconds:.3}");

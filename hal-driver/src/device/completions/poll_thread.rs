@@ -23,7 +23,7 @@ use super::DevicePoller;
 use crate::ffi::status::Result;
 use event_listener::{Event, Listener, listener};
 use hal_backend::Device;
-use hal_semaphore::{AdaptiveSpin, Code, Failure};
+use hal_semaphore::{AdaptiveSpin, Failure};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -84,11 +84,9 @@ impl<D: Device> PollThread<D> {
 
     pub(super) fn begin(self: &Arc<Self>) -> Result {
         let (poller, mut thread) = (self.clone(), self.thread.lock());
-        let spawned = std::thread::Builder::new().name("hal-poll".into()).spawn(move || poller.serve());
-        let handle = spawned.map_err(|error| {
-            let message = format!("no thread could be started to poll the device: {error}");
-            Failure::new(Code::ResourceExhausted, message)
-        })?;
+        let name = "hal-poll";
+        let spawned = std::thread::Builder::new().name(name.into()).spawn(move || poller.serve());
+        let handle = spawned.map_err(|error| Failure::without_thread(name, &error))?;
         *thread = RunningThread { handle: Some(handle), is_running: true };
         Ok(())
     }

@@ -38,7 +38,7 @@ impl Ranges {
 }
 
 /// Bytes that are compared at a time.
-const BLOCK: usize = 64 << 10;
+const BLOCK: usize = 32 << 10;
 
 /// The ranges in which two pieces of memory of equal length differ.
 pub(crate) fn differences(now: &HostRange, before: &HostRange) -> Vec<Range<u64>> {

@@ -35,22 +35,28 @@ fn compiler() -> PathBuf {
     path
 }
 
+/// The compiler, for a file of kernels.
+pub(crate) fn command(name: &str, flags: &[&str]) -> Command {
+    let mut command = Command::new(compiler());
+    command
+        .arg(root().join("backends/tenstorrent/loader/tests/kernels").join(name))
+        .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
+        .args(["--iree-llvmcpu-target-triple=riscv32-pc-linux-elf", "--iree-llvmcpu-target-cpu=generic-rv32"])
+        .arg("--iree-llvmcpu-link-embedded=true")
+        .args(flags);
+    command
+}
+
 /// Makes every kernel one workgroup.
 pub(crate) const ONE_WORKGROUP: &str = "--iree-llvmcpu-disable-distribution";
 
 /// The executable that a file of kernels becomes, made in a folder of the test's own: of this process, since a test
 /// may run in two at once.
 pub(crate) fn compile(test: &str, name: &str, flags: &[&str]) -> Vec<u8> {
-    let source = root().join("backends/tenstorrent/loader/tests/kernels").join(name);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
-    let compiled = Command::new(compiler())
-        .arg(source)
-        .args(["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"])
-        .args(["--iree-llvmcpu-target-triple=riscv32-pc-linux-elf", "--iree-llvmcpu-target-cpu=generic-rv32"])
-        .arg("--iree-llvmcpu-link-embedded=true")
-        .args(flags)
+    let compiled = command(name, flags)
         .arg(format!("--iree-hal-dump-executable-binaries-to={}", folder.display()))
         .arg("-o")
         .arg(folder.join("module.vmfb"))

@@ -450,6 +450,25 @@ fn mpi_is_left_alone_when_what_a_group_has_left_to_others_to_tell_is_told() {
     assert_eq!(notified_in_time(&ranks[1], &waits), Err(Code::DataLoss));
 }
 
+/// MPI copies what is sent as an operation begins.
+#[test]
+fn large_operation_is_begun_by_a_thread_that_polls_and_not_by_the_one_that_starts_it() {
+    let (ranks, groups) = pair();
+    let (tell, told) = channel();
+    let before = calls();
+    for group in &groups {
+        let words = || memory(&vec![1; 1 << 20]);
+        let buffers = Buffers { send: Some(words()), recv: Some(words()) };
+        let tell = tell.clone();
+        sum_with(&**group, buffers, Box::new(move |end| tell.send(outcome(end)).unwrap()));
+    }
+    assert_eq!(calls(), before);
+    assert!(ranks.iter().all(|rank| rank.0.is_busy()));
+    poll_all(&ranks);
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [Ok(()); 2]);
+    assert!(!ranks.iter().any(|rank| rank.0.is_busy()));
+}
+
 /// MPI does not say how far it is.
 #[test]
 fn thread_polls_for_as_long_as_what_is_under_way_is_likely_to_take() {

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! A process of its own for a test, and system calls that fail in it, as in a sandbox or at a limit.
+
+use std::process::{Command, Stdio};
+
+/// The test's name in its own process.
+const ALONE: &str = "HAL_DRIVER_ALONE";
+
+/// Runs a test in its own process. True in that process.
+pub(crate) fn is_alone(test: &str) -> bool {
+    is_alone_for(test, &[""]).is_some()
+}
+
+/// Runs a test once for each of these cases, in a process of its own each. In that process, returns the case.
+pub(crate) fn is_alone_for(test: &str, cases: &[&str]) -> Option<String> {
+    if let Ok(case) = std::env::var(ALONE) {
+        return Some(case);
+    }
+    for case in cases {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([test, "--exact", "--nocapture"]).env(ALONE, case).stdin(Stdio::null());
+        let ended = command.output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success() && text.contains("1 passed"), "{case}: {}: {text}", ended.status);
+    }
+    None
+}
+
+/// Has these system calls fail with an error number, on every thread of this process and for good.
+pub(crate) fn forbid(calls: &[libc::c_long], errno: i32) {
+    // Loads the call's number, compares it with each, and answers.
+    let statement = |code: u32, k: u32| libc::sock_filter { code: code.try_into().unwrap(), jt: 0, jf: 0, k };
+    let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
+    for (number, call) in calls.iter().enumerate() {
+        let to_refusal = u8::try_from(calls.len() - number).unwrap();
+        let compare = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, (*call).try_into().unwrap());
+        filter.push(libc::sock_filter { jt: to_refusal, ..compare });
+    }
+    filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
+    let refusal = libc::SECCOMP_RET_ERRNO | u32::try_from(errno).unwrap();
+    filter.push(statement(libc::BPF_RET | libc::BPF_K, refusal));
+    let program = libc::sock_fprog { len: filter.len().try_into().unwrap(), filter: filter.as_mut_ptr() };
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let (mode, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
+        assert_eq!(libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program), 0);
+    }
+}
+
+/// Has no thread of this process start another one, as at a limit of threads.
+pub(crate) fn forbid_threads() {
+    forbid(&[libc::SYS_clone3, libc::SYS_clone], libc::EAGAIN);
+}
+
+/// Limits a resource of this process.
+pub(crate) fn limit(resource: libc::__rlimit_resource_t, value: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut limit) }, 0);
+    limit.rlim_cur = value;
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! What a program sees where the process is at a limit, or in a sandbox: a refusal with a message, and no end of the
+//! process.
+
+use crate::common::forbidden::{forbid, is_alone, is_alone_for, limit};
+use crate::common::{Device, List, Result, new_pool, testdata};
+use crate::processes::DEVICES;
+use hal_semaphore::Code;
+use hal_sys as sys;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// An executable for a device.
+struct Program {
+    format: &'static str,
+    bytes: Vec<u8>,
+}
+
+impl Program {
+    fn read(uri: &str) -> Self {
+        let (format, folder) = match uri.split(':').next().unwrap() {
+            "nvidia" => ("PTXE", "cuda_sm80"),
+            "tenstorrent" => ("embedded-elf-riscv_32", "riscv32_bits"),
+            _ => ("vmvx-bytecode-fb", "vmvx"),
+        };
+        Self { format, bytes: testdata(&format!("{folder}/command_buffer_dispatch_test.bin")) }
+    }
+}
+
+/// Uses what needs memory: transfers, stream-ordered memory, an executable and a dispatch.
+fn work(device: &Device, program: &Program) -> Result {
+    let (own, seen) = (device.try_local_buffer(1 << 20)?, device.try_buffer(1 << 20)?);
+    let chain = device.semaphore(0);
+    let mut value = 0;
+    let mut step = |queue: &dyn Fn(&List, &List) -> Result| {
+        queue(&chain.at(value), &chain.at(value + 1))?;
+        value += 1;
+        chain.wait(value)
+    };
+    step(&|waits, signals| device.fill(waits, signals, &own, (0, 1 << 20), &[7]))?;
+    step(&|waits, signals| device.copy(waits, signals, &own, &seen, 1 << 20))?;
+    let many = vec![5; 100 << 10];
+    step(&|waits, signals| device.update_on(1, waits, signals, &many, (&own, 0)))?;
+    let executable = device.load(program.format, &program.bytes)?;
+    let bindings = [&seen.subspan(0, 8), &own.subspan(0, 8)];
+    step(&|waits, signals| device.dispatch(1, waits, signals, &executable, &[], &bindings))?;
+    for length in [4096, 20 << 20] {
+        let transient = std::cell::OnceCell::new();
+        step(&|waits, signals| {
+            let _ = transient.set(device.alloca(waits, signals, length)?);
+            Ok(())
+        })?;
+        let Some(transient) = transient.get() else { continue };
+        step(&|waits, signals| device.fill(waits, signals, transient, (0, length), &[4]))?;
+        step(&|waits, signals| device.dealloca(waits, signals, transient))?;
+    }
+    Ok(())
+}
+
+/// A limit of a process, above what it uses.
+#[derive(Clone, Copy)]
+enum Limit {
+    Memory,
+    Descriptors,
+}
+
+impl Limit {
+    /// Lets this process have so many more than now.
+    fn apply(self, more: u64) {
+        match self {
+            Limit::Memory => {
+                let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+                let used = 4096 * statm.split(' ').next().unwrap().parse::<u64>().unwrap();
+                limit(libc::RLIMIT_AS, used + more);
+            }
+            Limit::Descriptors => {
+                let is_open = |number: &u64| Path::new(&format!("/proc/self/fd/{number}")).is_symlink();
+                let free = (0..).filter(|number| !is_open(number));
+                limit(
+                    libc::RLIMIT_NOFILE,
+                    free.take(usize::try_from(more).unwrap()).last().map_or(0, |last| last + 1),
+                );
+            }
+        }
+    }
+}
+
+/// What a process of its own does at a limit, which it reaches before it opens the device or behind that.
+fn use_a_device(uri: &str, before_it_opens: bool, kind: Limit, more: u64) -> Result {
+    // The proactor is IREE's. The executables are read before descriptors are scarce.
+    let (pool, _) = new_pool()?;
+    let program = Program::read(uri);
+    if before_it_opens {
+        kind.apply(more);
+    }
+    let device = Device::open_with_pool(uri, pool);
+    unsafe { hal_sys::iree_async_proactor_pool_release(pool) };
+    let device = device?;
+    if !before_it_opens {
+        kind.apply(more);
+    }
+    work(&device, &program)
+}
+
+/// Has processes use every device at these distances from a limit. Each succeeds or is refused, in seconds. Small
+/// allocations end a Rust program where there is no memory for them; those whose size a caller chooses, and those of
+/// 64 KiB and more, do not.
+fn at_a_limit(test: &str, kind: Limit, distances: &[u64]) {
+    const CASE: &str = "HAL_DRIVER_LIMIT";
+    if let Ok(case) = std::env::var(CASE) {
+        let mut parts = case.split(' ');
+        let mut next = || parts.next().unwrap();
+        let (uri, before, more) = (next(), next() == "true", next().parse().unwrap());
+        match use_a_device(uri, before, kind, more) {
+            Ok(()) => println!("done"),
+            Err(error) => println!("refused: {:?}: {}", error.code, error.text),
+        }
+        return;
+    }
+    let mut wrong = Vec::new();
+    for uri in DEVICES {
+        for before in [true, false] {
+            for more in distances {
+                let case = format!("{uri} {before} {more}");
+                let mut command = Command::new(std::env::current_exe().unwrap());
+                command.args(["--exact", "--nocapture", test]).stdin(Stdio::null());
+                command.env(CASE, &case).env("RUST_BACKTRACE", "0");
+                let begin = Instant::now();
+                let ended = command.output().unwrap();
+                let text = String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
+                let told = ended.status.success() && (text.contains("done") || text.contains("refused: "));
+                // Rust's library panics if a thread that has started has no room for its signal stack.
+                let of_rust = text.contains("stack_overflow.rs");
+                let bug = (text.contains("panicked") && !of_rust) || text.contains("refused: Internal");
+                let small = failed_allocations(&text).max().is_some_and(|bytes| bytes < 64 << 10);
+                let of_libc = text.contains("Fatal glibc error");
+                if bug || !(told || small || of_libc || of_rust) || begin.elapsed() > Duration::from_secs(8) {
+                    wrong.push(format!("{case}: {} after {:?}: {text}", ended.status, begin.elapsed()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The sizes of the allocations that ended a process: on several threads at once, perhaps.
+fn failed_allocations(text: &str) -> impl Iterator<Item = u64> {
+    text.split("memory allocation of ").skip(1).filter_map(|rest| rest.split(' ').next()?.parse().ok())
+}
+
+#[test]
+fn process_at_its_limit_of_memory_is_refused_what_does_not_fit() {
+    let test = "limits::process_at_its_limit_of_memory_is_refused_what_does_not_fit";
+    at_a_limit(test, Limit::Memory, &[5 << 16, 1 << 20, 3 << 20, 12 << 20, 40 << 20]);
+}
+
+#[test]
+fn process_at_its_limit_of_descriptors_is_refused_what_needs_one() {
+    let test = "limits::process_at_its_limit_of_descriptors_is_refused_what_needs_one";
+    at_a_limit(test, Limit::Descriptors, &[0, 2, 5, 12]);
+}
+
+/// Memory that can be exported.
+fn shared(device: &Device, length: usize) -> Result {
+    let usage = sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT;
+    let type_ = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE;
+    let params = sys::iree_hal_buffer_params_t { type_, usage, ..Default::default() };
+    device.try_buffer_of(params, length).map(drop)
+}
+
+/// The kernel ends a process that makes a file longer than its limit.
+#[test]
+fn shared_memory_beyond_the_limit_of_a_files_size_is_refused() {
+    if !is_alone("limits::shared_memory_beyond_the_limit_of_a_files_size_is_refused") {
+        return;
+    }
+    let device = Device::open("mock").unwrap();
+    limit(libc::RLIMIT_FSIZE, 1 << 20);
+    shared(&device, 1 << 20).unwrap();
+    let refused = shared(&device, (1 << 20) + 1).unwrap_err();
+    assert_eq!(refused.code, Code::ResourceExhausted, "{}", refused.text);
+    assert!(refused.text.contains("ulimit -f"), "{}", refused.text);
+}
+
+/// The calls that emulated cards are built on, as a container's sandbox may forbid them.
+const CALLS: [(&str, libc::c_long); 4] = [
+    ("memfd_create", libc::SYS_memfd_create),
+    ("ftruncate", libc::SYS_ftruncate),
+    ("flock", libc::SYS_flock),
+    ("process_vm_readv", libc::SYS_process_vm_readv),
+];
+
+#[test]
+fn sandbox_that_forbids_a_call_is_named_where_emulated_cards_need_it() {
+    let test = "limits::sandbox_that_forbids_a_call_is_named_where_emulated_cards_need_it";
+    let Some(call) = is_alone_for(test, &CALLS.map(|(name, _)| name)) else { return };
+    let number = CALLS.iter().find(|(name, _)| *name == call).unwrap().1;
+    forbid(&[number], libc::EPERM);
+    for uri in DEVICES {
+        let emulates_a_kernel = uri.contains("emulated") && !uri.starts_with("nvidia");
+        if emulates_a_kernel {
+            Device::cannot_be_opened(uri, Code::FailedPrecondition, &call);
+            continue;
+        }
+        let device = Device::open(uri).unwrap();
+        work(&device, &Program::read(uri)).unwrap();
+        if call == "memfd_create" {
+            let refused = shared(&device, 4096).unwrap_err();
+            assert_eq!(refused.code, Code::FailedPrecondition, "{uri}: {}", refused.text);
+            assert!(refused.text.contains("memfd_create"), "{uri}: {}", refused.text);
+        }
+    }
+}
