@@ -43,10 +43,9 @@ pub(super) fn begin(watched: bool) -> Result {
     let mut runs = RUNS.lock();
     if !*runs {
         prepare()?;
-        std::thread::Builder::new().name("hal-stall".into()).spawn(serve).map_err(|error| {
-            let message = format!("no thread could be started to watch the device: {error}");
-            Failure::new(Code::ResourceExhausted, message)
-        })?;
+        let name = "hal-stall";
+        let spawned = std::thread::Builder::new().name(name.into()).spawn(serve);
+        spawned.map_err(|error| Failure::without_thread(name, &error))?;
         *runs = true;
     }
     drop(runs);
