@@ -145,8 +145,9 @@ const RISC_V: &str = "riscv32_bits=embedded-elf-riscv_32;riscv32_plain=embedded-
 pub(crate) const PLAIN_RISC_V: &str =
     "riscv32_floats=embedded-elf-riscv_32;riscv32_plain=embedded-elf-riscv_32";
 
-/// The drivers whose cards a supervisor shows as nodes.
-const NODES: [&str; 2] = ["gaudi://emulated", "qaic://emulated"];
+/// The variants whose cards a supervisor shows as nodes: what their URIs begin with. Boards of Tenstorrent's differ in the
+/// chip alone, which is the same behind nodes.
+const NODES: [&str; 3] = ["gaudi://emulated", "qaic://emulated", "tenstorrent://emulated?board=p100a"];
 
 /// How many instances one variant has: what IREE 3.13.0's suite comes to with two executable formats.
 pub(crate) const INSTANCES: usize = 303;
@@ -259,7 +260,9 @@ fn suite(
         // The first card that the nodes show.
         let node = variant.uri.split(EMULATED).next().unwrap_or_default();
         environment(&mut command, &name, &format!("{node}0"), data);
-        command.env("HAL_GAUDI_DEFAULT", "0").env("HAL_QAIC_DEFAULT", "0");
+        for driver in ["GAUDI", "QAIC", "TENSTORRENT"] {
+            command.env(format!("HAL_{driver}_DEFAULT"), "0");
+        }
     } else {
         environment(&mut command, &name, variant.uri, data);
     }

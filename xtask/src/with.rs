@@ -15,7 +15,7 @@ pub(crate) const FAILED: u8 = 125;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The machine, such as gaudi://emulated?cards=2 or qaic://emulated
+    /// The machine, such as gaudi://emulated?cards=2, qaic://emulated or tenstorrent://emulated
     #[arg(value_name = "URI")]
     machine: String,
     /// Say at the end what became of each card

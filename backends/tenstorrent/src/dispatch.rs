@@ -151,9 +151,13 @@ impl Tiles {
             tiles.iter().for_each(|tile| tile.stop_engine());
         }
         done?;
+        let mut refused = None;
         for tile in &tiles {
             let result = tile.result(work.layout.cores)?;
-            if result != 0 {
+            if let Some(failure) = product.and_then(|_| Product::refusal(result, tile.place())) {
+                tile.stop_engine();
+                refused = refused.or(Some(failure));
+            } else if result != 0 {
                 let message = format!(
                     "function {:?} returned {result} on tile {}: what it was called with is wrong to it",
                     function.name,
@@ -161,6 +165,9 @@ impl Tiles {
                 );
                 return Err(Failure::new(Code::Internal, message).into());
             }
+        }
+        if let Some(refused) = refused {
+            return Err(refused.into());
         }
         drop(workers);
         pieces.iter().try_for_each(DramRange::bring_back)

@@ -11,7 +11,8 @@
 //! one function, which each core of a tile calls once.
 //!
 //! A tile whose dispatch was stopped in the middle has an engine in an unknown state, and no part in later products
-//! ([`Tile::stop_engine`](crate::tile::Tile::stop_engine)).
+//! ([`Tile::stop_engine`](crate::tile::Tile::stop_engine)). The engine itself remembers that, for those who open the
+//! card next: the first product that finds such tiles fails.
 
 mod cores;
 mod division;
@@ -20,12 +21,12 @@ mod engine;
 use crate::binding::{Binding, DramRange};
 use crate::device::TenstorrentDevice;
 use crate::generation::Generation;
-use crate::kmd::Error;
+use crate::kmd::{Coordinates, Error};
 use crate::layout::{Cursor, Layout, Share, Work, word};
 use crate::memory::PAGE;
 use crate::stub::{COMMON, CORES, IMAGE, STACK, common};
 use crate::tile::Common;
-use cores::{Flags, Matrix, Program};
+use cores::{ENGINE_IS_BUSY, Flags, Matrix, Program};
 use division::{GROUP, Request, SIDE};
 use engine::Rows;
 use hal_backend::{Code, Dispatch, Failure};
@@ -154,6 +155,17 @@ impl Product {
         Ok(Self { kind, phases, batch, m, n, k })
     }
 
+    /// Why a tile did not begin, if its cores returned this.
+    pub(crate) fn refusal(result: u32, place: Coordinates) -> Option<Failure> {
+        let message = || {
+            format!(
+                "the engine of tile {place} is in the middle of a product that was stopped, by another program or \
+                 before the card was opened: reset the card (tt-smi -r); other products leave such tiles out"
+            )
+        };
+        (result == ENGINE_IS_BUSY).then(|| Failure::new(Code::FailedPrecondition, message()))
+    }
+
     /// True if it has no results.
     pub(crate) fn is_empty(&self) -> bool {
         self.batch == 0 || self.m == 0 || self.n == 0
@@ -196,7 +208,13 @@ impl Product {
             division,
             range: words,
             own: COMMON + common::OWN.cast_unsigned(),
-            flags: Flags { brought: words + 16, used: words + 32, packed: words + 48, written: words + 64 },
+            flags: Flags {
+                found: words + 16,
+                brought: words + 32,
+                used: words + 48,
+                packed: words + 64,
+                written: words + 80,
+            },
             left: left.matrix(),
             right: right.matrix(),
             result: result.matrix(),
@@ -256,7 +274,7 @@ const CORES_OF_A_TILE: u32 = CORES as u32;
 const CODE: u64 = 8 << 10;
 /// The room for the words by which cores wait for each other, each in 16 bytes of its own, behind the numbers of the
 /// tile's blocks.
-const WORDS: u32 = 5 * 16;
+const WORDS: u32 = 6 * 16;
 
 /// The blocks of each tile that has some.
 fn shares(words: u32, blocks: u64, tiles: u32) -> Vec<Share> {

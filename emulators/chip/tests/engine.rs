@@ -11,8 +11,8 @@ use emulator_chip::{Board, Chip, Core, CoreStop, EngineCounts, Model, SOFT_RESET
 use hal_tenstorrent_loader::encode::{Assembler, Reg, lw};
 use hal_tenstorrent_loader::tensix::Bits;
 use hal_tenstorrent_loader::tensix::blackhole::{
-    Mop, Mvmul, Nop, Pacr, Seminit, Sempost, Semwait, Setadc, Setadcxx, Setc16, Stallwait, Unpacr, Wrcfg,
-    Zeroacc, condition,
+    Mop, Mvmul, Nop, Pacr, Semget, Seminit, Sempost, Semwait, Setadc, Setadcxx, Setc16, Stallwait, Unpacr,
+    Wrcfg, Zeroacc, condition,
 };
 use hal_tenstorrent_loader::tensix::instructions::block;
 use support::{assert_violation, get, load, put, release, stay, store};
@@ -75,6 +75,30 @@ fn unknown_words_and_fields_are_refused_by_name() {
     ] {
         let chip = chip();
         run(&chip, &[(PUSH, word)]);
+        assert_violation(&chip, reason);
+    }
+}
+
+#[test]
+fn lost_counts_and_rows_are_refused() {
+    let semaphore_mask = Bits::new(1);
+    let init = |value, max| {
+        Seminit { semaphore_mask, new_value: Bits::new(value), new_max: Bits::new(max) }.encode()
+    };
+    let (post, get) = (Sempost { semaphore_mask }.encode(), Semget { semaphore_mask }.encode());
+    let offset = |rows| Setc16 { cfg_index: Bits::new(1), new_value: Bits::new(rows) }.encode();
+    let clear = Zeroacc { imm10: Bits::new(1023), ..Zeroacc::default() }.encode();
+    let pack = Pacr { read_intf_sel: Bits::new(2), ..Pacr::default() }.encode();
+    for (good, bad, reason) in [
+        (init(1, 1), init(2, 1), "SEMINIT's NewValue = 2: it is not above NewMax"),
+        (init(0, 1), post, "SEMPOST's semaphore = 1: it is below its maximum"),
+        (init(1, 1), get, "SEMGET's semaphore = 0: it is above zero"),
+        (offset(0), clear, "ZEROACC's row = 1024: Dst has 1024 rows"),
+        (init(0, 1), pack, "PACR's ReadIntfSel = 2 is not modelled"),
+    ] {
+        let again = if bad == clear { offset(1) } else { bad };
+        let chip = chip();
+        run(&chip, &[(PUSH, good), (PUSH, again), (PUSH, bad)]);
         assert_violation(&chip, reason);
     }
 }

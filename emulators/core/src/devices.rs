@@ -34,6 +34,8 @@ pub struct PciFunction {
     pub revision: u8,
     /// The lengths of its regions 0, 2 and 4, each with addresses of 64 bits.
     pub regions: [u64; 3],
+    /// True if an IOMMU translates its addresses.
+    pub has_iommu: bool,
     /// Files beside those of every function, whose text is the machine's attribute of this path.
     pub attributes: Vec<(&'static str, PathBuf)>,
 }
@@ -115,6 +117,15 @@ impl PciFunction {
         length.next_multiple_of(self.regions.iter().copied().max().unwrap_or(1).next_power_of_two())
     }
 
+    /// The numbers of its regions, with their lengths.
+    pub fn regions(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.regions
+            .into_iter()
+            .enumerate()
+            .filter(|(_, length)| *length != 0)
+            .map(|(at, length)| (2 * at, length))
+    }
+
     /// The bytes of a file.
     pub fn file(&self, name: &str, driver: &str) -> Option<Vec<u8>> {
         let [vendor, device, subsystem_vendor, subsystem_device] = self.ids;
@@ -180,7 +191,7 @@ impl PciFunction {
         text
     }
 
-    /// The configuration space: a header, power management, MSI-X and PCI Express.
+    /// The configuration space: a header, power management, MSI and PCI Express.
     fn configuration(&self) -> Vec<u8> {
         let mut space = vec![0; 256];
         let mut put = |at: usize, bytes: &[u8]| {
@@ -203,12 +214,13 @@ impl PciFunction {
         put(0x34, &[0x40]);
         // Power management, version 3, in D0.
         put(0x40, &[0x01, 0x50, 0x03, 0x00, 0x08, 0x00]);
-        // MSI-X with 32 vectors, on: table and pending bits in region 2.
-        put(0x50, &[0x11, 0x70, 0x1f, 0x80, 0x02, 0x00, 0x00, 0x00, 0x02, 0x08, 0x00, 0x00]);
+        // MSI with 32 vectors, on, to the address of the first processor.
+        put(0x50, &[0x05, 0x70, 0xdb, 0x00, 0x00, 0x00, 0xe0, 0xfe, 0x00, 0x00, 0x00, 0x00, 0x21, 0x40]);
         // PCI Express, version 2, endpoint: payloads of 512 bytes; a link of 16 lanes at 16 GT/s, trained.
         put(0x70, &[0x10, 0x00, 0x02, 0x00]);
         put(0x74, &0x0000_8002_u32.to_le_bytes());
-        put(0x78, &0x2950_u16.to_le_bytes());
+        // Errors are reported.
+        put(0x78, &0x295f_u16.to_le_bytes());
         put(0x7c, &0x0000_0104_u32.to_le_bytes());
         put(0x82, &0x0104_u16.to_le_bytes());
         put(0x9c, &0x0000_001e_u32.to_le_bytes());
@@ -239,6 +251,7 @@ mod tests {
             class: PROCESSING_ACCELERATOR,
             revision: 1,
             regions: [64 << 20, 128 << 20, 32 << 30],
+            has_iommu: false,
             attributes: Vec::new(),
         }
     }

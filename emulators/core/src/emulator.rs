@@ -2,11 +2,12 @@
 
 //! An emulator: a machine of cards as the system of this process, of other processes, and of a driver.
 //!
-//! A card's crate implements [`EmulatedMachine`], and [`SupervisedMachine`] if the machine can answer for other
-//! processes and runs host programs. [`Emulator`] and [`Emulated`] then give the machine to everything outside.
+//! A card's crate implements [`EmulatedMachine`], [`SupervisedMachine`] if the machine can answer for other processes,
+//! and [`HostedMachine`] if its cards run host programs. [`Emulator`] and [`Emulated`] then give the machine to
+//! everything outside.
 
 use crate::devices::ShownDevices;
-use crate::file::reopen_held;
+use crate::file::{Identity, reopen_held};
 use crate::options::check_card;
 use crate::process::{OwnProcess, Process};
 use crate::remote::{self, Remote};
@@ -111,43 +112,93 @@ pub trait EmulatedMachine: Send + Sync + Sized + 'static {
     }
 }
 
-/// A machine that also answers for other processes, as a supervisor does, and runs host programs.
+/// How a process opens a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenMode {
+    /// For one file alone, where the driver knows `O_EXCL`.
+    pub is_exclusive: bool,
+    /// Without a wait (`O_NONBLOCK`).
+    pub is_nonblocking: bool,
+}
+
+/// What a request copies from the process's memory and to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArgumentShape {
+    /// How many bytes are read.
+    pub input: usize,
+    /// How many bytes the argument has; those that are not read are written when the request has been answered.
+    pub length: usize,
+    /// True if bytes that were read are written back when they have changed, and others written.
+    pub is_output: bool,
+}
+
+impl ArgumentShape {
+    /// As the request's number says, which `_IOR`, `_IOW` and `_IOWR` made.
+    pub fn of_number(request: u32) -> Self {
+        const IN: u32 = 1 << 30;
+        const OUT: u32 = 2 << 30;
+        let length = (request >> 16 & 0x3fff) as usize;
+        let input = if request & IN != 0 { length } else { 0 };
+        Self { input, length, is_output: request & OUT != 0 }
+    }
+}
+
+/// What a process maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MappedKind {
+    /// Memory, which is in the file.
+    Memory,
+    /// Registers: the machine answers each [access](SupervisedMachine::access).
+    Registers,
+}
+
+/// An access of a process to registers that it has mapped.
+#[derive(Debug)]
+pub enum RegisterAccess<'a> {
+    /// A read into these bytes.
+    Read(&'a mut [u8]),
+    /// A write of these bytes.
+    Write(&'a [u8]),
+}
+
+/// A machine that also answers for other processes, as a supervisor does.
 ///
-/// A process maps by itself: the memory behind every offset of an open file is in the file, so that the system maps it
-/// without the emulator. Descriptors are the emulator's own duplicates of the process's.
+/// A process maps by itself: the memory behind an offset of an open file is in the file, so that the system maps it
+/// without the emulator. Registers are mapped in the same way, but without rights, so that each access comes to the
+/// emulator. Descriptors are the emulator's own duplicates of the process's.
 pub trait SupervisedMachine: EmulatedMachine {
-    /// The driver that the machine is for, as URIs name it.
-    const DRIVER: &'static str;
+    /// Opens a node for a process.
+    fn open_as(&self, process: &dyn Process, path: &Path, mode: OpenMode) -> Result<OwnedFd, Errno> {
+        let _ = mode;
+        self.open_node(process, path)
+    }
 
-    /// The name that a list of devices shows.
-    const DEVICE: &'static str;
+    /// What a request of a process copies.
+    fn argument_shape(
+        &self,
+        process: &dyn Process,
+        request: u32,
+        address: u64,
+    ) -> Result<ArgumentShape, Errno> {
+        let _ = (process, address);
+        Ok(ArgumentShape::of_number(request))
+    }
 
-    /// The parameters that [`read_options`](Self::read_options) takes.
-    const PARAMETERS: &'static [Parameter];
+    /// Answers an access to registers that are mapped at an offset of a file. Fails if the mapping has been revoked:
+    /// then the process gets the signal `SIGBUS`.
+    fn access(&self, file: Identity, offset: u64, access: RegisterAccess<'_>) -> Result<(), Errno> {
+        let _ = (file, offset, access);
+        Err(Errno::FAULT)
+    }
 
-    /// The driver's view of host programs.
-    type Programs: Send + Sync + ?Sized;
-
-    /// Takes the machine's options from the parameters of a URI.
-    fn read_options(parameters: &mut Parameters<'_>) -> Result<Self::Options, Failure>;
-
-    /// How many cards a machine has.
-    fn cards(options: &Self::Options) -> usize;
-
-    /// The driver's view of the programs that `keeper` keeps.
-    fn card_programs(keeper: Arc<dyn ProgramHost>) -> Arc<Self::Programs>;
-
-    /// The host programs of this machine.
-    fn programs(&self) -> &dyn ProgramHost;
-
-    /// Checks that a process may map `length` bytes at an offset of an open file.
+    /// Checks that a process may map `length` bytes at an offset of an open file, and says what is there.
     fn may_map(
         &self,
         process: &dyn Process,
         file: BorrowedFd<'_>,
         length: u64,
         offset: u64,
-    ) -> Result<(), Errno>;
+    ) -> Result<MappedKind, Errno>;
 
     /// The numbers of the cards that are there.
     fn present_cards(&self) -> Vec<usize>;
@@ -171,6 +222,33 @@ pub trait SupervisedMachine: EmulatedMachine {
 
     /// A line for each card with what it has done, for people.
     fn summary(&self) -> String;
+}
+
+/// A machine whose cards run host programs.
+pub trait HostedMachine: SupervisedMachine {
+    /// The driver that the machine is for, as URIs name it.
+    const DRIVER: &'static str;
+
+    /// The name that a list of devices shows.
+    const DEVICE: &'static str;
+
+    /// The parameters that [`read_options`](Self::read_options) takes.
+    const PARAMETERS: &'static [Parameter];
+
+    /// The driver's view of host programs.
+    type Programs: Send + Sync + ?Sized;
+
+    /// Takes the machine's options from the parameters of a URI.
+    fn read_options(parameters: &mut Parameters<'_>) -> Result<Self::Options, Failure>;
+
+    /// How many cards a machine has.
+    fn cards(options: &Self::Options) -> usize;
+
+    /// The driver's view of the programs that `keeper` keeps.
+    fn card_programs(keeper: Arc<dyn ProgramHost>) -> Arc<Self::Programs>;
+
+    /// The host programs of this machine.
+    fn programs(&self) -> &dyn ProgramHost;
 }
 
 /// A machine with emulated cards. Its threads end when the last reference is dropped.
@@ -271,7 +349,7 @@ impl<M: EmulatedMachine> System for Emulator<M> {
     }
 }
 
-impl<M: SupervisedMachine> ProgramHost for Emulator<M> {
+impl<M: HostedMachine> ProgramHost for Emulator<M> {
     fn load(&self, program: Arc<dyn HostProgram>) -> u64 {
         self.machine.programs().load(program)
     }
@@ -318,7 +396,7 @@ fn refused(calls: &str, errno: Errno) -> Failure {
 /// Injects the machines `M` into a driver: cards under `emulated`, and cards that a supervisor emulates.
 pub struct Emulated<M>(PhantomData<fn() -> M>);
 
-impl<M: SupervisedMachine> Emulated<M> {
+impl<M: HostedMachine> Emulated<M> {
     fn card(emulator: Arc<Emulator<M>>, number: usize) -> EmulatedCard<M::Programs> {
         EmulatedCard {
             node: accel::path(number),
@@ -329,7 +407,7 @@ impl<M: SupervisedMachine> Emulated<M> {
     }
 }
 
-impl<M: SupervisedMachine> Emulation<M::Programs> for Emulated<M> {
+impl<M: HostedMachine> Emulation<M::Programs> for Emulated<M> {
     const PARAMETERS: &'static [Parameter] = M::PARAMETERS;
 
     fn devices() -> Vec<DeviceInfo> {

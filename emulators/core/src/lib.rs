@@ -33,10 +33,11 @@
 //! | name | what it is | who implements it |
 //! |---|---|---|
 //! | [`EmulatedMachine`] | a machine with cards, and the kernel driver in front of them | each emulator's crate |
-//! | [`SupervisedMachine`] | the same, for other processes as well, and for host programs | Gaudi's, Cloud AI 100's |
+//! | [`SupervisedMachine`] | the same, for other processes as well | each emulator's crate |
+//! | [`HostedMachine`] | a machine whose cards run host programs | Gaudi's, Cloud AI 100's |
 //! | [`Emulator`] | a running machine: the [`System`] on which a driver opens cards | this crate |
 //! | [`Emulation`](hal_kernel::Emulation) | a driver's view: finds the machine that a URI describes | below |
-//! | [`Emulated`] | the `Emulation` of supervised machines, which `hal-driver` gives to a driver | this crate |
+//! | [`Emulated`] | the `Emulation` of machines with host programs, which `hal-driver` gives to a driver | this crate |
 //!
 //! The emulator itself adds its device: states, requests, memory, queues, and the rules of its kernel driver.
 //! Each such rule cites the kernel's function; an emulator has no rule that is not in the kernel's source.
@@ -60,6 +61,9 @@ pub mod share;
 pub mod threads;
 pub mod view;
 
-pub use emulator::{Emulated, EmulatedMachine, Emulator, SupervisedMachine};
+pub use emulator::{
+    ArgumentShape, Emulated, EmulatedMachine, Emulator, HostedMachine, MappedKind, OpenMode, RegisterAccess,
+    SupervisedMachine,
+};
 pub use hal_kernel::{DeviceRange, Errno, Linux, ProgramHost, System, borrow, clock, identity, map_shared};
 pub use process::{OwnProcess, PAGE, Process, zeroed};

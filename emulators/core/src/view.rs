@@ -103,6 +103,16 @@ pub fn seen(process: u32, file: Identity, offset: u64, length: u64) {
     }
 }
 
+/// True if a process that was [recorded](seen) has mapped any of a part of an open file.
+pub fn is_seen(file: Identity, offset: u64, length: u64) -> bool {
+    let views = VIEWS.lock();
+    let here = |view: &&MappedView| view.file == file && (offset..offset + length).contains(&view.offset);
+    views
+        .iter()
+        .filter(here)
+        .any(|view| view.processes.iter().any(|&process| is_mapped(process, file, offset, length)))
+}
+
 /// Forgets the views of a file that is neither open nor mapped.
 pub(crate) fn forget(file: Identity) {
     VIEWS.lock().retain(|view| view.file != file);

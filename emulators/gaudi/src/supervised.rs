@@ -7,7 +7,9 @@ use crate::machine::Cards;
 use crate::programs::Programs;
 use crate::{Machine, Options, options};
 use emulator_core::devices::ShownDevices;
-use emulator_core::{Errno, PAGE, Process, ProgramHost, SupervisedMachine, accel, identity, view};
+use emulator_core::{
+    Errno, HostedMachine, MappedKind, PAGE, Process, ProgramHost, SupervisedMachine, accel, identity, view,
+};
 use hal_backend::{Failure, Parameter, Parameters};
 use hal_gaudi_abi::programs::CardPrograms;
 use hal_gaudi_abi::uapi::handle;
@@ -17,28 +19,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 impl SupervisedMachine for Machine {
-    const DRIVER: &'static str = "gaudi";
-    const DEVICE: &'static str = "Gaudi 2";
-    const PARAMETERS: &'static [Parameter] = options::PARAMETERS;
-
-    type Programs = dyn CardPrograms;
-
-    fn read_options(parameters: &mut Parameters<'_>) -> Result<Options, Failure> {
-        Options::read(parameters)
-    }
-
-    fn cards(options: &Options) -> usize {
-        options.cards
-    }
-
-    fn card_programs(keeper: Arc<dyn ProgramHost>) -> Arc<dyn CardPrograms> {
-        Arc::new(Programs(keeper))
-    }
-
-    fn programs(&self) -> &dyn ProgramHost {
-        &self.core
-    }
-
     /// A process maps exactly as much as a handle names, and once (`hl_mem_mgr_mmap`).
     fn may_map(
         &self,
@@ -46,7 +26,7 @@ impl SupervisedMachine for Machine {
         file: BorrowedFd<'_>,
         length: u64,
         offset: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<MappedKind, Errno> {
         let identity = identity(file)?;
         let mut state = self.lock();
         let Cards { cards, files, .. } = &mut **state;
@@ -71,7 +51,7 @@ impl SupervisedMachine for Machine {
             _ => return Err(Errno::INVAL),
         }
         view::seen(process.id(), identity, offset, length);
-        Ok(())
+        Ok(MappedKind::Memory)
     }
 
     fn present_cards(&self) -> Vec<usize> {
@@ -125,5 +105,29 @@ impl SupervisedMachine for Machine {
             }
         }
         text
+    }
+}
+
+impl HostedMachine for Machine {
+    const DRIVER: &'static str = "gaudi";
+    const DEVICE: &'static str = "Gaudi 2";
+    const PARAMETERS: &'static [Parameter] = options::PARAMETERS;
+
+    type Programs = dyn CardPrograms;
+
+    fn read_options(parameters: &mut Parameters<'_>) -> Result<Options, Failure> {
+        Options::read(parameters)
+    }
+
+    fn cards(options: &Options) -> usize {
+        options.cards
+    }
+
+    fn card_programs(keeper: Arc<dyn ProgramHost>) -> Arc<dyn CardPrograms> {
+        Arc::new(Programs(keeper))
+    }
+
+    fn programs(&self) -> &dyn ProgramHost {
+        &self.core
     }
 }

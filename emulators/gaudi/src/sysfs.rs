@@ -47,6 +47,7 @@ impl Machine {
             class: PROCESSING_ACCELERATOR,
             revision: 1,
             regions: [64 << 20, 128 << 20, self.hardware.dram_size.next_power_of_two()],
+            has_iommu: false,
             attributes: match self.options.abi {
                 Abi::Drm => {
                     let folder = accel::SYSFS.to_owned() + &format!("/accel{number}/device");

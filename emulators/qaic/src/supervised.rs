@@ -5,7 +5,9 @@
 use crate::kernel::user::UserFile;
 use crate::{Machine, Options, options, programs};
 use emulator_core::devices::ShownDevices;
-use emulator_core::{Errno, PAGE, Process, ProgramHost, SupervisedMachine, accel, identity, view};
+use emulator_core::{
+    Errno, HostedMachine, MappedKind, PAGE, Process, ProgramHost, SupervisedMachine, accel, identity, view,
+};
 use hal_backend::{Failure, Parameter, Parameters};
 use hal_qaic_abi::programs::CardPrograms;
 use std::fmt::Write;
@@ -14,40 +16,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 impl SupervisedMachine for Machine {
-    const DRIVER: &'static str = "qaic";
-    const DEVICE: &'static str = "Cloud AI 100";
-    const PARAMETERS: &'static [Parameter] = options::PARAMETERS;
-
-    type Programs = dyn CardPrograms;
-
-    fn read_options(parameters: &mut Parameters<'_>) -> Result<Options, Failure> {
-        Options::read(parameters)
-    }
-
-    fn cards(options: &Options) -> usize {
-        options.cards
-    }
-
-    fn card_programs(keeper: Arc<dyn ProgramHost>) -> Arc<dyn CardPrograms> {
-        programs::card_programs(keeper)
-    }
-
-    fn programs(&self) -> &dyn ProgramHost {
-        &self.core
-    }
-
     fn may_map(
         &self,
         process: &dyn Process,
         file: BorrowedFd<'_>,
         length: u64,
         offset: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<MappedKind, Errno> {
         let UserFile { card, user } = self.plugged(file)?;
         let length = length.checked_next_multiple_of(PAGE).ok_or(Errno::NOMEM)?;
         self.mappable(card, user, length, offset)?;
         view::seen(process.id(), identity(file)?, offset, length);
-        Ok(())
+        Ok(MappedKind::Memory)
     }
 
     fn present_cards(&self) -> Vec<usize> {
@@ -90,5 +70,29 @@ impl SupervisedMachine for Machine {
             }
         }
         text
+    }
+}
+
+impl HostedMachine for Machine {
+    const DRIVER: &'static str = "qaic";
+    const DEVICE: &'static str = "Cloud AI 100";
+    const PARAMETERS: &'static [Parameter] = options::PARAMETERS;
+
+    type Programs = dyn CardPrograms;
+
+    fn read_options(parameters: &mut Parameters<'_>) -> Result<Options, Failure> {
+        Options::read(parameters)
+    }
+
+    fn cards(options: &Options) -> usize {
+        options.cards
+    }
+
+    fn card_programs(keeper: Arc<dyn ProgramHost>) -> Arc<dyn CardPrograms> {
+        programs::card_programs(keeper)
+    }
+
+    fn programs(&self) -> &dyn ProgramHost {
+        &self.core
     }
 }

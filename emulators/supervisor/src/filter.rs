@@ -3,7 +3,7 @@
 //! The system calls that are intercepted: a program for the kernel's packet filter.
 //!
 //! It sees the number of a call and its arguments, but not the memory that they point to. So it intercepts
-//! every call that takes a path, of `ioctl` only the requests of the two types that accelerators have, and of
+//! every call that takes a path, of `ioctl` only the requests of the types that accelerators have, and of
 //! `mmap` only the mappings of files. All other calls go to the system at the cost of the filter alone.
 
 use libc::{
@@ -39,8 +39,8 @@ pub(crate) const PATHS: &[i64] = &[
     libc::SYS_llistxattr,
 ];
 
-/// The types of intercepted requests: DRM's, and that of older Gaudi drivers.
-pub(crate) const REQUESTS: [u32; 2] = [b'd' as u32, b'H' as u32];
+/// The types of intercepted requests: DRM's, that of older Gaudi drivers, and that of Tenstorrent's.
+pub(crate) const REQUESTS: [u32; 3] = [b'd' as u32, b'H' as u32, 0xfa];
 
 /// The architecture of the system calls' numbers.
 #[cfg(target_arch = "x86_64")]
@@ -96,12 +96,18 @@ pub(crate) fn program() -> Vec<sock_filter> {
     }
     // An ioctl by the type of its request, which is in bits 8 to 16.
     program.extend([
-        jump_if_equal(number(libc::SYS_ioctl), 0, 6),
+        jump_if_equal(number(libc::SYS_ioctl), 0, 7),
         load(low(1)),
         statement(BPF_ALU | BPF_AND | BPF_K, 0xFF00),
     ]);
-    let [first, second] = REQUESTS;
-    program.extend([jump_if_equal(first << 8, 1, 0), jump_if_equal(second << 8, 0, 1), notify(), allow()]);
+    let [first, second, third] = REQUESTS;
+    program.extend([
+        jump_if_equal(first << 8, 2, 0),
+        jump_if_equal(second << 8, 1, 0),
+        jump_if_equal(third << 8, 0, 1),
+        notify(),
+        allow(),
+    ]);
     // A mapping by its flags.
     program.extend([
         jump_if_equal(number(libc::SYS_mmap), 0, 4),
@@ -152,6 +158,7 @@ mod tests {
         }
         let ioctl = |request| here(libc::SYS_ioctl, [3, request, 0, 0, 0, 0]);
         assert!(ioctl(0xC018_6440) && ioctl(0xC018_4801) && ioctl(0xFFFF_FFFF_C018_6440));
+        assert!(ioctl(0xFA00) && ioctl(0xFA10));
         assert!(!ioctl(0x5401) && !ioctl(0x541B) && !ioctl(0x4004_6200));
         let mmap = |flags: i32, offset| {
             here(libc::SYS_mmap, [0, 4096, 3, u64::from(flags.cast_unsigned()), 3, offset])

@@ -8,7 +8,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
-use rustix::process::{Pid, WaitOptions, wait};
+use rustix::process::Pid;
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -54,6 +54,8 @@ pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launc
     let interrupts = seccomp::ignore_interrupts();
     let start = move || {
         interrupts.restore();
+        #[cfg(target_arch = "x86_64")]
+        crate::ptrace::leave_signals();
         report(theirs.as_fd(), PROMISE, &[])?;
         seccomp::give_up_new_rights()?;
         seccomp::end_with_parent()?;
@@ -144,11 +146,13 @@ fn no_filter(error: &io::Error) -> String {
 }
 
 /// Waits until the program and all its descendants have ended. Returns the program's status, as shells do.
+#[cfg(not(target_arch = "x86_64"))]
 #[expect(
     clippy::expect_used,
     reason = "a status of the system's has eight bits, and so has 128 with a signal's number"
 )]
 pub(crate) fn wait_for_all(process: Pid) -> u8 {
+    use rustix::process::{WaitOptions, wait};
     let mut status = OURS;
     loop {
         match wait(WaitOptions::empty()) {

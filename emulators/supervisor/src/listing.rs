@@ -24,15 +24,20 @@ pub(crate) enum TreeEntry {
     Attribute(PathBuf),
     /// A file with these bytes.
     Bytes(Vec<u8>),
+    /// A region of a card, of this length. The kernel lets root map it.
+    Region(u64),
 }
 
 /// The files, by path.
 #[derive(Debug, Default)]
 pub(crate) struct Listing(BTreeMap<PathBuf, TreeEntry>);
 
+/// The number of a card's IOMMU group is above this, behind those that a machine has.
+const IOMMU_GROUPS: u32 = 1000;
+
 impl Listing {
     /// The files of these devices.
-    pub(crate) fn new(shown: &ShownDevices) -> Self {
+    pub(crate) fn new(shown: &ShownDevices, runs_programs: bool) -> Self {
         let mut listing = Self::default();
         listing.folder(Path::new("/sys/module").join(shown.driver));
         for function in &shown.functions {
@@ -44,7 +49,9 @@ impl Listing {
         for path in &shown.files {
             listing.add(path.clone(), TreeEntry::Attribute(path.clone()));
         }
-        listing.add(remote::NODE.into(), TreeEntry::Programs);
+        if runs_programs {
+            listing.add(remote::NODE.into(), TreeEntry::Programs);
+        }
         listing
     }
 
@@ -106,6 +113,17 @@ impl Listing {
         for (name, path) in &function.attributes {
             self.add(folder.join(name), TreeEntry::Attribute(path.clone()));
         }
+        for (number, length) in function.regions() {
+            self.add(folder.join(format!("resource{number}")), TreeEntry::Region(length));
+        }
+        if function.has_iommu {
+            let group = Path::new("/sys/kernel/iommu_groups")
+                .join((IOMMU_GROUPS + u32::from(function.bus)).to_string());
+            self.folder(group.clone());
+            self.bytes(group.join("type"), "DMA\n");
+            self.link(group.join("devices").join(&address), &folder);
+            self.link(folder.join("iommu_group"), &group);
+        }
         if let Some(bridge) = folder.parent() {
             self.bytes(bridge.join("uevent"), "");
         }
@@ -126,7 +144,10 @@ impl Listing {
         let folder = parent.join(device.class).join(&device.name);
         let class = Path::new("/sys/class").join(device.class);
         self.folder(folder.clone());
-        self.folder(class.clone());
+        // What the system has of a class that is not the cards' alone stays.
+        if device.node.is_some() {
+            self.folder(class.clone());
+        }
         self.bytes(folder.join("uevent"), device.uevent());
         if let Some((name, major, minor)) = &device.node {
             let number = format!("{major}:{minor}");

@@ -4,6 +4,8 @@
 
 use emulator_gaudi as gaudi;
 use emulator_qaic as qaic;
+#[cfg(target_arch = "x86_64")]
+use emulator_tenstorrent as tenstorrent;
 use hal_backend::{Code, Failure, Parameters};
 use std::sync::Arc;
 
@@ -11,14 +13,17 @@ use std::sync::Arc;
 pub(crate) enum AnyCards {
     Gaudi(Arc<gaudi::Emulator>),
     Qaic(Arc<qaic::Emulator>),
+    /// Its windows are mapped by decoding instructions, which is known for one kind of processor.
+    #[cfg(target_arch = "x86_64")]
+    Tenstorrent(Arc<tenstorrent::Emulator>),
 }
 
 /// The machine of a URI such as `gaudi://emulated?cards=2`.
 pub(crate) fn open(uri: &str) -> Result<AnyCards, Failure> {
     let unknown = || {
         let message = format!(
-            "{uri} names no emulated machine; there are gaudi://emulated and qaic://emulated, with \
-             parameters such as ?cards=2"
+            "{uri} names no emulated machine; there are gaudi://emulated, qaic://emulated and, on x86-64, \
+             tenstorrent://emulated, with parameters such as ?cards=2"
         );
         Failure::new(Code::InvalidArgument, message)
     };
@@ -40,6 +45,12 @@ pub(crate) fn open(uri: &str) -> Result<AnyCards, Failure> {
             parameters.finish()?;
             qaic::Emulator::new(options).map(AnyCards::Qaic)
         }
+        #[cfg(target_arch = "x86_64")]
+        "tenstorrent" => {
+            let options = tenstorrent::Options::read(&mut parameters)?;
+            parameters.finish()?;
+            tenstorrent::Emulator::new(options).map(AnyCards::Tenstorrent)
+        }
         _ => Err(unknown()),
     }
 }
@@ -57,7 +68,7 @@ mod tests {
         }
         for uri in ["gaudi", "gaudi://0", "gaudi://emulated/1", "mock://emulated", "://emulated"] {
             let refused = open(uri).err().unwrap();
-            assert!(refused.message().contains("gaudi://emulated and qaic://emulated"), "{refused}");
+            assert!(refused.message().contains("gaudi://emulated, qaic://emulated"), "{refused}");
         }
         let refused = open("gaudi://emulated?cards=9").err().unwrap();
         assert!(refused.message().contains("parameter cards"), "{refused}");

@@ -3,7 +3,7 @@
 //! `with-cards URI -- PROGRAM …`: runs an unmodified program as if the machine had the cards.
 //!
 //! The program is any program of this system, in any language, linked in any way, without privileges, and so
-//! are its children. It finds `/dev/accel` and `/sys/class/accel`, opens nodes, makes requests, maps memory,
+//! are its children. It finds nodes in `/dev` and devices in `/sys`, opens them, makes requests, maps memory,
 //! waits, forks, and passes descriptors to other processes. A seccomp filter on the program stops each of these
 //! calls, and an [emulator](emulator_core::SupervisedMachine) in this process answers it. The system itself handles
 //! all the rest (closing, duplicating, passing and polling descriptors, the memory behind a mapping, the life
@@ -19,6 +19,8 @@
 //! | `paths.rs`, `tree.rs` | calls with paths; what a path names |
 //! | `listing.rs`, `folder.rs` | the files that exist; stand-ins for folders |
 //! | `target.rs` | the program's memory and descriptors |
+//! | `trace.rs`, `ptrace.rs` | waiting for the processes; mapped registers, by tracing a process |
+//! | `instruction.rs` | what an instruction does that accesses mapped registers |
 //! | `machine.rs` | the machine of a URI |
 //! | `cost.rs` | the cost of a call |
 //!
@@ -30,15 +32,24 @@ compile_error!("the supervisor knows the system calls of Linux on x86-64 and AAr
 mod cost;
 mod filter;
 mod folder;
+#[cfg(target_arch = "x86_64")]
+mod instruction;
 mod launch;
 mod listing;
 mod machine;
 mod paths;
+#[cfg(target_arch = "x86_64")]
+mod ptrace;
 mod seccomp;
 mod serve;
 mod target;
+#[cfg(target_arch = "x86_64")]
+mod trace;
 mod tree;
 
+#[cfg(target_arch = "x86_64")]
+use emulator_core::RegisterAccess;
+use emulator_core::remote::Service;
 use emulator_core::{Emulator, SupervisedMachine, complaints};
 use folder::Folder;
 use launch::{OURS, Refused};
@@ -54,7 +65,8 @@ use tree::Tree;
 const USAGE: &str = "usage: with-cards [--report] URI -- PROGRAM [ARGUMENT…]
        with-cards --cost URI
 
-Runs a program as if the cards of an emulated machine were there, such as gaudi://emulated?cards=2 or qaic://emulated.
+Runs a program as if the cards of an emulated machine were there, such as gaudi://emulated?cards=2, qaic://emulated or
+tenstorrent://emulated.
   --report  say at the end what became of each card
   --cost    measure what a call costs that is answered here
 The status is the program's own; 125 if this program failed, 126 or 127 if the program could not be run or found.";
@@ -116,15 +128,25 @@ const LATE: Duration = Duration::from_secs(5);
 
 /// Runs a program with the cards of a machine. Returns its status.
 fn run(uri: &str, report: bool, program: &OsString, arguments: &[OsString]) -> Result<u8, Refused> {
+    // Before any thread is started.
+    #[cfg(target_arch = "x86_64")]
+    ptrace::keep_signals();
     match machine::open(uri) {
-        Ok(AnyCards::Gaudi(cards)) => supervise(&cards, report, program, arguments),
-        Ok(AnyCards::Qaic(cards)) => supervise(&cards, report, program, arguments),
+        Ok(AnyCards::Gaudi(cards)) => {
+            supervise(&cards, Some(Service::new(cards.clone())), report, program, arguments)
+        }
+        Ok(AnyCards::Qaic(cards)) => {
+            supervise(&cards, Some(Service::new(cards.clone())), report, program, arguments)
+        }
+        #[cfg(target_arch = "x86_64")]
+        Ok(AnyCards::Tenstorrent(cards)) => supervise(&cards, None, report, program, arguments),
         Err(failure) => Err(Refused { status: OURS, message: failure.to_string() }),
     }
 }
 
 fn supervise<M: SupervisedMachine>(
     machine: &Arc<Emulator<M>>,
+    programs: Option<Arc<Service>>,
     report: bool,
     program: &OsString,
     arguments: &[OsString],
@@ -133,11 +155,18 @@ fn supervise<M: SupervisedMachine>(
     complaints::log_with(|line| eprintln!("with-cards: {line}"));
     let folder = Folder::new("with-cards")
         .map_err(|error| ours(format!("there is no folder for what programs list: {error}")))?;
-    let tree = Tree::new(machine.clone(), &folder);
+    let tree = Tree::new(machine.clone(), &folder, programs.is_some());
     let running = launch::launch(program, arguments)?;
     raise_limit();
-    let supervisor = Supervisor::new(running.listener, machine.clone(), tree);
+    let supervisor = Supervisor::new(running.listener, machine.clone(), tree, programs);
     supervisor.start().map_err(|error| ours(format!("there is no thread to answer with: {error}")))?;
+    #[cfg(target_arch = "x86_64")]
+    let status = {
+        let answers = |file, offset, access: RegisterAccess<'_>| machine.access(file, offset, access);
+        let tracer = trace::Tracer::new(&supervisor.mappings, &answers);
+        tracer.run(running.process.as_raw_nonzero().get(), OURS)
+    };
+    #[cfg(not(target_arch = "x86_64"))]
     let status = launch::wait_for_all(running.process);
     if report {
         // No process is left that could use the cards, but threads may still answer a request of one that was

@@ -7,7 +7,7 @@ use crate::seccomp::Notice;
 use crate::serve::{Answer, Supervisor, half};
 use crate::target::{Plain, TargetProcess};
 use crate::tree::Named;
-use emulator_core::{Errno, Process, SupervisedMachine};
+use emulator_core::{Errno, OpenMode, Process, SupervisedMachine};
 use rustix::fs::{Access, AtFlags, CWD, MemfdFlags, Mode, OFlags, StatxFlags};
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -134,7 +134,7 @@ impl<M: SupervisedMachine> Supervisor<M> {
         let path = Path::new(OsStr::from_bytes(path.to_bytes()));
         if path.as_os_str().is_empty() {
             let itself = request.path.is_none() || request.may_be_empty;
-            return if itself { self.descriptor(target, request) } else { Ok(Answer::Pass) };
+            return if itself { self.descriptor(target, notice, request) } else { Ok(Answer::Pass) };
         }
         let Some(path) = self.whole(target, request.folder, path) else { return Ok(Answer::Pass) };
         if let Some((shown, rest)) = self.shown_by_link(target, &path) {
@@ -143,21 +143,28 @@ impl<M: SupervisedMachine> Supervisor<M> {
             }
             // A node is opened again by its link as the system does it.
             if self.tree.find(&shown).is_ok_and(|entry| !matches!(entry, TreeEntry::Node { .. })) {
-                return self.named(target, &shown.join(rest), request);
+                return self.named(target, notice, &shown.join(rest), request);
             }
         }
-        self.named(target, &path, request)
+        self.named(target, notice, &path, request)
     }
 
     /// Answers a call with an absolute path.
-    fn named(&self, target: &TargetProcess<'_>, path: &Path, request: PathRequest) -> Result<Answer, Errno> {
-        // A path that ends with a slash means the folder behind a link.
-        let follows = request.follows || path.as_os_str().as_bytes().ends_with(b"/");
+    fn named(
+        &self,
+        target: &TargetProcess<'_>,
+        notice: &Notice,
+        path: &Path,
+        request: PathRequest,
+    ) -> Result<Answer, Errno> {
+        // A path that ends with a slash or a dot means the folder behind a link.
+        let bytes = path.as_os_str().as_bytes();
+        let follows = request.follows || bytes.ends_with(b"/") || bytes.ends_with(b"/.");
         match self.tree.named(path, follows)? {
             Named::Shared(path, entry) if matches!(request.question, Question::Open { .. }) => {
-                self.ours(target, &path, &entry, request.question)
+                self.ours(target, notice, &path, &entry, request.question)
             }
-            Named::Ours(path, entry) => self.ours(target, &path, &entry, request.question),
+            Named::Ours(path, entry) => self.ours(target, notice, &path, &entry, request.question),
             Named::Systems(path) => systems(target, &path, PathRequest { follows, ..request }),
             Named::Shared(..) | Named::Elsewhere => Ok(Answer::Pass),
         }
@@ -167,12 +174,13 @@ impl<M: SupervisedMachine> Supervisor<M> {
     fn ours(
         &self,
         target: &TargetProcess<'_>,
+        notice: &Notice,
         path: &Path,
         entry: &TreeEntry,
         question: Question,
     ) -> Result<Answer, Errno> {
         match question {
-            Question::Open { flags, .. } => self.open(target, path, entry, flags),
+            Question::Open { flags, .. } => self.open(target, notice, path, entry, flags),
             Question::Status { buffer } => give(target, buffer, &status(path, entry)),
             Question::ExtendedStatus { buffer } => give(target, buffer, &extended(&status(path, entry))),
             Question::Access { mode } => {
@@ -201,11 +209,16 @@ impl<M: SupervisedMachine> Supervisor<M> {
     }
 
     /// Answers a call about a descriptor itself: only one of a device, or of a file of the machine's, is special.
-    fn descriptor(&self, target: &TargetProcess<'_>, request: PathRequest) -> Result<Answer, Errno> {
+    fn descriptor(
+        &self,
+        target: &TargetProcess<'_>,
+        notice: &Notice,
+        request: PathRequest,
+    ) -> Result<Answer, Errno> {
         let Ok(link) = target.link(&format!("fd/{}", request.folder)) else { return Ok(Answer::Pass) };
         if let Some(path) = self.tree.stands_for(&link).or_else(|| text_of(&link)) {
             return match self.tree.find(&path) {
-                Ok(entry) => self.ours(target, &path, &entry, request.question),
+                Ok(entry) => self.ours(target, notice, &path, &entry, request.question),
                 // A link of the system's. If nothing is there any more, the descriptor is what it is.
                 Err(_) => {
                     systems(target, &path, PathRequest { follows: false, ..request }).or(Ok(Answer::Pass))
@@ -224,7 +237,7 @@ impl<M: SupervisedMachine> Supervisor<M> {
         let entry = self.tree.find(&path).unwrap_or(TreeEntry::Node { major: 0, minor: 0 });
         match request.question {
             Question::Link { .. } | Question::Open { .. } => Ok(Answer::Pass),
-            question => self.ours(target, &path, &entry, question),
+            question => self.ours(target, notice, &path, &entry, question),
         }
     }
 
@@ -261,6 +274,7 @@ impl<M: SupervisedMachine> Supervisor<M> {
     fn open(
         &self,
         target: &TargetProcess<'_>,
+        notice: &Notice,
         path: &Path,
         entry: &TreeEntry,
         flags: u64,
@@ -285,10 +299,21 @@ impl<M: SupervisedMachine> Supervisor<M> {
             TreeEntry::Folder { .. } if writes && !flags.contains(OFlags::PATH) => return Err(Errno::ISDIR),
             TreeEntry::Folder { .. } => self.tree.open(path)?,
             TreeEntry::Link(_) => return Err(Errno::LOOP),
+            TreeEntry::Region(_) => return Err(Errno::ACCESS),
             TreeEntry::Attribute(_) | TreeEntry::Bytes(_) if writes => return Err(Errno::ACCESS),
-            TreeEntry::Attribute(_) | TreeEntry::Bytes(_) => named_file(path, &self.tree.bytes(entry)?)?,
-            TreeEntry::Programs => self.programs.connect(target.id())?,
-            TreeEntry::Node { .. } => self.open_node(target, path)?,
+            TreeEntry::Attribute(_) => {
+                self.end_closes();
+                named_file(path, &self.tree.bytes(entry)?)?
+            }
+            TreeEntry::Bytes(_) => named_file(path, &self.tree.bytes(entry)?)?,
+            TreeEntry::Programs => self.programs.as_ref().ok_or(Errno::NXIO)?.connect(target.id())?,
+            TreeEntry::Node { .. } => {
+                let mode = OpenMode {
+                    is_exclusive: flags.contains(OFlags::EXCL),
+                    is_nonblocking: flags.contains(OFlags::NONBLOCK),
+                };
+                self.open_node(target, notice, path, mode)?
+            }
         };
         Ok(Answer::File { file, cloexec })
     }
@@ -347,6 +372,7 @@ fn status(path: &Path, entry: &TreeEntry) -> libc::stat {
         // The configuration space is as long as it is, other files a page.
         TreeEntry::Bytes(bytes) if path.ends_with("config") => (libc::S_IFREG, 0o444, bytes.len()),
         TreeEntry::Bytes(_) => (libc::S_IFREG, 0o444, 4096),
+        TreeEntry::Region(length) => (libc::S_IFREG, 0o600, usize::try_from(*length).unwrap_or(usize::MAX)),
         TreeEntry::Programs => (libc::S_IFSOCK, 0o666, 0),
         TreeEntry::Node { major, minor } => {
             status.st_rdev = libc::makedev(*major, *minor);

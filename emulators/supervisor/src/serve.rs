@@ -18,9 +18,11 @@
 use crate::filter::PATHS;
 use crate::seccomp::{Listener, Notice};
 use crate::target::TargetProcess;
+#[cfg(target_arch = "x86_64")]
+use crate::trace::Mappings;
 use crate::tree::Tree;
 use emulator_core::remote::Service;
-use emulator_core::{Emulator, Errno, Process, SupervisedMachine, interrupt};
+use emulator_core::{Emulator, Errno, MappedKind, OpenMode, Process, SupervisedMachine, interrupt, zeroed};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -36,10 +38,6 @@ const REAP: Duration = Duration::from_millis(10);
 
 /// How many threads wait for notices at most.
 const SPARE: usize = 3;
-
-/// The directions of a request's argument.
-const IN: u32 = 1 << 30;
-const OUT: u32 = 2 << 30;
 
 /// The answer to a call.
 #[derive(Debug)]
@@ -78,7 +76,10 @@ pub(crate) struct Supervisor<M> {
     pub(crate) listener: Listener,
     pub(crate) machine: Arc<Emulator<M>>,
     pub(crate) tree: Tree<M>,
-    pub(crate) programs: Arc<Service>,
+    /// What runs host programs, for cards that do.
+    pub(crate) programs: Option<Arc<Service>>,
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) mappings: Mappings,
     /// How many threads wait for notices.
     waiting: AtomicUsize,
     requests: Mutex<Requests>,
@@ -91,9 +92,16 @@ pub(crate) struct Supervisor<M> {
 }
 
 impl<M: SupervisedMachine> Supervisor<M> {
-    pub(crate) fn new(listener: Listener, machine: Arc<Emulator<M>>, tree: Tree<M>) -> Arc<Self> {
+    pub(crate) fn new(
+        listener: Listener,
+        machine: Arc<Emulator<M>>,
+        tree: Tree<M>,
+        programs: Option<Arc<Service>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            programs: Service::new(machine.clone()),
+            programs,
+            #[cfg(target_arch = "x86_64")]
+            mappings: Mappings::default(),
             listener,
             machine,
             tree,
@@ -181,18 +189,18 @@ impl<M: SupervisedMachine> Supervisor<M> {
         if self.machine.node_of(file.as_fd()).is_none() {
             return Ok(Answer::Pass);
         }
-        let mut argument = vec![0; ((request >> 16) & 0x3FFF) as usize];
-        if request & IN != 0 {
-            target.read(address, &mut argument)?;
+        let shape = self.machine.argument_shape(target, request, address)?;
+        let mut argument = zeroed(shape.length)?;
+        if let Some(input) = argument.get_mut(..shape.input) {
+            target.read(address, input)?;
         }
         let before = argument.clone();
-        let flag = Arc::new(AtomicBool::new(false));
-        self.begin(notice, &flag);
-        let result =
-            interrupt::on_behalf(flag, || self.machine.answer(target, file.as_fd(), request, &mut argument));
-        self.requests.lock().pending.retain(|pending| pending.notice.id != notice.id);
+        self.drop_handed();
+        let answer = || self.machine.answer(target, file.as_fd(), request, &mut argument);
+        let result = self.interruptible(notice, answer);
         // The output is copied also with an error.
-        if request & OUT != 0 && argument != before {
+        let is_answer = result.is_ok() && shape.input < shape.length;
+        if shape.is_output && (is_answer || argument != before) {
             target.write(address, &argument)?;
         }
         drop(file);
@@ -210,19 +218,64 @@ impl<M: SupervisedMachine> Supervisor<M> {
         if self.machine.node_of(file.as_fd()).is_none() {
             return Ok(Answer::Pass);
         }
-        self.machine.may_map(target, file.as_fd(), length, offset).map(|()| Answer::Pass)
+        match self.machine.may_map(target, file.as_fd(), length, offset)? {
+            MappedKind::Memory => Ok(Answer::Pass),
+            MappedKind::Registers => self.map_registers(target, notice),
+        }
+    }
+
+    /// Lets a thread map registers, with the tracer behind it.
+    #[cfg(target_arch = "x86_64")]
+    fn map_registers(&self, target: &TargetProcess<'_>, notice: &Notice) -> Result<Answer, Errno> {
+        self.mappings.expect(target.id(), notice.thread).map(|()| Answer::Pass).inspect_err(|errno| {
+            eprintln!(
+                "with-cards: process {} cannot map registers of a card, since it cannot be traced ({errno}): end the \
+                 debugger that traces it, or allow ptrace to this user (kernel.yama.ptrace_scope below 2)",
+                target.id()
+            );
+        })
+    }
+
+    /// No machine with registers is opened here.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn map_registers(&self, _: &TargetProcess<'_>, _: &Notice) -> Result<Answer, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Waits until the closes are over that programs have made.
+    pub(crate) fn end_closes(&self) {
+        self.drop_handed();
+        self.machine.end_closes();
+    }
+
+    /// Waits for threads that have just handed a file to a program and still have it: the program may have closed it.
+    fn drop_handed(&self) {
+        drop(self.hands.write());
     }
 
     /// Opens a node for a process.
-    pub(crate) fn open_node(&self, target: &TargetProcess<'_>, path: &Path) -> Result<OwnedFd, Errno> {
-        // The program may have closed what another thread here has just handed to it, and still has.
-        drop(self.hands.write());
-        self.machine.end_closes();
-        let file = self.machine.open_node(target, path)?;
+    pub(crate) fn open_node(
+        &self,
+        target: &TargetProcess<'_>,
+        notice: &Notice,
+        path: &Path,
+        mode: OpenMode,
+    ) -> Result<OwnedFd, Errno> {
+        self.end_closes();
+        let file = self.interruptible(notice, || self.machine.open_as(target, path, mode))?;
         let mut open = self.open.lock();
         *open = true;
         self.opened.notify_one();
         Ok(file)
+    }
+
+    /// Does something that sleeps until a signal comes, too.
+    fn interruptible<T>(&self, notice: &Notice, work: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        let flag = Arc::new(AtomicBool::new(false));
+        self.begin(notice, &flag);
+        let result = interrupt::on_behalf(flag, work);
+        self.requests.lock().pending.retain(|pending| pending.notice.id != notice.id);
+        result
     }
 
     fn begin(&self, notice: &Notice, flag: &Arc<AtomicBool>) {

@@ -39,16 +39,19 @@ pub(crate) enum Named {
 pub(crate) struct Tree<M> {
     machine: Arc<Emulator<M>>,
     folder: StandIns,
+    /// True if programs may have their executables run.
+    runs_programs: bool,
     /// The files, and the cards that they are of.
     listing: Mutex<(Vec<usize>, Arc<Listing>)>,
 }
 
 impl<M: SupervisedMachine> Tree<M> {
     /// A tree of a machine, with a folder for its folders.
-    pub(crate) fn new(machine: Arc<Emulator<M>>, folder: &Folder) -> Self {
+    pub(crate) fn new(machine: Arc<Emulator<M>>, folder: &Folder, runs_programs: bool) -> Self {
         let folder = StandIns::new(folder);
-        let listing = Mutex::new((machine.present_cards(), Arc::new(Listing::new(&machine.shown_devices()))));
-        Self { machine, folder, listing }
+        let listing = Listing::new(&machine.shown_devices(), runs_programs);
+        let listing = Mutex::new((machine.present_cards(), Arc::new(listing)));
+        Self { machine, folder, listing, runs_programs }
     }
 
     /// The files of the cards that are there.
@@ -56,7 +59,8 @@ impl<M: SupervisedMachine> Tree<M> {
         let present = self.machine.present_cards();
         let mut listing = self.listing.lock();
         if listing.0 != present {
-            *listing = (present, Arc::new(Listing::new(&self.machine.shown_devices())));
+            let shown = self.machine.shown_devices();
+            *listing = (present, Arc::new(Listing::new(&shown, self.runs_programs)));
         }
         listing.1.clone()
     }
@@ -153,7 +157,7 @@ mod tests {
     /// A tree, and the folder of its stand-ins.
     fn tree(name: &str, options: Options) -> (Tree<Machine>, Folder) {
         let folder = Folder::new(name).unwrap();
-        (Tree::new(Emulator::new(options).unwrap(), &folder), folder)
+        (Tree::new(Emulator::new(options).unwrap(), &folder, true), folder)
     }
 
     fn bytes(tree: &Tree<Machine>, path: &str) -> Result<String, Errno> {

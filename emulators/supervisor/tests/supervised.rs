@@ -115,6 +115,34 @@ fn file_system_shows_cards_and_everything_that_it_had() {
 fn devices_are_found_on_their_bus_in_their_class_and_by_number() {
     python_with("gaudi://emulated", "tree", &["habanalabs", "accel/accel{}", "0x1da3"]);
     python_with("qaic://emulated?cards=2", "tree", &["qaic", "accel/accel{}", "0x17cb"]);
+    let tenstorrent = ["tenstorrent", "tenstorrent/tenstorrent!{}", "0x1e52"];
+    python_with("tenstorrent://emulated?cards=2", "tree", &tenstorrent);
+}
+
+/// Registers are mapped: each access, by whatever instruction, of threads and children, is answered by the card.
+#[test]
+fn windows_of_a_card_are_mapped_and_every_access_reaches_the_card() {
+    for flags in [&["-O0"][..], &["-O2", "-static"], &["-O3", "-march=native"]] {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("window{}", flags.concat()));
+        let mut compiler = Command::new("gcc");
+        compiler.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread"]).args(flags);
+        let built = compiler.arg(programs().join("window.c")).arg("-o").arg(&target).output().unwrap();
+        assert!(built.status.success(), "{}", text(&built));
+        let output = run("tenstorrent://emulated", &target, &["/dev/tenstorrent/0"]);
+        // It kills itself at the end.
+        assert_eq!(output.status.code(), Some(128 + 9), "{flags:?} {}", text(&output));
+        assert!(text(&output).contains("windows ok"), "{}", text(&output));
+        assert!(text(&output).contains("card 0: 2 opens, 1 resets"), "{}", text(&output));
+    }
+}
+
+#[test]
+fn tenstorrent_cards_answer_as_their_driver_does() {
+    for name in ["lends", "holders"] {
+        python("tenstorrent://emulated?cards=2", name);
+    }
+    python_with("tenstorrent://emulated", "telemetry", &["p150a"]);
+    python_with("tenstorrent://emulated?board=n150", "telemetry", &["n150"]);
 }
 
 /// Requests of the vendor's open library and tests that no other program here makes.

@@ -57,18 +57,23 @@
 //! | `machine.rs` | the cards of a machine; files; resets; the workers that execute tiles |
 //! | `request.rs` | the driver's entry points, and its requests |
 //! | `emulated.rs` | the cards as they are injected into the driver |
-//! | `window.rs` | windows, mapped |
+//! | `window.rs` | windows and regions, mapped |
+//! | `host_memory.rs` | memory of the host that a card may reach |
+//! | `sysfs.rs` | the cards in the file system |
+//! | `supervised.rs` | the machine for other processes |
 //! | `silicon.rs` | the chip behind the driver: in this process, or in a library |
 //! | `library.rs`, `protocol.rs`, `server.rs` | a chip in a simulator's library, which another process has loaded |
 //! | `injection.rs`, `options.rs` | the parameters of a URI |
 //!
 //! # What is not modelled
 //!
-//! Host memory that the device reaches (`ALLOCATE_DMA_BUF`, `PIN_PAGES`, `MAP_PEER_BAR`), windows as dma-bufs,
-//! mappings of whole regions, signals for a mapping that was revoked (an access fails with `ENODEV`), waiting
-//! for an exclusive open and for locks (both fail with `EAGAIN` at once), power, and start-up times.
+//! Accesses of the chip to memory of the host: buffers and pinned pages have addresses for it, and a transfer to one is
+//! refused by name. Nor imports of a window's dma-buf by other devices, power, and start-up times. In this process an
+//! exclusive open does not wait, but fails with `EAGAIN` at once, and an access to a mapping that was revoked fails with
+//! `ENODEV`; another process gets `SIGBUS`.
 
 mod emulated;
+mod host_memory;
 mod injection;
 mod library;
 mod machine;
@@ -77,6 +82,8 @@ pub mod protocol;
 mod request;
 mod server;
 mod silicon;
+mod supervised;
+mod sysfs;
 mod window;
 
 pub use emulated::Emulated;

@@ -7,21 +7,22 @@
 //! for one [slice of instructions](Silicon::run_slice) at a time, so that tiles run on as many threads as there are
 //! workers.
 
+use crate::host_memory::{HostMemory, OutboundRegions};
 use crate::injection;
 use crate::options::Options;
 use crate::silicon::Silicon;
 use crate::window;
 use emulator_chip::Tile;
-use emulator_core::file::{Identity, OpenFiles, Opened};
+use emulator_core::file::{Identity, OpenFiles, Opened, is_held};
 use emulator_core::injection::Injections;
-use emulator_core::{Errno, machine};
+use emulator_core::{Errno, OpenMode, Process, interrupt, machine};
 use hal_backend::Failure;
-use hal_tenstorrent_abi::uapi::{SetNocCleanup, VENDOR};
-use hal_tenstorrent_abi::{Feature, paths};
+use hal_tenstorrent_abi::Feature;
+use hal_tenstorrent_abi::uapi::SetNocCleanup;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -61,23 +62,36 @@ pub(crate) struct CardHardware {
     pub(crate) chip: Silicon,
     /// Set when the card is reset or pulled out: then accesses fail.
     pub(crate) gone: AtomicBool,
+    /// How often all mappings of it were revoked (`tenstorrent_vma_zap`).
+    pub(crate) revoked: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
 }
 
-/// A window that a file has allocated.
+/// A window that is not free.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnedWindow {
-    pub(crate) file: Identity,
-    /// How many mappings of it there are.
+    /// The file that has allocated it, until that frees it: then a dma-buf has it.
+    pub(crate) file: Option<Identity>,
+    /// How many mappings of it there are in this process.
     pub(crate) mappings: u64,
+}
+
+/// A window as a dma-buf, which keeps it from being free (`tenstorrent_tlb_export_get`).
+#[derive(Debug)]
+pub(crate) struct ExportedWindow {
+    pub(crate) window: u32,
+    /// The file that stands for the dma-buf.
+    pub(crate) watch: OwnedFd,
 }
 
 /// One card, with the kernel's state for it.
 pub(crate) struct Card {
     pub(crate) board: Arc<CardHardware>,
     pub(crate) windows: BTreeMap<u32, OwnedWindow>,
+    pub(crate) exports: Vec<ExportedWindow>,
     pub(crate) locks: BTreeMap<u8, Identity>,
+    pub(crate) regions: OutboundRegions,
     pub(crate) injections: Injections,
     counts: Counts,
     complaint: Option<String>,
@@ -85,16 +99,34 @@ pub(crate) struct Card {
     pub(crate) resets: u64,
     /// True if it was pulled out (`detached`).
     pub(crate) detached: bool,
+    /// True from a reset until a program says that it is over (`needs_hw_init`).
+    pub(crate) needs_init: bool,
 }
 
 /// An open file of a card.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) card: usize,
     /// [`Card::resets`] when it was opened, or when it reset the card itself (`open_reset_gen`).
     pub(crate) resets: u64,
     pub(crate) exclusive: bool,
     pub(crate) cleanup: SetNocCleanup,
+    /// The process that opened it.
+    pub(crate) process: u32,
+    /// How many files were opened before.
+    pub(crate) number: u64,
+    pub(crate) memory: HostMemory,
+    /// What other processes have mapped of it, and how often mappings had been revoked then.
+    pub(crate) mapped: BTreeMap<Mapped, u64>,
+}
+
+/// What a process maps of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Mapped {
+    /// A window.
+    Window(u32),
+    /// A region of the card: 0, 2 or 4.
+    Region(u8),
 }
 
 /// The state behind the lock.
@@ -103,6 +135,8 @@ pub(crate) struct Cards {
     pub(crate) files: OpenFiles<()>,
     /// The data of each open file.
     pub(crate) open: BTreeMap<Identity, OpenFile>,
+    /// How many files were opened.
+    opened: u64,
 }
 
 /// A running tile of a card.
@@ -126,6 +160,7 @@ impl CardHardware {
         Ok(Arc::new(Self {
             chip: Silicon::new(options)?,
             gone: AtomicBool::new(false),
+            revoked: AtomicU64::new(0),
             bytes_read: AtomicU64::new(0),
             bytes_written: AtomicU64::new(0),
         }))
@@ -137,12 +172,15 @@ impl Card {
         Ok(Self {
             board: CardHardware::new(options)?,
             windows: BTreeMap::new(),
+            exports: Vec::new(),
             locks: BTreeMap::new(),
+            regions: OutboundRegions::default(),
             injections: Injections::new(&options.injections),
             counts: Counts::default(),
             complaint: None,
             resets: 0,
             detached: false,
+            needs_init: false,
         })
     }
 
@@ -150,6 +188,14 @@ impl Card {
     fn count_board(&mut self) {
         self.counts.bytes_read += self.board.bytes_read.swap(0, Ordering::Relaxed);
         self.counts.bytes_written += self.board.bytes_written.swap(0, Ordering::Relaxed);
+    }
+
+    /// Frees every window that neither a file nor a dma-buf has.
+    pub(crate) fn free_windows(&mut self) {
+        self.exports.retain(|export| is_held(export.watch.as_fd()));
+        let exports = &self.exports;
+        let is_exported = |window: u32| exports.iter().any(|export| export.window == window);
+        self.windows.retain(|&window, owned| owned.file.is_some() || is_exported(window));
     }
 
     /// Ends all mappings.
@@ -167,8 +213,9 @@ impl Machine {
             cards: cards.collect::<Result<_, _>>()?,
             files: OpenFiles::default(),
             open: BTreeMap::new(),
+            opened: 0,
         };
-        Ok(Self { core: machine::MachineCore::new(options.execution.clone(), 0, cards), options })
+        Ok(Self { core: machine::MachineCore::new(options.execution.clone(), options.cards, cards), options })
     }
 
     /// Takes the lock.
@@ -181,43 +228,71 @@ impl Machine {
         self.lock().cards.numbers(|card| !card.detached)
     }
 
-    /// The text of an attribute in the file system.
-    pub(crate) fn attribute(&self, number: usize, file: &str) -> Result<String, Errno> {
-        if !self.present().contains(&number) || file != paths::DESCRIPTION {
-            return Err(Errno::NOENT);
-        }
-        let mut state = self.lock();
-        let card = state.cards.find_mut(number).ok_or(Errno::NOENT)?;
-        let (vendor, device) = (VENDOR, card.board.chip.family().device);
-        Ok(format!(
-            "DRIVER=tenstorrent\nPCI_ID={vendor:04X}:{device:04X}\nPCI_SLOT_NAME=0000:{:02x}:00.0\n",
-            number + 1
-        ))
-    }
-
     /// Opens a card (`tt_cdev_open`, `admit_chardev_open`). An exclusive open needs a free card, and no other
-    /// open succeeds while a file has the card exclusively. Modules before 2.10 do not look at `O_EXCL`.
-    pub(crate) fn open(&self, number: usize, exclusive: bool) -> Result<OwnedFd, Errno> {
-        let exclusive = exclusive && self.options.module >= Feature::ExclusiveOpen.since();
-        self.release_closed();
+    /// open succeeds while a file has the card exclusively: they wait, or fail with `EAGAIN`. Modules before 2.10 do not
+    /// look at `O_EXCL`.
+    pub(crate) fn open(
+        &self,
+        process: &dyn Process,
+        number: usize,
+        mode: OpenMode,
+    ) -> Result<OwnedFd, Errno> {
+        let exclusive = mode.is_exclusive && self.options.module >= Feature::ExclusiveOpen.since();
         let opened = Opened::new("tenstorrent")?;
+        self.release_closed();
         let mut state = self.lock();
-        let mut others = state.open.values().filter(|file| file.card == number);
-        let busy = others.any(|file| exclusive || file.exclusive);
-        let card = state.cards.find_mut(number).filter(|card| !card.detached).ok_or(Errno::NOENT)?;
-        if busy {
-            return Err(Errno::AGAIN);
+        loop {
+            let mut others = state.open.values().filter(|file| file.card == number);
+            let busy = others.any(|file| exclusive || file.exclusive);
+            state.cards.find(number).filter(|card| !card.detached).ok_or(Errno::NOENT)?;
+            if !busy {
+                break;
+            }
+            if mode.is_nonblocking {
+                return Err(Errno::AGAIN);
+            }
+            self.wait(&mut state, number)?;
         }
+        let card = &mut state.cards[number];
         card.counts.opens += 1;
-        let file =
-            OpenFile { card: number, resets: card.resets, exclusive, cleanup: SetNocCleanup::default() };
+        let resets = card.resets;
+        state.opened += 1;
+        let file = OpenFile {
+            card: number,
+            resets,
+            exclusive,
+            cleanup: SetNocCleanup::default(),
+            process: process.id(),
+            number: state.opened,
+            memory: HostMemory::default(),
+            mapped: BTreeMap::new(),
+        };
         state.open.insert(opened.identity, file);
         Ok(state.files.insert(opened, ()))
     }
 
-    /// True if a card is open.
-    pub(crate) fn is_open(&self, number: usize) -> bool {
-        self.lock().open.values().any(|file| file.card == number)
+    /// Sleeps until a file of a card is closed, a lock is released, or the card is reset. A signal ends the request, and
+    /// the process's thread makes it again unless it has a handler that says otherwise (`ERESTARTSYS`).
+    pub(crate) fn wait(&self, state: &mut Guard<'_>, number: usize) -> Result<(), Errno> {
+        const RESTART: Errno = Errno::from_raw_os_error(512);
+        if interrupt::is_pending() {
+            return Err(RESTART);
+        }
+        if state.is_stopping() {
+            return Err(Errno::NODEV);
+        }
+        self.core.sleep(state, number, None);
+        Ok(())
+    }
+
+    /// Wakes those that wait for something of a card.
+    pub(crate) fn wake(&self, number: usize) {
+        self.core.wake(number);
+    }
+
+    /// Wakes every request that sleeps.
+    pub(crate) fn wake_all(&self) {
+        self.core.wake_all();
     }
 
     /// Releases every file without a descriptor and a mapping (`tt_cdev_release`).
@@ -226,6 +301,7 @@ impl Machine {
         let cards: &mut Cards = &mut state;
         for (identity, ()) in cards.files.take_closed() {
             let Some(file) = cards.open.remove(&identity) else { continue };
+            self.core.wake(file.card);
             let card = &mut cards.cards[file.card];
             let SetNocCleanup { enabled, x, y, addr, data, .. } = file.cleanup;
             if enabled == 1 && !card.detached {
@@ -238,7 +314,11 @@ impl Machine {
                 }
             }
             card.locks.retain(|_, owner| *owner != identity);
-            card.windows.retain(|_, owned| owned.file != identity);
+            card.regions.release(identity);
+            for owned in card.windows.values_mut().filter(|owned| owned.file == Some(identity)) {
+                owned.file = None;
+            }
+            card.free_windows();
         }
         self.launch_all(&mut state);
     }
@@ -262,7 +342,8 @@ impl Machine {
                 board.chip.stick(tile);
             }
             if card.injections.strikes(injection::RESET) {
-                self.reset(card);
+                self.reset(card, None);
+                self.core.wake(number);
                 return;
             }
             if !hangs {
@@ -272,8 +353,8 @@ impl Machine {
     }
 
     /// Resets a card (`ioctl_reset_device`): the chip is as after power-on, mappings are dead, and the windows
-    /// of dead files are free.
-    pub(crate) fn reset(&self, card: &mut Card) {
+    /// of dead files are free. The file that resets lives on.
+    pub(crate) fn reset(&self, card: &mut Card, resetting: Option<Identity>) {
         card.end_board();
         match CardHardware::new(&self.options) {
             Ok(board) => card.board = board,
@@ -283,9 +364,20 @@ impl Machine {
                 card.detached = true;
             }
         }
-        card.resets += 1;
+        self.end_files(card, resetting);
         card.counts.resets += 1;
-        card.windows.clear();
+    }
+
+    /// Ends every file of a card but one (`bump_reset_gen`, `tenstorrent_reset_reclaim_tlbs` and `…_iatus`).
+    pub(crate) fn end_files(&self, card: &mut Card, but: Option<Identity>) {
+        card.board.revoked.fetch_add(1, Ordering::Relaxed);
+        card.resets += 1;
+        for owned in card.windows.values_mut() {
+            owned.mappings = 0;
+            owned.file = owned.file.filter(|file| Some(*file) == but);
+        }
+        card.regions.release_all_but(but);
+        card.free_windows();
     }
 
     /// Pulls a card out (`tenstorrent_pci_remove`).

@@ -5,17 +5,21 @@
 //! Request numbers hold no sizes: the driver copies its own structures, and a shorter argument fails with
 //! `EFAULT`.
 
-use crate::machine::{Card, Machine, OpenFile, OwnedWindow};
-use crate::{Emulator, Options, injection, window};
+use crate::machine::{Card, Cards, ExportedWindow, Guard, Machine, Mapped, OpenFile, OwnedWindow};
+use crate::{Emulator, Options, host_memory, injection, sysfs, window};
 use emulator_chip::Family;
-use emulator_core::file::Identity;
+use emulator_core::file::{Identity, reopen_held};
 use emulator_core::threads::Running;
-use emulator_core::{DeviceRange, EmulatedMachine, Errno, Process, identity};
+use emulator_core::{
+    DeviceRange, EmulatedMachine, Errno, OpenMode, OwnProcess, PAGE, Process, identity, view,
+};
+use hal_backend::memory_file::memory_file;
 use hal_backend::{Failure, HostRange};
+use hal_kernel::printable;
 use hal_kernel::registry::Registry;
 use hal_tenstorrent_abi::uapi::{self, Request};
-use hal_tenstorrent_abi::{Version, paths};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use hal_tenstorrent_abi::{Feature, Version, paths};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -31,11 +35,19 @@ struct RequestContext<'a> {
     card: &'a mut Card,
     file: &'a mut OpenFile,
     identity: Identity,
+    process: &'a dyn Process,
 }
 
-/// Reads an argument.
-fn take<T: FromBytes>(argument: &[u8]) -> Result<T, Errno> {
-    T::read_from_prefix(argument).map(|(value, _)| value).map_err(|_| Errno::FAULT)
+/// Reads the input of an argument, which has so many bytes; the rest is what the caller has.
+fn take<T: FromBytes + IntoBytes>(argument: &[u8], input: usize) -> Result<T, Errno> {
+    if argument.len() < input {
+        return Err(Errno::FAULT);
+    }
+    let mut value = T::new_zeroed();
+    for (place, byte) in value.as_mut_bytes().iter_mut().zip(argument) {
+        *place = *byte;
+    }
+    Ok(value)
 }
 
 /// Writes an argument back.
@@ -82,13 +94,15 @@ impl EmulatedMachine for Machine {
         &self.options
     }
 
-    /// Fails with `EAGAIN` where the kernel would wait for a program that has the card for itself.
-    fn open_node(&self, _: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
-        self.open(paths::node(path).ok_or(Errno::NOENT)?, false)
+    /// Fails with `EAGAIN` where the kernel would wait for another file of this process.
+    fn open_node(&self, process: &dyn Process, path: &Path) -> Result<OwnedFd, Errno> {
+        let mode = OpenMode { is_nonblocking: true, ..OpenMode::default() };
+        self.open(process, paths::node(path).ok_or(Errno::NOENT)?, mode)
     }
 
     fn open_node_exclusive(&self, path: &Path) -> Result<OwnedFd, Errno> {
-        self.open(paths::node(path).ok_or(Errno::NOENT)?, true)
+        let mode = OpenMode { is_nonblocking: true, is_exclusive: true };
+        self.open(&OwnProcess, paths::node(path).ok_or(Errno::NOENT)?, mode)
     }
 
     fn close_file(&self, file: OwnedFd) {
@@ -99,33 +113,50 @@ impl EmulatedMachine for Machine {
     /// `tt_cdev_ioctl`.
     fn answer(
         self: &Arc<Self>,
-        _: &dyn Process,
+        process: &dyn Process,
         file: BorrowedFd<'_>,
         request: u32,
         argument: &mut [u8],
     ) -> Result<(), Errno> {
         let identity = identity(file)?;
+        let kind = Request::numbered(request);
+        if kind.is_some_and(needs_releases) {
+            // Another process's close is over when its call has returned.
+            self.release_closed();
+        }
         let mut state = self.lock();
-        state.files.get(identity)?;
-        let mut open = *state.open.get(&identity).ok_or(Errno::NOTTY)?;
-        let card = &mut state.cards[open.card];
-        if card.injections.strikes(injection::UNPLUG) {
-            Self::unplug(card);
+        let number = state.open.get(&identity).ok_or(Errno::NOTTY)?.card;
+        if state.cards[number].injections.strikes(injection::UNPLUG) {
+            Self::unplug(&mut state.cards[number]);
+            self.wake(number);
         }
-        if card.detached || card.resets != open.resets {
-            return Err(Errno::NODEV);
-        }
-        let mut call = RequestContext { machine: self, card, file: &mut open, identity };
-        let result = call.answer(request, argument);
-        let number = open.card;
-        state.open.insert(identity, open);
+        check(&state, identity, request)?;
+        let result = match kind.ok_or(Errno::INVAL)? {
+            Request::AllocateDmaBuf => self.allocate_dma_buf(&mut state, identity, argument),
+            Request::LockCtl => self.lock_ctl(&mut state, identity, argument),
+            Request::MapPeerBar => self.map_peer_bar(&mut state, (process, identity), argument),
+            other => {
+                let Cards { cards, open, .. } = &mut **state;
+                let open = open.get_mut(&identity).ok_or(Errno::NOTTY)?;
+                let card = &mut cards[open.card];
+                RequestContext { machine: self, card, file: open, identity, process }.answer(other, argument)
+            }
+        };
         self.launch(&mut state, number);
+        if request == Request::ResetDevice.number() {
+            self.wake(number);
+        }
         result
     }
 
-    /// Nothing of this driver is plain memory.
-    fn map_memory(self: &Arc<Self>, _: BorrowedFd<'_>, _: usize, _: u64) -> Result<HostRange, Errno> {
-        Err(Errno::INVAL)
+    /// Only buffers of the driver are plain memory.
+    fn map_memory(
+        self: &Arc<Self>,
+        file: BorrowedFd<'_>,
+        length: usize,
+        offset: u64,
+    ) -> Result<HostRange, Errno> {
+        self.buffer_at(identity(file)?, length as u64, offset)
     }
 
     fn map_window(
@@ -138,8 +169,7 @@ impl EmulatedMachine for Machine {
     }
 
     fn attribute_text(&self, path: &Path) -> Result<String, Errno> {
-        let (card, file) = paths::file(path).ok_or(Errno::NOENT)?;
-        self.attribute(card, file)
+        self.attribute(path)
     }
 
     fn folder_names(&self, path: &Path) -> Result<Vec<String>, Errno> {
@@ -157,7 +187,11 @@ impl EmulatedMachine for Machine {
     }
 
     fn holder_of(&self, path: &Path) -> Option<String> {
-        self.is_open(paths::node(path)?).then(|| format!("process {}", std::process::id()))
+        let card = paths::node(path)?;
+        let state = self.lock();
+        let process = state.open.values().find(|file| file.card == card)?.process;
+        let name = std::fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
+        Some(format!("process {process} ({})", printable(name.trim())))
     }
 
     fn failure_cause(&self) -> Option<String> {
@@ -178,41 +212,42 @@ impl RequestContext<'_> {
         if self.machine.options.module >= since { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    fn answer(&mut self, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
-        match Request::numbered(request).ok_or(Errno::INVAL)? {
+    fn answer(&mut self, request: Request, argument: &mut [u8]) -> Result<(), Errno> {
+        match request {
             Request::GetDeviceInfo => self.device_info(argument),
             Request::QueryMappings => query_mappings(self.family(), argument),
             Request::GetDriverInfo => self.driver_info(argument),
             Request::ResetDevice => self.reset_device(argument),
-            Request::LockCtl => self.lock_ctl(argument),
+            Request::PinPages => self.pin_pages(argument),
+            Request::UnpinPages => host_memory::unpin(self.card, self.file, &take(argument, 24)?),
             Request::AllocateTlb => self.allocate_tlb(argument),
             Request::FreeTlb => self.free_tlb(argument),
             Request::ConfigureTlb => self.configure_tlb(argument),
             Request::SetNocCleanup => self.set_noc_cleanup(argument),
             Request::SetPowerState => self.set_power_state(argument),
-            // No module answers the first and the third; the others are not modelled.
+            Request::ExportTlbDmabuf => self.export_tlb_dmabuf(argument),
+            // No module answers the first two; the others are answered before.
             Request::GetHarvesting
-            | Request::AllocateDmaBuf
             | Request::FreeDmaBuf
-            | Request::PinPages
-            | Request::UnpinPages
-            | Request::MapPeerBar
-            | Request::ExportTlbDmabuf => Err(Errno::INVAL),
+            | Request::AllocateDmaBuf
+            | Request::LockCtl
+            | Request::MapPeerBar => Err(Errno::INVAL),
         }
     }
 
     /// `ioctl_get_device_info`
     fn device_info(&self, argument: &mut [u8]) -> Result<(), Errno> {
-        let input: uapi::GetDeviceInfo = take(argument)?;
-        let bus = u16::try_from(self.file.card + 1).unwrap_or(u16::MAX);
+        let input: uapi::GetDeviceInfo = take(argument, 4)?;
+        let function = sysfs::function(self.family(), self.file.card);
+        let [vendor_id, device_id, subsystem_vendor_id, subsystem_id] = function.ids;
         let info = uapi::GetDeviceInfo {
             output_size_bytes: length::<uapi::GetDeviceInfo>(4),
-            vendor_id: uapi::VENDOR,
-            device_id: self.family().device,
-            subsystem_vendor_id: uapi::VENDOR,
-            subsystem_id: 0x40,
-            bus_dev_fn: bus << 8,
-            max_dma_buf_size_log2: 28,
+            vendor_id,
+            device_id,
+            subsystem_vendor_id,
+            subsystem_id,
+            bus_dev_fn: u16::from(function.bus) << 8,
+            max_dma_buf_size_log2: host_memory::MOST_LOG2,
             ..Default::default()
         };
         answer(argument, 4, input.in_output_size_bytes, &info)
@@ -220,7 +255,7 @@ impl RequestContext<'_> {
 
     /// `ioctl_get_driver_info`
     fn driver_info(&self, argument: &mut [u8]) -> Result<(), Errno> {
-        let input: uapi::GetDriverInfo = take(argument)?;
+        let input: uapi::GetDriverInfo = take(argument, 4)?;
         let Version { major, minor, patch } = self.machine.options.module;
         let info = uapi::GetDriverInfo {
             output_size_bytes: length::<uapi::GetDriverInfo>(4),
@@ -233,60 +268,72 @@ impl RequestContext<'_> {
         answer(argument, 4, input.in_output_size_bytes, &info)
     }
 
-    /// `ioctl_reset_device`: the file that resets stays valid, every other one is dead.
+    /// `ioctl_reset_device`: the file that resets stays valid, every other one is dead. A chip that is exported is not
+    /// reset.
     fn reset_device(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
-        let input: uapi::ResetDevice = take(argument)?;
+        let input: uapi::ResetDevice = take(argument, 8)?;
+        self.card.free_windows();
+        let is_destructive = input.flags != uapi::reset::RESTORE && input.flags != uapi::reset::POST;
+        if is_destructive && input.flags <= uapi::reset::POST && !self.card.exports.is_empty() {
+            return Err(Errno::BUSY);
+        }
         match input.flags {
+            uapi::reset::RESTORE => {}
+            uapi::reset::LINK => {
+                self.card.board.revoked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+            uapi::reset::CONFIG => self.machine.end_files(self.card, Some(self.identity)),
             uapi::reset::USER | uapi::reset::ASIC | uapi::reset::ASIC_AND_CONTROLLER => {
                 self.has(Version::new(2, 4, 0))?;
-                self.machine.reset(self.card);
-                self.file.resets = self.card.resets;
+                self.machine.reset(self.card, Some(self.identity));
+                self.card.needs_init = true;
             }
-            uapi::reset::POST => self.has(Version::new(2, 4, 0))?,
+            uapi::reset::POST => {
+                self.has(Version::new(2, 4, 0))?;
+                self.card.needs_init = false;
+            }
             _ => return Err(Errno::INVAL),
         }
+        self.file.resets = self.card.resets;
         let done = uapi::ResetDevice { output_size_bytes: length::<uapi::ResetDevice>(8), ..input };
         answer(argument, 8, input.in_output_size_bytes, &uapi::ResetDevice { result: 0, ..done })
     }
 
-    /// `ioctl_lock_ctl`
-    fn lock_ctl(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
-        let input: uapi::LockCtl = take(argument)?;
-        if input.index >= uapi::lock::COUNT {
+    /// `ioctl_pin_pages`
+    fn pin_pages(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
+        let input: uapi::PinPages = take(argument, 24)?;
+        let read_only = self.has(Feature::ReadOnlyPages.since()).is_ok();
+        let parts = (&mut *self.card, &mut *self.file, self.identity);
+        let pinned = host_memory::pin(parts, self.process, &input, read_only)?;
+        answer(argument, 24, input.output_size_bytes, &pinned)
+    }
+
+    /// `ioctl_export_tlb_dmabuf`
+    fn export_tlb_dmabuf(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
+        self.has(Feature::ExportWindow.since())?;
+        let input: uapi::ExportTlbDmabuf = take(argument, size_of::<uapi::ExportTlbDmabuf>())?;
+        let fits = input.argsz == length::<uapi::ExportTlbDmabuf>(0)
+            && input.flags == 0
+            && input.offset.is_multiple_of(PAGE)
+            && input.size.is_multiple_of(PAGE);
+        if !fits {
             return Err(Errno::INVAL);
         }
-        let holder = self.card.locks.get(&input.index).copied();
-        let ours = holder == Some(self.identity);
-        let value = match input.flags {
-            uapi::lock::ACQUIRE_BLOCKING => {
-                self.has(Version::new(2, 7, 0))?;
-                if holder.is_some() {
-                    return Err(Errno::AGAIN);
-                }
-                self.card.locks.insert(input.index, self.identity);
-                1
-            }
-            uapi::lock::ACQUIRE => {
-                if holder.is_none() {
-                    self.card.locks.insert(input.index, self.identity);
-                }
-                u8::from(holder.is_none())
-            }
-            uapi::lock::RELEASE => {
-                if ours {
-                    self.card.locks.remove(&input.index);
-                }
-                u8::from(ours)
-            }
-            uapi::lock::TEST => u8::from(holder.is_some()) << 1 | u8::from(ours),
-            _ => return Err(Errno::INVAL),
-        };
-        answer(argument, 12, input.output_size_bytes, &uapi::LockCtl { value, ..input })
+        self.window(input.tlb_id)?;
+        let size = self.family().window(input.tlb_id).ok_or(Errno::INVAL)?.0.size;
+        if input.offset >= size || input.size > size - input.offset {
+            return Err(Errno::INVAL);
+        }
+        let watch = memory_file("dmabuf", 0)?;
+        let fd = self.process.install(reopen_held(watch.as_fd())?)?;
+        self.card.exports.push(ExportedWindow { window: input.tlb_id, watch });
+        give(argument, &uapi::ExportTlbDmabuf { fd, ..input })
     }
 
     /// `ioctl_allocate_tlb`: the first window of this size that is free.
     fn allocate_tlb(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
-        let input: uapi::AllocateTlb = take(argument)?;
+        let input: uapi::AllocateTlb = take(argument, size_of::<uapi::AllocateTlb>())?;
+        self.card.free_windows();
         let family = self.family();
         let mut first = 0;
         let mut kinds = family.windows.iter().map(|kind| {
@@ -317,7 +364,7 @@ impl RequestContext<'_> {
             ..input
         };
         give(argument, &window)?;
-        self.card.windows.insert(id, OwnedWindow { file: self.identity, mappings: 0 });
+        self.card.windows.insert(id, OwnedWindow { file: Some(self.identity), mappings: 0 });
         Ok(())
     }
 
@@ -326,22 +373,41 @@ impl RequestContext<'_> {
         if id >= MOST_WINDOWS {
             return Err(Errno::INVAL);
         }
-        self.card.windows.get(&id).copied().filter(|owned| owned.file == self.identity).ok_or(Errno::PERM)
+        self.card
+            .windows
+            .get(&id)
+            .copied()
+            .filter(|owned| owned.file == Some(self.identity))
+            .ok_or(Errno::PERM)
     }
 
     /// `ioctl_free_tlb`
     fn free_tlb(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
-        let uapi::FreeTlb { id } = take(argument)?;
-        if self.window(id)?.mappings > 0 {
+        let uapi::FreeTlb { id } = take(argument, size_of::<uapi::FreeTlb>())?;
+        if self.window(id)?.mappings > 0 || self.is_mapped_elsewhere(id) {
             return Err(Errno::BUSY);
         }
-        self.card.windows.remove(&id);
+        if let Some(owned) = self.card.windows.get_mut(&id) {
+            owned.file = None;
+        }
+        self.file.mapped.remove(&Mapped::Window(id));
+        self.card.free_windows();
         Ok(())
+    }
+
+    /// True if another process has mapped a window of this file.
+    fn is_mapped_elsewhere(&self, id: u32) -> bool {
+        let Some((kind, index)) = self.family().window(id) else { return false };
+        let start = kind.offset + u64::from(index) * kind.size;
+        let start = start + if kind.bar == 0 { 0 } else { self.family().regions[0] };
+        let starts = [paths::WINDOWS_UNCACHED, paths::WINDOWS_COMBINING].map(|base| base + start);
+        self.file.mapped.contains_key(&Mapped::Window(id))
+            && starts.into_iter().any(|start| view::is_seen(self.identity, start, kind.size))
     }
 
     /// `ioctl_configure_tlb`, `blackhole_configure_tlb`, `wormhole_configure_tlb`: into the registers of the bridge.
     fn configure_tlb(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
-        let input: uapi::ConfigureTlb = take(argument)?;
+        let input: uapi::ConfigureTlb = take(argument, 40)?;
         self.window(input.id)?;
         let (mut config, family) = (input.config, self.family());
         let size = family.window(input.id).ok_or(Errno::INVAL)?.0.size;
@@ -360,7 +426,7 @@ impl RequestContext<'_> {
     /// `ioctl_set_noc_cleanup`
     fn set_noc_cleanup(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
         self.has(Version::new(2, 2, 0))?;
-        let input: uapi::SetNocCleanup = take(argument)?;
+        let input: uapi::SetNocCleanup = take(argument, size_of::<uapi::SetNocCleanup>())?;
         let fits = input.argsz == length::<uapi::SetNocCleanup>(0)
             && input.flags == 0
             && input.enabled <= 1
@@ -378,7 +444,7 @@ impl RequestContext<'_> {
     /// `ioctl_set_power_state`
     fn set_power_state(&self, argument: &[u8]) -> Result<(), Errno> {
         self.has(Version::new(2, 6, 0))?;
-        let input: uapi::PowerState = take(argument)?;
+        let input: uapi::PowerState = take(argument, size_of::<uapi::PowerState>())?;
         let fits = input.argsz == length::<uapi::PowerState>(0)
             && input.flags == 0
             && input.reserved0 == 0
@@ -387,9 +453,105 @@ impl RequestContext<'_> {
     }
 }
 
+/// True if the answer to a request depends on what other files have.
+fn needs_releases(request: Request) -> bool {
+    let shared = [
+        Request::LockCtl,
+        Request::AllocateTlb,
+        Request::ResetDevice,
+        Request::AllocateDmaBuf,
+        Request::PinPages,
+    ];
+    shared.contains(&request)
+}
+
+/// Checks that a file may make a request (`tt_cdev_ioctl`): it is not from before a reset, and a reset is over.
+fn check(state: &Cards, identity: Identity, request: u32) -> Result<(), Errno> {
+    let open = state.open.get(&identity).ok_or(Errno::NOTTY)?;
+    let card = &state.cards[open.card];
+    let during_reset = [Request::GetDeviceInfo, Request::GetDriverInfo, Request::ResetDevice];
+    let is_allowed = !card.needs_init || during_reset.iter().any(|allowed| allowed.number() == request);
+    if card.detached || card.resets != open.resets || !is_allowed { Err(Errno::NODEV) } else { Ok(()) }
+}
+
+impl Machine {
+    /// `ioctl_allocate_dma_buf`
+    fn allocate_dma_buf(
+        &self,
+        state: &mut Guard<'_>,
+        identity: Identity,
+        argument: &mut [u8],
+    ) -> Result<(), Errno> {
+        let input = take(argument, size_of::<uapi::AllocateDmaBuf>())?;
+        let Cards { cards, files, open, .. } = &mut ***state;
+        let open = open.get_mut(&identity).ok_or(Errno::NOTTY)?;
+        let card = &mut cards[open.card];
+        let memory = |offset, size| files.memory(identity, offset, size);
+        give(argument, &host_memory::allocate((card, open, identity), memory, &input)?)
+    }
+
+    /// `ioctl_map_peer_bar`
+    fn map_peer_bar(
+        &self,
+        state: &mut Guard<'_>,
+        (process, file): (&dyn Process, Identity),
+        argument: &mut [u8],
+    ) -> Result<(), Errno> {
+        let input: uapi::MapPeerBar = take(argument, size_of::<uapi::MapPeerBar>())?;
+        if input.flags != 0 || input.peer_bar_length == 0 {
+            return Err(Errno::INVAL);
+        }
+        let peer = process.descriptor(input.peer_fd.cast_signed()).map_err(|_| Errno::BADF)?;
+        let peer = identity(peer.as_fd())?;
+        let Cards { cards, open, .. } = &mut ***state;
+        let card_of = |file| open.get(&file).map(|open: &OpenFile| open.card);
+        let numbers = (card_of(file).ok_or(Errno::NOTTY)?, card_of(peer).ok_or(Errno::INVAL)?);
+        give(argument, &host_memory::map_peer(&mut cards[numbers.0], numbers, &input)?)
+    }
+
+    /// `ioctl_lock_ctl`
+    fn lock_ctl(&self, state: &mut Guard<'_>, identity: Identity, argument: &mut [u8]) -> Result<(), Errno> {
+        let input: uapi::LockCtl = take(argument, 12)?;
+        if input.index >= uapi::lock::COUNT {
+            return Err(Errno::INVAL);
+        }
+        let number = state.open.get(&identity).ok_or(Errno::NOTTY)?.card;
+        let locks = &mut state.cards[number].locks;
+        let holder = locks.get(&input.index).copied();
+        let ours = holder == Some(identity);
+        let value = match input.flags {
+            uapi::lock::ACQUIRE_BLOCKING => {
+                if self.options.module < Feature::BlockingLock.since() {
+                    return Err(Errno::INVAL);
+                }
+                while state.cards[number].locks.contains_key(&input.index) {
+                    self.wait(state, number)?;
+                    check(state, identity, Request::LockCtl.number())?;
+                }
+                state.cards[number].locks.insert(input.index, identity);
+                1
+            }
+            uapi::lock::ACQUIRE => {
+                locks.entry(input.index).or_insert(identity);
+                u8::from(holder.is_none())
+            }
+            uapi::lock::RELEASE => {
+                if ours {
+                    locks.remove(&input.index);
+                    self.wake(number);
+                }
+                u8::from(ours)
+            }
+            uapi::lock::TEST => u8::from(holder.is_some()) << 1 | u8::from(ours),
+            _ => return Err(Errno::INVAL),
+        };
+        answer(argument, 12, input.output_size_bytes, &uapi::LockCtl { value, ..input })
+    }
+}
+
 /// `ioctl_query_mappings`: the three regions, each uncached and combining.
 fn query_mappings(family: &Family, argument: &mut [u8]) -> Result<(), Errno> {
-    let input: uapi::QueryMappings = take(argument)?;
+    let input: uapi::QueryMappings = take(argument, 8)?;
     let regions = family.regions.into_iter().flat_map(|length| [length; 2]);
     let mut known = (1..).zip(regions).map(|(mapping_id, mapping_size)| uapi::Mapping {
         mapping_id,

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Mapped windows, and accesses through them.
+//! Mapped windows and regions, and accesses through them.
 //!
 //! An access that breaks a rule of the chip is answered as by the bus: a read returns ones, and a write has no
 //! effect. The rule is recorded, for people.
 
 use crate::injection;
-use crate::machine::{CardHardware, Machine};
+use crate::machine::{Card, CardHardware, Cards, Machine, Mapped};
 use crate::silicon::Silicon;
 use emulator_chip::{BarAddress, Family, Tile};
 use emulator_core::file::Identity;
-use emulator_core::{DeviceRange, Errno, identity};
+use emulator_core::{DeviceRange, Errno, RegisterAccess, identity};
 use hal_tenstorrent_abi::paths;
 use hal_tenstorrent_abi::uapi::{self, NocTlbConfig};
 use std::fmt;
@@ -18,14 +18,16 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A mapping of a window.
+/// A mapping in this process.
 struct WindowRange {
     machine: Arc<Machine>,
     board: Arc<CardHardware>,
     card: usize,
     owner: Identity,
-    window: u32,
-    /// The address of the window.
+    /// How often mappings had been revoked when this one was made.
+    revoked: u64,
+    mapped: Mapped,
+    /// The address of its first byte.
     start: BarAddress,
     length: u64,
     /// True if reads are counted for an injection.
@@ -34,7 +36,58 @@ struct WindowRange {
     file: Option<OwnedFd>,
 }
 
-/// Maps a window (`tenstorrent_mmap`, `map_tlb_window`).
+/// What is at an offset of a card's file, and its address on the bus (`tenstorrent_mmap`).
+pub(crate) fn at(family: &Family, offset: u64) -> Result<(Mapped, BarAddress), Errno> {
+    let windows = [paths::WINDOWS_UNCACHED, paths::WINDOWS_COMBINING].into_iter();
+    let mut within =
+        windows.filter_map(|base| offset.checked_sub(base).filter(|&within| within < paths::MAPPABLE));
+    if let Some(within) = within.next() {
+        let (bar, offset) = match within.checked_sub(family.regions[0]) {
+            Some(at) => (4, at),
+            None => (0, within),
+        };
+        let (window, _) = family.window_at(bar, offset).ok_or(Errno::INVAL)?;
+        return Ok((Mapped::Window(window), BarAddress { bar, offset }));
+    }
+    // Each region uncached and combining.
+    let bar = match offset / paths::MAPPABLE {
+        0 | 1 => 0,
+        2 | 3 => 2,
+        4 | 5 => 4,
+        _ => return Err(Errno::INVAL),
+    };
+    Ok((Mapped::Region(bar), BarAddress { bar, offset: offset % paths::MAPPABLE }))
+}
+
+/// Checks that a file may map so many bytes at an offset, and says what they are (`map_tlb_window`, `map_pci_bar`).
+pub(crate) fn mappable(
+    card: &Card,
+    file: Identity,
+    length: u64,
+    offset: u64,
+) -> Result<(Mapped, BarAddress), Errno> {
+    let family = card.board.chip.family();
+    let (mapped, start) = at(family, offset)?;
+    let end = start.offset.checked_add(length).ok_or(Errno::INVAL)?;
+    match mapped {
+        Mapped::Window(window) => {
+            let (_, kind) = family.window_at(start.bar, start.offset).ok_or(Errno::INVAL)?;
+            if !(start.offset - kind.offset).is_multiple_of(kind.size) || length > kind.size || length == 0 {
+                return Err(Errno::INVAL);
+            }
+            card.windows.get(&window).filter(|owned| owned.file == Some(file)).ok_or(Errno::PERM)?;
+        }
+        Mapped::Region(bar) => {
+            let region = family.regions.get(usize::from(bar / 2)).copied().unwrap_or_default();
+            if length == 0 || end > region {
+                return Err(Errno::INVAL);
+            }
+        }
+    }
+    Ok((mapped, start))
+}
+
+/// Maps a window or a region into this process.
 pub(crate) fn map(
     machine: &Arc<Machine>,
     file: BorrowedFd<'_>,
@@ -44,38 +97,61 @@ pub(crate) fn map(
     let owner = identity(file)?;
     let length = length as u64;
     let mut state = machine.lock();
-    state.files.get(owner)?;
-    let open = *state.open.get(&owner).ok_or(Errno::NOTTY)?;
-    let card = &mut state.cards[open.card];
+    let Cards { cards, files, open, .. } = &mut **state;
+    files.get(owner)?;
+    let open = open.get(&owner).ok_or(Errno::NOTTY)?;
+    let card = &mut cards[open.card];
     if card.detached || card.resets != open.resets {
         return Err(Errno::NODEV);
     }
-    let within = [paths::WINDOWS_UNCACHED, paths::WINDOWS_COMBINING]
-        .into_iter()
-        .find_map(|base| offset.checked_sub(base).filter(|&within| within < paths::MAPPABLE));
-    let within = within.ok_or(Errno::INVAL)?;
-    let family = card.board.chip.family();
-    let (bar, at) = match within.checked_sub(family.regions[0]) {
-        Some(at) => (4, at),
-        None => (0, within),
-    };
-    let (window, kind) = family.window_at(bar, at).ok_or(Errno::INVAL)?;
-    if !(at - kind.offset).is_multiple_of(kind.size) || length > kind.size || length == 0 {
-        return Err(Errno::INVAL);
+    let (mapped, start) = mappable(card, owner, length, offset)?;
+    if let Mapped::Window(window) = mapped
+        && let Some(owned) = card.windows.get_mut(&window)
+    {
+        owned.mappings += 1;
     }
-    let owned = card.windows.get_mut(&window).filter(|owned| owned.file == owner).ok_or(Errno::PERM)?;
-    owned.mappings += 1;
     Ok(Arc::new(WindowRange {
         machine: machine.clone(),
+        revoked: card.board.revoked.load(Ordering::Relaxed),
         board: card.board.clone(),
         card: open.card,
         owner,
-        window,
-        start: BarAddress { bar, offset: at },
+        mapped,
+        start,
         length,
         flips: card.injections.has(injection::FLIP),
         file: Some(file.try_clone_to_owned().map_err(|_| Errno::MFILE)?),
     }))
+}
+
+/// Answers an access to a mapping of another process.
+pub(crate) fn access(
+    machine: &Machine,
+    file: Identity,
+    offset: u64,
+    access: RegisterAccess<'_>,
+) -> Result<(), Errno> {
+    let state = machine.lock();
+    let open = state.open.get(&file).ok_or(Errno::NODEV)?;
+    let card = &state.cards[open.card];
+    if card.detached || card.resets != open.resets {
+        return Err(Errno::NODEV);
+    }
+    let (mapped, place) = at(card.board.chip.family(), offset)?;
+    if open.mapped.get(&mapped) != Some(&card.board.revoked.load(Ordering::Relaxed)) {
+        return Err(Errno::NODEV);
+    }
+    let bus = CardBus {
+        machine,
+        board: &card.board.clone(),
+        card: open.card,
+        flips: card.injections.has(injection::FLIP),
+    };
+    drop(state);
+    match access {
+        RegisterAccess::Read(bytes) => bus.read(place, bytes),
+        RegisterAccess::Write(bytes) => bus.write(place, bytes),
+    }
 }
 
 /// The window that the kernel keeps for itself: the last one of the first region.
@@ -115,6 +191,18 @@ pub(crate) fn point(chip: &Silicon, window: u32, config: &NocTlbConfig) -> Resul
 
 /// Writes a word over the network by the kernel's own window (`noc_write32`).
 pub(crate) fn write_word(chip: &Silicon, place: Tile, address: u64, word: u32) -> Result<(), String> {
+    chip.write(own_window(chip, place, address)?, &word.to_le_bytes())
+}
+
+/// Reads a word in the same way (`noc_read32`).
+pub(crate) fn read_word(chip: &Silicon, place: Tile, address: u64) -> Result<u32, String> {
+    let mut bytes = [0; 4];
+    chip.read(own_window(chip, place, address)?, &mut bytes)?;
+    Ok(u32::from_le_bytes(bytes))
+}
+
+/// Has the kernel's own window show an address, and returns where that is.
+fn own_window(chip: &Silicon, place: Tile, address: u64) -> Result<BarAddress, String> {
     let family = chip.family();
     let number = kernel(family);
     let Some((kind, index)) = family.window(number) else {
@@ -130,20 +218,19 @@ pub(crate) fn write_word(chip: &Silicon, place: Tile, address: u64, word: u32) -
     };
     point(chip, number, &config)?;
     let offset = kind.offset + u64::from(index) * kind.size + within;
-    chip.write(BarAddress { bar: kind.bar, offset }, &word.to_le_bytes())
+    Ok(BarAddress { bar: kind.bar, offset })
 }
 
-impl WindowRange {
-    /// The address of an access; `EFAULT` if it is not in the mapping, `ENODEV` if the kernel has revoked the
-    /// mapping.
-    fn place(&self, offset: u64, length: usize) -> Result<BarAddress, Errno> {
-        if self.board.gone.load(Ordering::Relaxed) {
-            return Err(Errno::NODEV);
-        }
-        let end = offset.checked_add(length as u64).filter(|&end| end <= self.length);
-        end.map(|_| BarAddress { offset: self.start.offset + offset, ..self.start }).ok_or(Errno::FAULT)
-    }
+/// The bus to a card, as a mapping reaches it.
+struct CardBus<'a> {
+    machine: &'a Machine,
+    board: &'a CardHardware,
+    card: usize,
+    /// True if reads are counted for an injection.
+    flips: bool,
+}
 
+impl CardBus<'_> {
     /// True if an access was done. `ENODEV` if the chip has ended.
     fn report(&self, result: Result<(), String>) -> Result<bool, Errno> {
         if let Err(violation) = &result {
@@ -156,15 +243,8 @@ impl WindowRange {
     fn is_flipped(&self, length: usize) -> bool {
         self.flips && length > 4 && self.machine.lock().cards[self.card].injections.strikes(injection::FLIP)
     }
-}
 
-impl DeviceRange for WindowRange {
-    fn length(&self) -> u64 {
-        self.length
-    }
-
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Errno> {
-        let place = self.place(offset, bytes.len())?;
+    fn read(&self, place: BarAddress, bytes: &mut [u8]) -> Result<(), Errno> {
         if !self.report(self.board.chip.read(place, bytes))? {
             bytes.fill(0xff);
         }
@@ -177,8 +257,7 @@ impl DeviceRange for WindowRange {
         Ok(())
     }
 
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
-        let place = self.place(offset, bytes.len())?;
+    fn write(&self, place: BarAddress, bytes: &[u8]) -> Result<(), Errno> {
         self.report(self.board.chip.write(place, bytes))?;
         self.board.bytes_written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         if self.board.chip.has_started() {
@@ -188,15 +267,47 @@ impl DeviceRange for WindowRange {
     }
 }
 
+impl WindowRange {
+    /// The address of an access; `EFAULT` if it is not in the mapping, `ENODEV` if the kernel has revoked the
+    /// mapping.
+    fn place(&self, offset: u64, length: usize) -> Result<BarAddress, Errno> {
+        let gone = self.board.gone.load(Ordering::Relaxed);
+        if gone || self.board.revoked.load(Ordering::Relaxed) != self.revoked {
+            return Err(Errno::NODEV);
+        }
+        let end = offset.checked_add(length as u64).filter(|&end| end <= self.length);
+        end.map(|_| BarAddress { offset: self.start.offset + offset, ..self.start }).ok_or(Errno::FAULT)
+    }
+
+    fn bus(&self) -> CardBus<'_> {
+        CardBus { machine: &self.machine, board: &self.board, card: self.card, flips: self.flips }
+    }
+}
+
+impl DeviceRange for WindowRange {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.bus().read(self.place(offset, bytes.len())?, bytes)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.bus().write(self.place(offset, bytes.len())?, bytes)
+    }
+}
+
 impl Drop for WindowRange {
     fn drop(&mut self) {
         let mut state = self.machine.lock();
         let card = &mut state.cards[self.card];
-        if let Some(owned) = card.windows.get_mut(&self.window)
-            && owned.file == self.owner
+        if let Mapped::Window(window) = self.mapped
+            && let Some(owned) = card.windows.get_mut(&window)
+            && owned.file == Some(self.owner)
             && Arc::ptr_eq(&card.board, &self.board)
         {
-            owned.mappings -= 1;
+            owned.mappings = owned.mappings.saturating_sub(1);
         }
         drop(state);
         drop(self.file.take());
@@ -206,6 +317,6 @@ impl Drop for WindowRange {
 
 impl fmt::Debug for WindowRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "WindowRange({} at {:?}, {} bytes)", self.window, self.start, self.length)
+        write!(f, "WindowRange({:?} at {:?}, {} bytes)", self.mapped, self.start, self.length)
     }
 }

@@ -16,6 +16,7 @@ use hal_tenstorrent_abi::{
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 const SMALL: u64 = 2 << 20;
 const LARGE: u64 = 4 << 30;
@@ -179,10 +180,14 @@ fn locks_are_between_files_and_end_with_them() {
     assert!(one.try_lock(5).unwrap() && !other.try_lock(5).unwrap());
     assert_eq!((one.holder(5).unwrap(), other.holder(5).unwrap()), (Lock::Ours, Lock::Others));
     assert!(!other.unlock(5).unwrap());
-    assert_eq!(errno(other.wait_lock(5)), Some(Errno::AGAIN));
-    drop(one);
-    machine.close(machine.open(node()).unwrap());
-    assert!(other.wait_lock(5).is_ok());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.wait_lock(5).is_ok());
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waiting.is_finished());
+        drop(one);
+        machine.close(machine.open(node()).unwrap());
+        assert!(waiting.join().unwrap());
+    });
 }
 
 #[test]

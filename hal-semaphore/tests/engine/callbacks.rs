@@ -675,11 +675,10 @@ fn callback_that_becomes_due_wakes_the_watching_thread() {
 /// Set in the process that cannot start a thread.
 const NO_THREADS: &str = "HAL_TEST_NO_THREADS";
 
-/// No thread can be started for callbacks. They neither run inside `submit` nor get lost: a thread that
-/// completes something runs them (S8), after its report (S13).
+/// No thread can be started for callbacks. None may run inside `submit` (S8), so there is no engine.
 #[test]
-fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
-    let name = "callbacks::callbacks_without_a_thread_for_them_wait_for_one_that_completes_something";
+fn engine_without_a_thread_for_callbacks_is_refused() {
+    let name = "callbacks::engine_without_a_thread_for_callbacks_is_refused";
     if std::env::var_os(NO_THREADS).is_none() {
         // No thread can have such a stack.
         let ended = std::process::Command::new(std::env::current_exe().unwrap())
@@ -693,20 +692,10 @@ fn callbacks_without_a_thread_for_them_wait_for_one_that_completes_something() {
         return;
     }
     assert!(std::thread::Builder::new().spawn(|| {}).is_err(), "the test is about a lack of threads");
-    let rig = TestEngine::new(1, NativeWaits::None);
-    let [x, y] = rig.semaphores();
-    let calls = Arc::new(Mutex::new(Vec::new()));
-    let _subscriptions = [(&x, 'x'), (&y, 'y')].map(|(timeline, name)| {
-        let calls = calls.clone();
-        timeline.subscribe(1, move |_| calls.lock().unwrap().push(name))
-    });
-    let held = calls.lock().unwrap();
-    rig.barrier(0, &[], &[(&x, 1)]);
-    rig.job(0, &[], &[(&y, 1)], 1);
-    assert!(held.is_empty(), "{held:?}");
-    drop(held);
-    rig.run_until_idle();
-    assert_eq!((calls.lock().unwrap().as_slice(), y.query().unwrap()), (['x', 'y'].as_slice(), 1));
+    let refused = Engine::new(hal_semaphore::testing::SoftBackend::new(device(1, NativeWaits::None)))
+        .map(drop)
+        .unwrap_err();
+    assert!(refused.to_string().contains("ulimit -u"), "{refused}");
 }
 
 /// Work that runs something of the program's when it is reclaimed.

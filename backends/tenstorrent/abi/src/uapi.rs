@@ -160,6 +160,19 @@ hal_kernel::layouts! {
         noc_address: u64 = 32,
     }
 
+    /// Part of another card's region, for this one.
+    MapPeerBar = "map_peer_bar", 40 {
+        /// A file of the other card.
+        peer_fd: u32 = 0,
+        peer_bar_index: u32 = 4,
+        peer_bar_offset: u32 = 8,
+        peer_bar_length: u32 = 12,
+        flags: u32 = 16,
+        in_reserved: u32 = 20,
+        dma_address: u64 = 24,
+        reserved: u64 = 32,
+    }
+
     /// Ends what a pinning began.
     UnpinPages = "unpin_pages", 24 {
         virtual_address: u64 = 0,
@@ -277,8 +290,14 @@ pub mod dma {
     pub const BUFFERS: usize = 256;
 }
 
-/// [`ResetDevice::flags`]. The others are of an older interface.
+/// [`ResetDevice::flags`].
 pub mod reset {
+    /// Restores the card's place on the bus.
+    pub const RESTORE: u32 = 0;
+    /// Resets the link.
+    pub const LINK: u32 = 1;
+    /// Lets the card reset itself, by its configuration.
+    pub const CONFIG: u32 = 2;
     /// Marks files and mappings as dead and leaves the reset to a program. Since 2.4, as the others.
     pub const USER: u32 = 3;
     /// Resets the chip.

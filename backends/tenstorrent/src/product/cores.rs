@@ -41,6 +41,12 @@ const SP: Reg = Reg::SP;
 const T: [Reg; 7] = Reg::T;
 const A: [Reg; 8] = Reg::A;
 
+/// The number of a core, of which this is T1's.
+const ROLE: Reg = S[0];
+const T1: i32 = 2;
+/// What T1 says of the engine: it is free, or it is not.
+const GO: i32 = 1;
+const STOP: i32 = 2;
 /// The tile's block that a core is at, and where they end.
 const BLOCK: Reg = S[0];
 const BLOCKS_END: Reg = S[1];
@@ -55,9 +61,14 @@ const ROWS_END: Reg = S[5];
 const COLUMN: Reg = S[6];
 const COLUMNS_END: Reg = S[7];
 
+/// What the function returns where the engine is in the middle of another product.
+pub(super) const ENGINE_IS_BUSY: u32 = 1;
+
 /// Words in the tile's memory by which cores wait for each other: their addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flags {
+    /// What T1 has found: [`GO`] or [`STOP`].
+    pub(super) found: u32,
     /// How many chunks B has brought.
     pub(super) brought: u32,
     /// How many chunks T0 has no more use for.
@@ -121,11 +132,11 @@ impl Program {
         let leave = asm.label();
         let roles: [Label; CORES] = std::array::from_fn(|_| asm.label());
         enter(&mut asm);
-        asm.emit(lw(T[0], 0, A[2]));
+        self.begin(&mut asm, leave);
         for (number, role) in (0..).zip(roles) {
             let next = asm.label();
             asm.emit(addi(T[1], ZERO, number));
-            asm.branch(When::Ne, T[0], T[1], next);
+            asm.branch(When::Ne, ROLE, T[1], next);
             asm.jump(ZERO, role);
             asm.bind(next);
         }
@@ -133,11 +144,42 @@ impl Program {
         for (role, code) in roles.into_iter().zip(codes) {
             asm.bind(role);
             code(self, &mut asm);
+            asm.emit(addi(A[0], ZERO, 0));
             asm.jump(ZERO, leave);
         }
         asm.bind(leave);
         self::leave(&mut asm);
         asm.finish()
+    }
+
+    /// Has T1 look whether the engine is free, and the others wait for that.
+    fn begin(&self, asm: &mut Assembler, leave: Label) {
+        let [others, busy, wait, go] = std::array::from_fn(|_| asm.label());
+        asm.emit_all([lw(ROLE, 0, A[2]), addi(T[0], ZERO, T1)]);
+        asm.branch(When::Ne, ROLE, T[0], others);
+        asm.constant(T[0], engine::BUSY_VALUE);
+        asm.emit(lw(T[0], 0, T[0]));
+        asm.branch(When::Ne, T[0], ZERO, busy);
+        engine::begin().into_iter().for_each(|word| tell_engine(asm, word));
+        wait_for_engine(asm);
+        asm.emit(addi(T[2], ZERO, GO));
+        Self::tell(asm, self.flags.found, T[2]);
+        asm.jump(ZERO, go);
+        asm.bind(busy);
+        asm.emit(addi(T[2], ZERO, STOP));
+        Self::tell(asm, self.flags.found, T[2]);
+        asm.constant(A[0], ENGINE_IS_BUSY);
+        asm.jump(ZERO, leave);
+        asm.bind(others);
+        asm.constant(T[0], self.flags.found);
+        asm.bind(wait);
+        discard(asm, self.generation);
+        asm.emit(lw(T[1], 0, T[0]));
+        asm.branch(When::Eq, T[1], ZERO, wait);
+        asm.emit_all([addi(T[0], ZERO, GO), addi(A[0], ZERO, 0)]);
+        asm.branch(When::Eq, T[1], T[0], go);
+        asm.jump(ZERO, leave);
+        asm.bind(go);
     }
 
     /// True if rows of results are not where the network needs them, at the address in DRAM modulo 16: then NC moves
@@ -273,7 +315,7 @@ impl Program {
         asm.constant(T[2], kind.operand_bytes());
         asm.emit_all([mul(T[3], T[3], T[2]), add(A[0], A[0], T[3]), mul(A[2], T[4], T[2])]);
         // Where they go.
-        target(asm, left_rows, rows, place);
+        target(asm, left_rows, division.left_rows(request), place);
         let whole = left_rows.pitch == left.stride && division.depth >= request.k;
         Self::shape(asm, left, left_rows.pitch, whole);
     }
@@ -297,7 +339,7 @@ impl Program {
         asm.constant(T[2], right.stride);
         asm.emit_all([mul(T[3], T[3], T[2]), add(A[0], A[0], T[3]), addi(A[3], T[4], 0)]);
         // Where they go.
-        target(asm, right_rows, division.depth, place);
+        target(asm, right_rows, division.right_rows(request), place);
         let whole = right_rows.pitch == right.stride && columns >= request.n;
         Self::shape(asm, right, right_rows.pitch, whole);
     }
@@ -480,7 +522,7 @@ impl Program {
 
     /// The words that choose rows and columns of a chunk, for the first squares of a group.
     fn chunk_words(&self, asm: &mut Assembler) {
-        let Self { division, left, right, kind, .. } = self;
+        let Self { division, request, left, right, kind, .. } = self;
         // What a place's first bytes, of the first 64, add to the word of columns.
         let first = |asm: &mut Assembler, matrix: &Matrix, to: Reg| {
             matrix.begin(asm, to, T[0]);
@@ -490,7 +532,7 @@ impl Program {
             asm.emit(mul(to, to, T[0]));
         };
         // Rows of the left operand.
-        asm.constant(T[0], division.rows * SIDE);
+        asm.constant(T[0], division.left_rows(request));
         asm.emit(mul(LEFT_ROW, PLACE, T[0]));
         asm.constant(T[0], division.rows);
         asm.emit_all([mul(T[0], BLOCK_ROW, T[0]), sub(T[0], ROW, T[0]), slli(T[0], T[0], 5)]);
@@ -501,7 +543,7 @@ impl Program {
         asm.constant(T[0], Operand::Left.columns(engine::ROW));
         asm.emit(add(LEFT_COLUMN, LEFT_COLUMN, T[0]));
         // Rows of the right one, and its columns.
-        asm.constant(T[0], division.depth);
+        asm.constant(T[0], division.right_rows(request));
         asm.emit(mul(RIGHT_ROW, PLACE, T[0]));
         asm.constant(T[0], Operand::Right.row());
         asm.emit(add(RIGHT_ROW, RIGHT_ROW, T[0]));
@@ -618,6 +660,9 @@ impl Program {
                 Self::tell(asm, self.flags.packed, packed);
             });
         });
+        // This was the last that the engine had to do.
+        tell_engine(asm, engine::end());
+        wait_for_engine(asm);
     }
 
     /// NC.
@@ -711,7 +756,7 @@ fn enter(asm: &mut Assembler) {
 
 fn leave(asm: &mut Assembler) {
     kept().for_each(|(register, at)| asm.emit(lw(register, at, SP)));
-    asm.emit_all([addi(SP, SP, FRAME), addi(A[0], ZERO, 0), jalr(ZERO, RA, 0)]);
+    asm.emit_all([addi(SP, SP, FRAME), jalr(ZERO, RA, 0)]);
 }
 
 /// Loads what was stored last back, and uses it: so that is in memory, and what was stored before, when a transfer

@@ -85,7 +85,9 @@ impl Request {
         [chunks.checked_mul(2)?, needed].into_iter().find_map(|places| {
             let division = Division { rows, columns, depth, places: places.min(4.max(needed)) };
             let fits = division.length(self) <= self.room
-                && u64::from(division.places) * u64::from(depth.max(rows * SIDE)) <= u64::from(ROWS);
+                && u64::from(division.places)
+                    * u64::from(division.left_rows(self).max(division.right_rows(self)))
+                    <= u64::from(ROWS);
             fits.then_some(division)
         })
     }
@@ -137,15 +139,25 @@ impl Division {
         pitch(request.n * request.bytes, (self.columns * SIDE).min(request.n) * request.bytes)
     }
 
-    /// The size of all places of the left operand. Rows of all places are at one distance.
+    /// How many rows a place of the left operand has. Rows of all places are at one distance.
+    pub(crate) fn left_rows(&self, request: &Request) -> u32 {
+        self.rows * SIDE + shift(request, (request.m, request.k), self.left_pitch(request))
+    }
+
+    /// How many rows a place of the right operand has.
+    pub(crate) fn right_rows(&self, request: &Request) -> u32 {
+        self.depth + shift(request, (request.k, request.n), self.right_pitch(request))
+    }
+
+    /// The size of all places of the left operand.
     pub(crate) fn left_length(&self, request: &Request) -> u64 {
-        let rows = u64::from(self.places) * u64::from(self.rows * SIDE);
+        let rows = u64::from(self.places) * u64::from(self.left_rows(request));
         rows * u64::from(self.left_pitch(request)) + REST
     }
 
     /// The size of all places of the right operand.
     pub(crate) fn right_length(&self, request: &Request) -> u64 {
-        let rows = u64::from(self.places) * u64::from(self.depth);
+        let rows = u64::from(self.places) * u64::from(self.right_rows(request));
         rows * u64::from(self.right_pitch(request)) + REST
     }
 
@@ -157,6 +169,18 @@ impl Division {
 /// What a place has behind its rows: they begin up to 63 bytes further on, and the last is read to the end of its
 /// squares.
 const REST: u64 = 64 + (LARGEST * SIDE * 4) as u64;
+
+/// How many more rows a place needs where the matrices of a batch, of so many rows and columns, begin at other addresses
+/// modulo 64: one that begins up to 63 bytes further on must not reach into the next place. As all rows of a place, they
+/// are a multiple of 64 bytes.
+fn shift(request: &Request, (rows, columns): (u32, u32), pitch: u32) -> u32 {
+    let distance = rows.wrapping_mul(columns).wrapping_mul(request.bytes);
+    if request.batch > 1 && !distance.is_multiple_of(64) {
+        63_u32.div_ceil(pitch.max(1)).next_multiple_of(SIDE)
+    } else {
+        0
+    }
+}
 
 /// How far it is from row to row where as much as `width` of each is kept. The network moves bytes only between
 /// addresses that are the same modulo 64, so rows are as far apart as in DRAM, modulo 64.

@@ -28,6 +28,9 @@
 //! - Unpackers have read a chunk, or packers have written results: the core loads from `CoprocessorDoneCheck`
 //!   (`TTSync.md`).
 //!
+//! - The engine is not in the middle of a product whose cores were held: [`BUSY_VALUE`] says so, which all cores wait
+//!   for.
+//!
 //! Every wait also blocks the synchronisation unit, or the next would take its place (`SEMWAIT.md`).
 
 use super::Kind;
@@ -46,6 +49,10 @@ pub(super) const DONE_CHECK: u32 = 0xffe8_0004;
 
 /// The bit of the semaphore that counts the halves of `Dst` which are computed and not packed.
 const RESULTS: Bits<8> = Bits::new(1 << 0);
+/// That of the semaphore which is one while there is a product: only a reset of the chip ends that of one whose cores
+/// were held. Where cores load its value from (`SyncUnit.md`).
+const BUSY: Bits<8> = Bits::new(1 << 7);
+pub(super) const BUSY_VALUE: u32 = 0xffe8_0020 + 4 * 7;
 /// Conditions of `SEMWAIT`: while it is zero, and while it is at its maximum.
 const WHILE_ZERO: Bits<2> = Bits::new(1);
 const WHILE_FULL: Bits<2> = Bits::new(2);
@@ -273,7 +280,11 @@ pub(super) fn math_config(kind: Kind) -> Vec<(u32, u32)> {
         .set(registers::ALU_FORMAT_SPEC_REG0_SRC_A, kind.source_format())
         .set(registers::ALU_FORMAT_SPEC_REG1_SRC_B, kind.source_format())
         .set(registers::ALU_FORMAT_SPEC_REG2_DSTACC, kind.result_format())
-        .set(registers::ALU_ACC_CTRL_FP32_ENABLED, ONE);
+        .set(registers::ALU_ACC_CTRL_FP32_ENABLED, ONE)
+        // What another program may have left: results below zero, and operands that are denormal.
+        .set(registers::STACC_RELU_APPLY_RELU, Bits::ZERO)
+        .set(registers::ALU_ACC_CTRL_ZERO_FLAG_DISABLED_SRC, Bits::ZERO)
+        .set(registers::ALU_ACC_CTRL_ZERO_FLAG_DISABLED_DST, Bits::ZERO);
     words.finish()
 }
 
@@ -335,10 +346,9 @@ pub(super) fn math_start() -> Vec<u32> {
             .set(section(&registers::ADDR_MOD_DST_FIDELITY_CLEAR, mode), first_phase)
             .set(section(&registers::ADDR_MOD_BIAS_BIAS_INCR, mode), 0);
     }
-    let init = Seminit { semaphore_mask: RESULTS, new_value: Bits::ZERO, new_max: Bits::new(2) };
     let keep = Replay { load: ONE, exec: Bits::ZERO, count: Bits::new(2 * PASS), index: Bits::ZERO };
     own.finish()
-        .chain([init.encode(), stall(block::MATH | block::SYNC, condition::CORE), keep.encode()])
+        .chain([stall(block::MATH | block::SYNC, condition::CORE), keep.encode()])
         .chain(pass(NEXT_PHASE, Bits::ZERO))
         .chain(pass(NEXT_SQUARE, ONE))
         .collect()
@@ -400,6 +410,20 @@ pub(super) fn math_done() -> [u32; 2] {
         stall(block::MATH | block::SYNC | block::CONFIG, condition::MATH),
         Sempost { semaphore_mask: RESULTS }.encode(),
     ]
+}
+
+/// Says that there is a product, and that no half of `Dst` is computed.
+pub(super) fn begin() -> [u32; 2] {
+    let one = Bits::new(1);
+    [
+        Seminit { semaphore_mask: BUSY, new_value: one, new_max: one }.encode(),
+        Seminit { semaphore_mask: RESULTS, new_value: Bits::ZERO, new_max: Bits::new(2) }.encode(),
+    ]
+}
+
+/// Says that there is none.
+pub(super) fn end() -> u32 {
+    Semget { semaphore_mask: BUSY }.encode()
 }
 
 /// The configuration of the packer, which writes rows of results.

@@ -252,7 +252,7 @@ impl Registers<'_> {
         let (place, wide) = (fields.imm10.get(), fields.use_dst32b.get() == 1);
         let half = DST_ROWS / 2;
         let rows = match fields.mode.get() {
-            0 => self.clear_row(place),
+            0 => self.clear_row(place)?,
             1 => self.clear_sixteen(place, wide)?,
             2 => {
                 rule(place <= 1, "ZEROACC's Imm10", place, "there are two halves")?;
@@ -272,15 +272,16 @@ impl Registers<'_> {
         Ok(rows)
     }
 
-    fn clear_row(&mut self, row: u32) -> DstRows {
-        let row = self.dst_row(row);
+    fn clear_row(&mut self, row: u32) -> Result<DstRows, EngineError> {
+        let row = row + self.rwc.dst.get() + self.thread.get(fields::DEST_TARGET_REG_CFG_MATH_OFFSET);
+        rule(row < DST_ROWS, "ZEROACC's row", row, "Dst has 1024 rows")?;
         let is_wide = self.is_wide();
         if is_wide {
             self.dst.undefine_32(row);
         } else {
             self.dst.undefine_16(row);
         }
-        DstRows { first: row, count: 1, is_wide }
+        Ok(DstRows { first: row, count: 1, is_wide })
     }
 
     /// Sixteen rows, counted from the half of `Dst` in which the thread works.

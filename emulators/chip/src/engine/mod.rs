@@ -10,8 +10,12 @@
 //!
 //! # What it is judged by
 //!
-//! Results are those of the vendor's simulator to the bit: `tests/golden` of this crate has some, and says how they were
-//! made. What that simulator refuses, or does not have, is refused here as well, by an [`EngineError`].
+//! Results are those of the vendor's simulator to the bit: `tests/golden` of this crate has some, and says how they
+//! were made. What neither has a function for is refused by an [`EngineError`]. A few things are here by the
+//! documentation alone, since that simulator refuses them: `FIDELITY_BASE`, automatic TTSync, unpacker 1's strides `X`
+//! and `Y` of channel 1, `Offset_address` of `THCON_SEC0_REG7` and `THCON_SEC1_REG7`, `ZEROACC` of a row with
+//! `INT8_math_enabled`, `YsrcCR` in a packer's address mode, and the conditions C5, C6 and C9 of `STALLWAIT`. Counters
+//! Z and W have 8 bits, as there, where the documentation gives Blackhole 13.
 //!
 //! # Order
 //!
@@ -279,7 +283,7 @@ impl Engine {
                 return Err(EngineError::Unknown);
             }
             Instruction::Seminit(_) | Instruction::Sempost(_) | Instruction::Semget(_) => {
-                self.signal(thread, instruction);
+                self.signal(thread, instruction)?;
             }
             Instruction::Semwait(fields) => state.frontend.wait = Some(semaphore_wait(fields)?),
             Instruction::Stallwait(fields) => {
@@ -319,24 +323,25 @@ impl Engine {
         Ok(())
     }
 
-    fn signal(&mut self, thread: usize, instruction: Instruction) {
+    fn signal(&mut self, thread: usize, instruction: Instruction) -> Result<(), EngineError> {
         let mask = match instruction {
             Instruction::Seminit(fields) => {
                 let mask = fields.semaphore_mask.get();
-                self.semaphores.init(mask, fields.new_value.get(), fields.new_max.get());
+                self.semaphores.init(mask, fields.new_value.get(), fields.new_max.get())?;
                 mask
             }
             Instruction::Sempost(fields) => {
-                self.semaphores.post(fields.semaphore_mask.get());
+                self.semaphores.post_below_max(fields.semaphore_mask.get())?;
                 fields.semaphore_mask.get()
             }
             Instruction::Semget(fields) => {
-                self.semaphores.get(fields.semaphore_mask.get());
+                self.semaphores.get_above_zero(fields.semaphore_mask.get())?;
                 fields.semaphore_mask.get()
             }
             _ => 0,
         };
         self.order.signal(thread, mask);
+        Ok(())
     }
 
     fn write_config(&mut self, thread: usize, fields: Wrcfg) -> Result<(), EngineError> {

@@ -80,6 +80,11 @@ impl Settings {
 
 /// Refuses what is not modelled of an instruction.
 fn check(pacr: Pacr) -> Result<(), EngineError> {
+    const KNOWN: [u32; 5] = [0, 0b1, 0b11, 0b101, 0b1010];
+    let interfaces = pacr.read_intf_sel.get();
+    if !KNOWN.contains(&interfaces) {
+        return Err(EngineError::Value { what: "PACR's ReadIntfSel", value: interfaces });
+    }
     zero("PACR's Flush", pacr.flush.get())?;
     zero("PACR's CtxtCtrl", pacr.ctxt_ctrl.get())?;
     zero("PACR's Concat", pacr.concat.get())?;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Semaphores, with which threads and cores wait for each other (`SyncUnit.md`).
+//!
+//! An instruction that counts one above its maximum, or below zero, has lost count: it is refused, though hardware goes on.
+
+use super::error::{EngineError, rule};
 
 /// The largest value of a semaphore.
 const MOST: u8 = 15;
@@ -26,17 +30,42 @@ impl Semaphores {
     }
 
     /// `SEMINIT`: only the lowest four bits of the numbers count.
-    pub(super) fn init(&mut self, mask: u32, value: u32, max: u32) {
+    pub(super) fn init(&mut self, mask: u32, value: u32, max: u32) -> Result<(), EngineError> {
+        rule(value <= max, "SEMINIT's NewValue", value, "it is not above NewMax")?;
         let bits = |value: u32| u8::try_from(value & 15).unwrap_or(MOST);
         self.chosen(mask).for_each(|semaphore| *semaphore = Semaphore { value: bits(value), max: bits(max) });
+        Ok(())
     }
 
     /// `SEMPOST`.
+    pub(super) fn post_below_max(&mut self, mask: u32) -> Result<(), EngineError> {
+        for semaphore in self.chosen(mask) {
+            rule(
+                semaphore.value < semaphore.max,
+                "SEMPOST's semaphore",
+                semaphore.value.into(),
+                "it is below its maximum",
+            )?;
+            semaphore.value += 1;
+        }
+        Ok(())
+    }
+
+    /// `SEMGET`.
+    pub(super) fn get_above_zero(&mut self, mask: u32) -> Result<(), EngineError> {
+        for semaphore in self.chosen(mask) {
+            rule(semaphore.value > 0, "SEMGET's semaphore", 0, "it is above zero")?;
+            semaphore.value -= 1;
+        }
+        Ok(())
+    }
+
+    /// A core's store that counts up.
     pub(super) fn post(&mut self, mask: u32) {
         self.chosen(mask).for_each(|semaphore| semaphore.value = (semaphore.value + 1).min(MOST));
     }
 
-    /// `SEMGET`.
+    /// A core's store that counts down.
     pub(super) fn get(&mut self, mask: u32) {
         self.chosen(mask).for_each(|semaphore| semaphore.value = semaphore.value.saturating_sub(1));
     }

@@ -18,6 +18,7 @@ fn function(number: usize) -> PciFunction {
         class: PROCESSING_ACCELERATOR,
         revision: 0,
         regions: [1 << 12, 1 << 21, 0],
+        has_iommu: false,
         attributes: Vec::new(),
     }
 }

@@ -936,6 +936,173 @@ def attack():
     objects()
 
 
+class Tenstorrent:
+    """A Tenstorrent card. Its requests have no sizes in their numbers."""
+
+    def __init__(self, path="/dev/tenstorrent/0", flags=0):
+        self.file = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags)
+
+    def ask(self, number, layout, *values):
+        argument = bytearray(struct.pack("<" + layout, *values))
+        fcntl.ioctl(self.file, 0xFA00 | number, argument)
+        return struct.unpack("<" + layout, argument)
+
+    def lock(self, how, index=0):
+        return self.ask(8, "IIB3xB3x", 4, how, index, 0)[3]
+
+    def window(self):
+        return self.ask(11, "QQIIQQQ", 2 << 20, 0, 0, 0, 0, 0, 0)[2]
+
+    def close(self):
+        os.close(self.file)
+
+
+def users(number=0):
+    with open(f"/proc/driver/tenstorrent/{number}/pids") as file:
+        return [int(line) for line in file]
+
+
+def lends():
+    """Memory of the host for a Tenstorrent card, windows as dma-bufs, and what the driver refuses."""
+    card, other = Tenstorrent(), Tenstorrent("/dev/tenstorrent/1")
+    assert card.ask(0, "IIHHHHHHHH", 20, *[0] * 9)[2:4] == (0x1E52, 0xB140)
+    assert card.ask(5, "IIIBBBB", 12, *[0] * 6)[2:5] == (2, 2, 10)
+    # Buffers of the driver are mapped like memory, each once by its number.
+    buffers = {}
+    for index in (0, 7, 255):
+        made = card.ask(3, "IBBH2QQQIIQQ", 3 * PAGE, index, 2, *[0] * 9)
+        buffers[index] = mmap.mmap(card.file, 3 * PAGE, offset=made[7])
+        buffers[index][:] = bytes([index]) * 3 * PAGE
+        assert made[8] == 3 * PAGE and made[10] >> 58 == 4, "an address on the card's network"
+    assert all(buffers[index][:] == bytes([index]) * 3 * PAGE for index in buffers)
+    assert refused(lambda: card.ask(3, "IBBH2QQQIIQQ", PAGE, 7, 0, *[0] * 9), errno.EINVAL)
+    assert refused(lambda: card.ask(3, "IBBH2QQQIIQQ", PAGE + 1, 8, 0, *[0] * 9), errno.EINVAL)
+    assert refused(lambda: mmap.mmap(card.file, 4 * PAGE, offset=made[7]), errno.EINVAL)
+    # Pages of the process, each range once.
+    memory = mmap.mmap(-1, 16 * PAGE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    pin = lambda flags, place, size: card.ask(7, "IIQQQQ", 16, flags, place, size, 0, 0)
+    unpin = lambda place, size: card.ask(10, "QQQ", place, size, 0)
+    addresses = [pin(2, address + at * PAGE, PAGE)[4:] for at in range(8)]
+    assert len(set(addresses)) == 8
+    assert refused(lambda: pin(0, address, PAGE), errno.EEXIST)
+    assert refused(lambda: pin(0, address + 1, PAGE), errno.EINVAL) and refused(lambda: pin(16, address, PAGE), errno.EINVAL)
+    assert refused(lambda: pin(0, PAGE, PAGE), errno.EFAULT)
+    assert refused(lambda: unpin(address, 2 * PAGE), errno.EINVAL)
+    unpin(address, PAGE)
+    assert refused(lambda: unpin(address, PAGE), errno.EINVAL)
+    # Three buffers and eight ranges: there are sixteen regions for the network.
+    for at in range(8, 14):
+        pin(4, address + at * PAGE, PAGE)
+    assert refused(lambda: pin(2, address + 14 * PAGE, PAGE), errno.ENOSPC)
+    assert pin(0, address + 14 * PAGE, PAGE)[4], "without the network there is no such limit"
+    # Another card's region, which has to be another card's.
+    assert card.ask(9, "IIIIIIQQ", other.file, 4, 0, PAGE, 0, 0, 0, 0)[6]
+    for peer, bar, error in ((card.file, 0, errno.EINVAL), (other.file, 1, errno.EINVAL), (999, 0, errno.EBADF)):
+        assert refused(lambda: card.ask(9, "IIIIIIQQ", peer, bar, 0, PAGE, 0, 0, 0, 0), error)
+    # A window as a dma-buf: freed when that is closed, and no reset before.
+    window = card.window()
+    shared = card.ask(16, "IIIiQQ", 32, 0, window, 0, 0, 0)[3]
+    assert fcntl.fcntl(shared, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    card.ask(12, "I", window)
+    assert card.window() != window
+    assert refused(lambda: card.ask(6, "IIII", 8, 4, 0, 0), errno.EBUSY)
+    os.close(shared)
+    assert card.window() == window
+    assert refused(lambda: other.ask(16, "IIIiQQ", 32, 0, window, 0, 0, 0), errno.EPERM)
+    # A wrong size, a wrong number, an address of nothing, and a descriptor of another file.
+    assert refused(lambda: card.ask(16, "IIIiQQ", 31, 0, window, 0, 0, 0), errno.EINVAL)
+    assert refused(lambda: card.ask(99, "I", 0), errno.EINVAL) and refused(lambda: card.ask(1, "I", 0), errno.EINVAL)
+    c = ctypes.CDLL(None, use_errno=True)
+    for argument in (8, 1 << 62):
+        assert c.ioctl(card.file, ctypes.c_ulong(0xFA00), ctypes.c_void_p(argument)) == -1
+        assert ctypes.get_errno() == errno.EFAULT
+    assert refused(lambda: card.ask(0, "IIHHHHHHHH", 1 << 31, *[0] * 9), errno.EFAULT)
+    with open("/dev/null") as null:
+        assert refused(lambda: fcntl.ioctl(null.fileno(), 0xFA00, bytearray(24)), errno.ENOTTY)
+    card.close()
+    assert refused(lambda: card.ask(0, "IIHHHHHHHH", 20, *[0] * 9), errno.EBADF)
+    # What is mapped keeps the file open, and the buffers.
+    assert users() == [os.getpid()] and buffers[7][5] == 7
+    [view.close() for view in buffers.values()]
+    assert users() == []
+
+
+def holders():
+    """Who has a Tenstorrent card: lists, locks that end with their process, and files that are alone."""
+    cards = [Tenstorrent() for _ in range(3)]
+    assert users() == [os.getpid()] * 3 and users(1) == []
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        own = Tenstorrent()
+        assert own.lock(0, 5) == 1 and own.lock(2, 5) == 3
+        own.window()
+        os.write(writer, b"x")
+        time.sleep(60)
+    os.read(reader, 1)
+    # The files of before the fork are the parent's still.
+    assert users() == [child] + [os.getpid()] * 3
+    assert cards[0].lock(0, 5) == 0 and cards[0].lock(2, 5) == 2 and cards[0].lock(1, 5) == 0
+    threading.Timer(0.1, lambda: os.kill(child, signal.SIGKILL)).start()
+    begun = time.monotonic()
+    assert cards[0].lock(3, 5) == 1 and time.monotonic() - begun > 0.05, "it waits for the process's end"
+    os.waitpid(child, 0)
+    assert users() == [os.getpid()] * 3
+    # A signal whose handler lets calls go on does not end a request that waits, and another's does.
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    assert not signal.setitimer(signal.ITIMER_REAL, 0.05)[0]
+    assert refused(lambda: cards[1].lock(3, 5), errno.EINTR)
+    signal.siginterrupt(signal.SIGALRM, False)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    threading.Timer(0.2, lambda: cards[0].lock(1, 5)).start()
+    assert cards[1].lock(3, 5) == 1
+    # A file that is alone.
+    alone = os.O_EXCL
+    assert refused(lambda: Tenstorrent(flags=alone | os.O_NONBLOCK), errno.EAGAIN)
+    threading.Timer(0.1, lambda: [card.close() for card in cards]).start()
+    only = Tenstorrent(flags=alone)
+    assert refused(lambda: Tenstorrent(flags=os.O_NONBLOCK), errno.EAGAIN)
+    threading.Timer(0.1, only.close).start()
+    Tenstorrent().close()
+    assert users() == []
+    # A lock of a file from before a reset.
+    one, other = Tenstorrent(), Tenstorrent()
+    assert one.lock(0) == 1
+    threading.Timer(0.1, lambda: one.ask(6, "IIII", 8, 4, 0, 0)).start()
+    assert refused(lambda: other.lock(3), errno.ENODEV)
+    assert refused(lambda: other.ask(0, "IIHHHHHHHH", 20, *[0] * 9), errno.ENODEV)
+    assert refused(lambda: one.window(), errno.ENODEV) and one.ask(6, "IIII", 8, 6, 0, 0)[3] == 0
+    one.window()
+    # Its power: sizes and reserved parts count.
+    power = struct.pack("<IIBBH14H", 40, 0, 0, 4, 15, *[0] * 14)
+    fcntl.ioctl(one.file, 0xFA0F, bytearray(power))
+    for wrong in (power[:8] + b"\1" + power[9:], b"\0" + power[1:]):
+        assert refused(lambda: fcntl.ioctl(one.file, 0xFA0F, bytearray(wrong)), errno.EINVAL)
+
+
+def telemetry(board):
+    """What the file system says of a Tenstorrent card."""
+    card = os.path.realpath("/sys/class/tenstorrent/tenstorrent!0/device")
+    read = lambda name: open(f"{card}/{name}").read()
+    assert read("tt_card_type") == board + "\n" and int(read("tt_aiclk")) >= 800
+    assert int(read("tt_serial"), 16) >> 36 in (0x40, 0x18) and read("tt_fw_bundle_ver").count(".") == 3
+    assert int(read("tt_heartbeat")) >= 1 and len(read("tt_asic_id")) == 17
+    # What the firmware does not measure is not there.
+    assert not os.path.exists(f"{card}/tt_arcclk") and not os.path.exists(f"{card}/tt_therm_trip_count")
+    sensors = [name for name in os.listdir("/sys/class/hwmon") if card in os.path.realpath(f"/sys/class/hwmon/{name}")]
+    assert len(sensors) == 1 and os.listdir(f"{card}/hwmon") == sensors
+    assert os.path.realpath(f"/sys/class/hwmon/{sensors[0]}/device") == card
+    with open(f"/sys/class/hwmon/{sensors[0]}/name") as name:
+        assert name.read() in ("blackhole\n", "wormhole\n")
+    with open(f"{card}/hwmon/{sensors[0]}/power1_label") as label:
+        assert label.read().startswith("power")
+    with open("/sys/module/tenstorrent/version") as version:
+        assert version.read() == "2.10.0\n"
+    assert os.stat(f"{card}/resource4").st_size >= 1 << 25
+    assert "0\n" not in read("iommu_group/type")
+
+
 if __name__ == "__main__":
     arguments = [int(word, 16) if word.startswith("0x") else word for word in sys.argv[2:]]
     globals()[sys.argv[1]](*arguments)
