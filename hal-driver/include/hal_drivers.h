@@ -17,6 +17,16 @@ extern "C" {
 // Every driver of this library, for applications that choose by URI. Stops at the first driver that cannot be added.
 iree_status_t hal_drivers_register_all(iree_hal_driver_registry_t* registry);
 
+// Appends to a builder what this process waits for, on all devices of this library: text for people, or JSON. For a
+// program that hangs: it may be called on any thread, waits for nothing that may never end, and takes about a tenth of
+// a second. See docs/programs.md.
+typedef enum hal_stall_format_e {
+  HAL_STALL_FORMAT_TEXT = 0,
+  HAL_STALL_FORMAT_JSON = 1,
+} hal_stall_format_t;
+iree_status_t hal_drivers_stall_report(hal_stall_format_t format,
+                                       iree_string_builder_t* builder);
+
 // gaudi://  Intel Gaudi and Gaudi 2, and gaudi://emulated; see docs/gaudi.md.
 iree_status_t iree_hal_gaudi_driver_module_register(
     iree_hal_driver_registry_t* registry);

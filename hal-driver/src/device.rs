@@ -26,9 +26,11 @@ mod bounce;
 mod collective_steps;
 mod completions;
 mod operation_description;
+mod operation_text;
 mod process;
 mod profile;
 mod queue;
+mod running_calls;
 mod staged_file_transfer;
 mod submit;
 mod until_end;
@@ -52,12 +54,14 @@ use crate::ffi::status::{Missing, Result, check, guard, guard_or, no_engine, tex
 use crate::memory::alloca::PendingAllocas;
 use crate::memory::allocator::{Allocator, Memory};
 use crate::memory::pools::Pools;
+use crate::stall::{InReports, Inspect, StallSettings};
 use crate::sync::frontier::Frontiers;
 use crate::sync::host_pool::HostPool;
 use crate::sync::proactor::Proactor;
 use crate::sync::semaphore::Semaphore;
 use crate::sync::teardown;
 use hal_backend::{Device, Properties};
+use hal_semaphore::stall::Snapshot;
 use hal_semaphore::{AdaptiveSpin, Clock, Code, Engine, Failure, MAX_VALUE, SystemClock};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
@@ -97,6 +101,8 @@ struct Phase {
 ///
 /// The cells are written only while no other thread uses the device, as IREE requires of `replace_…`.
 pub(crate) struct DeviceState<D: Device> {
+    /// Has a handle on the engine, so it comes before that.
+    in_reports: InReports,
     engine: Engine<EngineBackend<D>>,
     polling: PollingGuard<D>,
     pending_allocas: Arc<PendingAllocas>,
@@ -140,6 +146,7 @@ impl<D: Device> HalDevice<D> {
         proactors: Borrowed<'_, sys::iree_async_proactor_pool_t>,
         reflection: Reflection,
         membership: CollectiveSettings,
+        stall: StallSettings,
         allocator: HostAllocator,
     ) -> Result<*mut sys::iree_hal_device_t> {
         let device = Arc::new(device);
@@ -160,9 +167,11 @@ impl<D: Device> HalDevice<D> {
             pool: pool.clone(),
             completions: completions.clone(),
             collectives: collectives.clone(),
+            running_calls: Arc::default(),
         };
         let engine = Engine::new(backend).map_err(|error| no_engine(&error))?;
         let state = DeviceState {
+            in_reports: InReports::new(stall, Inspected(engine.clone()))?,
             pools: Pools::new(&memory, &proactor, &frontiers)?,
             device_allocator: UnsafeCell::new(Allocator::create(memory.clone())?),
             host: Loaders::shared()?,
@@ -230,6 +239,7 @@ impl<D: Device> DeviceState<D> {
         hal_collectives_mpi::wait_until_idle();
         let is_over = allocas_ended && idle.is_ok() && unpolled && stopped;
         if is_over {
+            self.in_reports.end();
             // SAFETY: the engine is closed and has nothing under way, so it asks its backend for nothing more; no
             // thread polls.
             unsafe {
@@ -278,6 +288,17 @@ impl<D: Device> DeviceState<D> {
     /// The device's number in its group, for profiles.
     fn ordinal(&self) -> u32 {
         self.frontiers.ordinal()
+    }
+}
+
+/// The engine of a device, for reports.
+struct Inspected<D: Device>(Engine<EngineBackend<D>>);
+
+impl<D: Device> Inspect for Inspected<D> {
+    fn snapshot(&self, names: bool) -> Snapshot {
+        let mut snapshot = self.0.snapshot(names);
+        self.0.backend().running_calls.add_to(&mut snapshot);
+        snapshot
     }
 }
 

@@ -10,6 +10,7 @@ use crate::ffi::object::{
 };
 use crate::ffi::status::{Result, check, guard, guard_or, invalid, text, view};
 use crate::launcher_rank::expand;
+use crate::stall::StallSettings;
 use hal_backend::{DeviceInfo, Driver, Parameter, Parameters};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -56,6 +57,7 @@ pub const PARAMETERS: &[Parameter] = &[
         effect: "which operations processes [compare](collectives.md#when-a-rank-fails) first: all, the first of each \
                  shape, or none; the same for all ranks",
     },
+    crate::stall::PARAMETER,
 ];
 
 /// The C object.
@@ -103,15 +105,17 @@ impl<R: Driver> HalDriver<R> {
         parameters.declare(R::PARAMETERS);
         let reflection = Reflection::take(&mut parameters)?;
         let membership = CollectiveSettings::take(&mut parameters)?;
+        let path = expand(path)?;
+        let stall = StallSettings::take(R::NAME, &path, &mut parameters)?;
         let open = OpenDevice::new()?;
-        let device = self.driver.open(&expand(path)?, &mut parameters)?;
+        let device = self.driver.open(&path, &mut parameters)?;
         let undeclared = parameters.undeclared();
         debug_assert!(R::PARAMETERS.is_empty() || undeclared.is_empty(), "not in PARAMETERS: {undeclared:?}");
         parameters.finish()?;
         // SAFETY: the pool is alive during the call or null, as the caller promises.
         let proactors =
             unsafe { Borrowed::required(params.proactor_pool, "device creation needs a proactor pool")? };
-        HalDevice::create(open, device, proactors, reflection, membership, allocator)
+        HalDevice::create(open, device, proactors, reflection, membership, stall, allocator)
     }
 
     /// The path of the device with this number, counted from 1.

@@ -59,6 +59,22 @@ macro_rules! drivers {
             )*
             std::ptr::null_mut()
         }
+
+        /// Appends to a builder what this process waits for, on all devices of this library: as text for 0, as JSON
+        /// for 1. See [`stall_report`](crate::stall_report).
+        ///
+        /// # Safety
+        ///
+        /// The builder is alive, or null, which is refused.
+        #[cfg(all(any($(feature = $feature),*), not(test)))]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn hal_drivers_stall_report(
+            format: u32,
+            builder: *mut crate::sys::iree_string_builder_t,
+        ) -> crate::sys::iree_status_t {
+            // SAFETY: the builder is alive or null, as the caller promises.
+            unsafe { crate::stall::append_report(format, builder) }
+        }
     };
 }
 

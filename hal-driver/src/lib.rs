@@ -35,9 +35,11 @@
 //!   `emulated_cuda.rs`: the library that `nvidia://emulated` uses; `gaudi_dma.rs`: asynchronous transfers on Gaudi for
 //!   programs in C.
 //! - `device/`: the device (`device.rs`), its queue operations (`queue.rs`), the engine's backend (`work.rs`),
-//!   polling for completions (`completions.rs`), profiling (`profile.rs`, `operation_description.rs`); file transfers
+//!   polling for completions (`completions.rs`), profiling (`profile.rs`, `operation_description.rs`), operations in
+//!   words (`operation_text.rs`, host calls that run in `running_calls.rs`); file transfers
 //!   of memory that the host cannot map (`staged_file_transfer.rs`), memory of other devices (`bounce.rs`), the steps
 //!   of command buffers with collectives (`collective_steps.rs`).
+//! - `stall.rs`, `stall/`: reports of what the process waits for, the watching thread and the signal.
 //! - `command/`: command buffer and event (`command_buffer.rs`, `record.rs`, captured bytes in `update_staging.rs`);
 //!   executable and executable cache (`executable.rs`, host executables in `host_program.rs`).
 //! - `command/collectives/`: channel (`channel.rs`), recorded collectives (`record.rs`), one execution of them
@@ -48,7 +50,7 @@
 //!   `resolve.rs`); pools and stream-ordered allocation (`pools.rs`, `alloca.rs`, `reservation.rs`,
 //!   `transient.rs`); memory of other devices by way of the host (`bounce/`: `buffer.rs`,
 //!   `ranges.rs`, and `mapping.rs` for drivers that map it).
-//! - `sync/`: semaphore (`semaphore.rs`, `semaphore/`), frontiers and axes (`frontier.rs`), proactor
+//! - `sync/`: semaphore (`semaphore.rs`, `semaphore/`, those that live in `live_semaphores.rs`), frontiers and axes (`frontier.rs`), proactor
 //!   (`proactor.rs`), write-backs before a signal (`write_back.rs`), polling for collectives during a wait
 //!   (`poll_collectives.rs`), threads for calls that block (`host_pool.rs`) and for teardown (`teardown.rs`).
 //! - `launcher_rank.rs`: the ranks of this process in its job, from its launcher's environment.
@@ -69,6 +71,7 @@ mod ffi;
 pub mod gaudi_dma;
 mod launcher_rank;
 mod memory;
+mod stall;
 mod sync;
 #[cfg(test)]
 #[cfg(feature = "mock")]
@@ -78,7 +81,9 @@ pub use driver::{PARAMETERS, register};
 #[allow(unused_imports, unreachable_pub, reason = "a library without drivers of its own exports none")]
 pub use drivers::*;
 pub use ffi::status::UNIMPLEMENTED;
+pub use hal_semaphore::stall::Report as StallReport;
 pub use hal_sys as sys;
+pub use stall::stall_report;
 
 /// Exports the function that adds a driver to IREE's registry, under the name that IREE's build expects.
 #[macro_export]

@@ -6,6 +6,7 @@
 
 pub(crate) mod frontier;
 pub(crate) mod host_pool;
+pub(crate) mod live_semaphores;
 pub(crate) mod poll_collectives;
 pub(crate) mod proactor;
 pub(crate) mod semaphore;

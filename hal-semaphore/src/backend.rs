@@ -40,6 +40,7 @@ use crate::error::CompletionError;
 use crate::failure::{Code, Failure};
 use crate::ids::{Point, QueueId, Ticket};
 use crate::slab::Key;
+use crate::stall::Step;
 use crate::timeline::Timeline;
 use std::fmt;
 use std::ops::Range;
@@ -147,6 +148,21 @@ pub trait Backend: Send + Sync + Sized + 'static {
         false
     }
 
+    /// The kind of this work, a number of the backend's own. The engine keeps it while the host has the work, for
+    /// [`describe`](Backend::describe). Called under a lock of the engine: this must be a read.
+    fn kind(&self, work: &Self::Work) -> u8 {
+        let _ = work;
+        0
+    }
+
+    /// Describes an operation for a [snapshot](crate::Engine::snapshot): its work, or `None` while that is away, and
+    /// its [kind](Backend::kind), which is known while the host has the work and 0 otherwise. Called under a lock of
+    /// the engine: this must only read, and take no lock.
+    fn describe(&self, work: Option<&Self::Work>, kind: u8) -> Description {
+        let _ = (work, kind);
+        Description::default()
+    }
+
     /// An operation has ended, and its signals are out. Its resources can be released.
     fn reclaim(&self, ended: Ended<Self::Work>) {
         drop(ended);
@@ -159,6 +175,15 @@ pub trait Backend: Send + Sync + Sized + 'static {
     fn abort(&self, why: &Failure) {
         let _ = why;
     }
+}
+
+/// What an operation is, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Description {
+    /// A few words, such as `fill` or `execute main_dispatch_0`. If empty, the engine names the kind of action.
+    pub text: String,
+    /// Signals that the work makes itself, of which the engine does not know.
+    pub signals: Vec<Step>,
 }
 
 /// One native wait: a queue's next work starts after `point`.
@@ -357,6 +382,11 @@ pub struct HostTask {
 impl HostTask {
     pub(crate) fn new(keep_alive: Arc<dyn KeepAlive>, ticket: Ticket) -> Self {
         Self { keep_alive: Some(keep_alive), ticket }
+    }
+
+    /// The operation's queue, and its [number](crate::stall::Operation::id) there.
+    pub fn operation(&self) -> (u32, u64) {
+        (self.ticket.queue, self.ticket.key.id())
     }
 
     /// Ends the operation.

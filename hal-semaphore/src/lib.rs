@@ -160,6 +160,7 @@ mod notification;
 mod ring;
 mod semaphore;
 mod slab;
+pub mod stall;
 mod sync;
 pub mod testing;
 pub mod timeline;

@@ -13,7 +13,7 @@
 
 use crate::backend::Backend;
 use crate::clock::{Clock, Time};
-use crate::engine::Engine;
+use crate::engine::{Engine, TimelineState};
 use crate::error::{SignalError, WaitError};
 use crate::failure::Failure;
 use crate::ids::{MAX_VALUE, Point};
@@ -137,6 +137,7 @@ impl Semaphore {
         value: u64,
         callback: impl FnOnce(Result<u64, Failure>) + Send + 'static,
     ) -> Subscription {
+        let timeline_state = self.0.registration.timeline_state().clone();
         let mut callback = Some(callback);
         let add = |waiters: &mut Waiters, order| {
             if let Some(callback) = callback.take() {
@@ -144,12 +145,12 @@ impl Semaphore {
             }
         };
         match self.0.add(value, add) {
-            Ok(order) => Subscription { semaphore: Arc::downgrade(&self.0), value, order },
+            Ok(order) => Subscription { semaphore: Arc::downgrade(&self.0), timeline_state, value, order },
             Err(state) => {
                 if let Some(callback) = callback {
                     callback(state);
                 }
-                Subscription { semaphore: Weak::new(), value, order: 0 }
+                Subscription { semaphore: Weak::new(), timeline_state, value, order: 0 }
             }
         }
     }
@@ -284,6 +285,10 @@ impl Timeline for Semaphore {
     fn subscribe(&self, value: u64, subscriber: Subscriber) -> Subscription {
         self.subscribe(value, move |state| subscriber.notify(state))
     }
+
+    fn subscribed_value(subscription: &Subscription) -> Option<u64> {
+        Some(subscription.timeline_state.value())
+    }
 }
 
 impl fmt::Debug for Semaphore {
@@ -295,6 +300,7 @@ impl fmt::Debug for Semaphore {
 /// A callback of a semaphore; dropping it takes the callback back, unless it is due already.
 pub struct Subscription {
     semaphore: Weak<Inner>,
+    timeline_state: Arc<TimelineState>,
     value: u64,
     order: u32,
 }

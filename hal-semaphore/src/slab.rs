@@ -23,6 +23,13 @@ pub(crate) struct Key {
     pub(crate) generation: u32,
 }
 
+impl Key {
+    /// A number that no other entry of the slab has, until 2³² others have been inserted.
+    pub(crate) fn id(self) -> u64 {
+        u64::from(self.generation) << u32::BITS | u64::from(self.index)
+    }
+}
+
 struct SlabEntry<T> {
     generation: u32,
     next_free: u32,

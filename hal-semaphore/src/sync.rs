@@ -36,6 +36,11 @@ mod imp {
             self.lock_awake().unwrap_or_else(|| self.0.lock())
         }
 
+        /// Takes the lock if it is free.
+        pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+            self.0.try_lock()
+        }
+
         /// Takes the lock if that is possible without sleeping.
         #[inline]
         fn lock_awake(&self) -> Option<Guard<'_, T>> {
@@ -219,6 +224,10 @@ mod imp {
         pub(crate) fn lock(&self) -> Guard<'_, T> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
+
+        pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+            self.0.try_lock().ok()
+        }
     }
 
     /// Every schedule of the checkers is fair.
@@ -231,7 +240,7 @@ mod imp {
         }
 
         pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-            self.0.0.try_lock().ok()
+            self.0.try_lock()
         }
 
         pub(crate) fn lock(&self) -> Guard<'_, T> {

@@ -19,6 +19,7 @@ use crate::engine_events::EngineEvents;
 use crate::error::SignalError;
 use crate::failure::Failure;
 use crate::ids::{MAX_VALUE, Point, TimelineKey};
+use crate::stall::TimelineName;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
@@ -95,6 +96,13 @@ pub trait Timeline: Clone + Send + Sync + 'static {
     /// Calls `subscriber` once, on any thread and possibly before this returns, when `value` is reached or the
     /// timeline has failed. Called for foreign timelines only, without a lock.
     fn subscribe(&self, value: u64, subscriber: Subscriber) -> Self::Subscription;
+
+    /// The value of the foreign timeline of a subscription, if it is known, for a
+    /// [snapshot](crate::Engine::snapshot). Called under a lock: this must be a read.
+    fn subscribed_value(subscription: &Self::Subscription) -> Option<u64> {
+        let _ = subscription;
+        None
+    }
 }
 
 /// Some timelines with a value each: the waits of an operation, or its signals.
@@ -184,6 +192,11 @@ impl Registration {
     #[inline]
     pub(crate) fn key(&self) -> TimelineKey {
         self.timeline_state().key()
+    }
+
+    /// The timeline's name in this process.
+    pub fn name(&self) -> TimelineName {
+        TimelineName::of_key(self.key())
     }
 
     /// The value, or the failure.

@@ -9,11 +9,23 @@
 
 `devices()` lists the devices; a `Device` is opened by its URI; a `Module` is loaded for devices. Its functions take
 numpy arrays, numbers, and any object with DLPack, and return arrays. `submit` begins a call and returns a `Future`.
-Failures are an `Error` with the runtime's text and code.
+Failures are an `Error` with the runtime's text and code. `stall_report()` says what a program that hangs waits for.
 """
 
 try:
-    from ._native import Array, Device, DeviceInfo, Error, Function, Future, Module, Profile, devices, drivers
+    from ._native import (
+        Array,
+        Device,
+        DeviceInfo,
+        Error,
+        Function,
+        Future,
+        Module,
+        Profile,
+        devices,
+        drivers,
+        stall_report,
+    )
 except ModuleNotFoundError as missing:
     if missing.name != __name__ + "._native":
         raise
@@ -34,4 +46,5 @@ __all__ = [
     "Profile",
     "devices",
     "drivers",
+    "stall_report",
 ]

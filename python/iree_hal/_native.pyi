@@ -33,6 +33,9 @@ def drivers() -> list[str]:
 def devices(driver: str | None = None) -> list[DeviceInfo]:
     """The devices that one driver finds, or all of them, without opening any."""
 
+def stall_report(*, json: bool = False) -> str:
+    """What this process waits for, on all devices of this project's drivers: for a program that hangs."""
+
 class DeviceInfo:
     """A device that a driver has found."""
 

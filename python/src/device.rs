@@ -61,6 +61,16 @@ pub(crate) fn devices(py: Python<'_>, driver: Option<&str>) -> PyResult<Vec<Devi
     Ok(listed.into_iter().map(info).collect())
 }
 
+/// What this process waits for, on all devices of this project's drivers: for a program that hangs. As text, or as JSON
+/// for `json.loads`. Any thread may call it.
+#[pyfunction]
+#[pyo3(signature = (*, json=false))]
+pub(crate) fn stall_report(py: Python<'_>, json: bool) -> PyResult<String> {
+    runtime::check_not_forked()?;
+    let report = py.detach(hal_driver::stall_report);
+    Ok(if json { report.to_json() } else { report.to_string() })
+}
+
 /// A device, opened by its URI: `Device("mock")`, `Device("gaudi://0")`, `Device("mock://0?queues=4")`.
 #[pyclass(frozen, module = "iree_hal")]
 pub(crate) struct Device {

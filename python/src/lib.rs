@@ -23,7 +23,7 @@ mod _native {
     #[pymodule_export]
     use super::array::Array;
     #[pymodule_export]
-    use super::device::{Device, DeviceInfo, Profile, devices, drivers};
+    use super::device::{Device, DeviceInfo, Profile, devices, drivers, stall_report};
     #[pymodule_export]
     use super::error::Error;
     #[pymodule_export]

@@ -3,6 +3,7 @@
 """Calls under way, on threads, and that fail; profiles."""
 
 import asyncio
+import json
 import pathlib
 import shutil
 import subprocess
@@ -27,6 +28,22 @@ def test_submit_returns_before_the_device_has_ended(two):
     assert time.monotonic() - begin < 0.2 and not futures[0].done()
     assert (futures[0].result().numpy() == x * x).all() and (futures[1].result(timeout=60).numpy() == x + x).all()
     assert futures[0].done() and futures[1].done()
+
+
+def test_program_that_hangs_is_explained_from_another_thread(two):
+    module = iree_hal.Module(two, "mock://0?latency=5s")
+    future = module.square.submit(np.arange(1024, dtype=np.float32))
+    with pytest.raises(TimeoutError):
+        future.result(timeout=0.1)
+    text = iree_hal.stall_report()
+    report = json.loads(iree_hal.stall_report(json=True))
+    assert not future.done()
+    (cause,) = report["causes"]
+    assert cause["kind"] == "device" and "square_dispatch_0" in cause["text"]
+    assert "the device has had epoch" in text and "square_dispatch_0" in text
+    (device,) = [device for device in report["devices"] if device["name"] == "mock://0"]
+    assert device["queues"][0]["operations"][0]["stage"] == "on_device"
+    future.result()
 
 
 def test_future_stands_for_its_result(two, device):

@@ -21,7 +21,7 @@ const LOST_DEVICE: &str = "mock://0?fault=lose:1";
 pub(crate) fn run() -> Result<bool> {
     let tree = Tree::configure(Flavour::Asan, None)?;
     tree.build(&["hal_runtime_archives"])?;
-    tree.build(&["embed", "smoke", "overlap", "hal_cts"])?;
+    tree.build(&["embed", "smoke", "overlap", "hangs", "hal_cts"])?;
     let data = cts::testdata(&tree)?;
     let module = tree.folder().join("two_functions.vmfb");
     tree.compile(
@@ -67,6 +67,7 @@ pub(crate) fn run() -> Result<bool> {
             program("smoke", &["mock://0?latency=1s", "abandon"]),
             None,
         ),
+        ("six C programs that hang, each with its report", program("hangs", &[]), None),
         ("the driver's tests and those of collectives", tests(&tree)?, None),
     ];
     let mut green = true;

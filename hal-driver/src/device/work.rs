@@ -8,7 +8,9 @@ use crate::command::command_buffer::Recorded;
 use crate::command::record::{Record, Substitutes};
 use crate::device::Bounce;
 use crate::device::completions::Completions;
+use crate::device::operation_text;
 use crate::device::profile::Trace;
+use crate::device::running_calls::RunningCalls;
 use crate::device::until_end::UntilEnd;
 use crate::ffi::object::Opaque;
 use crate::ffi::object::{Retained, to_device_size};
@@ -21,7 +23,9 @@ use crate::sync::host_pool::HostPool;
 use crate::sync::semaphore::{IreeTimeline, OwnedList};
 use crate::sync::teardown;
 use hal_backend::{Command, Commands, Device, Job, Observer, Rejected};
-use hal_semaphore::backend::{Backend, Batch, Completer, DeviceSpec, Ended, HostTask, Submission, Submitted};
+use hal_semaphore::backend::{
+    Backend, Batch, Completer, Description, DeviceSpec, Ended, HostTask, Submission, Submitted,
+};
 use hal_semaphore::{Code, Failure, Point, QueueId};
 use hal_sys as sys;
 use smallvec::{SmallVec, smallvec};
@@ -173,6 +177,7 @@ pub(crate) struct EngineBackend<D: Device> {
     pub(crate) pool: Arc<HostPool>,
     pub(crate) completions: Arc<Completions<D>>,
     pub(crate) collectives: Arc<RunningCollectives>,
+    pub(crate) running_calls: Arc<RunningCalls>,
 }
 
 impl<D: Device> EngineBackend<D> {
@@ -377,10 +382,12 @@ impl<D: Device> Backend for EngineBackend<D> {
             }
             Operation::HostCall(call) => {
                 let blocks = call.signals.is_some();
+                let running = self.running_calls.clone();
                 self.pool.run(move || {
                     // A non-blocking call runs after the signals.
                     if blocks {
-                        call.run(trace.as_deref());
+                        let signals = call.signals.as_ref().map(OwnedList::steps).unwrap_or_default();
+                        running.during(&task, signals, || call.run(trace.as_deref()));
                         task.finish(Ok(()));
                     } else {
                         task.finish(Ok(()));
@@ -444,6 +451,17 @@ impl<D: Device> Backend for EngineBackend<D> {
             | Operation::Transfer(_)
             | Operation::Collectives(_)
             | Operation::Return(_) => true,
+        }
+    }
+
+    fn kind(&self, work: &QueueWork<D>) -> u8 {
+        work.operation.kind()
+    }
+
+    fn describe(&self, work: Option<&QueueWork<D>>, kind: u8) -> Description {
+        match work {
+            Some(work) => work.operation.describe(),
+            None => Description { text: operation_text::away(kind).to_owned(), signals: Vec::new() },
         }
     }
 

@@ -21,8 +21,10 @@ use crate::ffi::constants::WAIT_FOR_ALL;
 use crate::ffi::object::HostAllocator;
 use crate::ffi::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
 use crate::sync::frontier::Frontiers;
+use crate::sync::live_semaphores::{self, ListPlace};
 use crate::sync::proactor::Proactor;
 use crate::sync::{poll_collectives, teardown, write_back};
+use hal_semaphore::stall::TimelineName;
 use hal_semaphore::timeline::{Callback, DueCallbacks, Registration, Timeline};
 use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, SignalError};
 use hal_sys as sys;
@@ -39,6 +41,7 @@ mod timepoint;
 
 pub(crate) use handle::IreeTimeline;
 pub(crate) use list::{List, OwnedList};
+use timepoint::is_subscription;
 
 /// How long a waiting thread spins before it sleeps.
 const WAIT_SPIN: Duration = Duration::from_micros(20);
@@ -69,6 +72,7 @@ pub(crate) struct Semaphore {
     proactor: Arc<Proactor>,
     /// The last expected value that a query has spun for.
     spun_for: AtomicU64,
+    place: ListPlace,
     failure: OnceLock<Failure>,
 }
 
@@ -111,7 +115,9 @@ impl Semaphore {
             (&raw mut (*semaphore).spin).write(spin);
             (&raw mut (*semaphore).proactor).write(proactor);
             (&raw mut (*semaphore).spun_for).write(AtomicU64::new(0));
+            (&raw mut (*semaphore).place).write(ListPlace::new(0));
             (&raw mut (*semaphore).failure).write(OnceLock::new());
+            live_semaphores::add(NonNull::new_unchecked(semaphore));
             Ok(semaphore.cast())
         }
     }
@@ -145,8 +151,48 @@ impl Semaphore {
         }
     }
 
-    fn value(&self) -> u64 {
+    pub(super) fn value(&self) -> u64 {
         self.registration.value()
+    }
+
+    /// Where it is in its [list](live_semaphores).
+    pub(super) fn place(&self) -> &ListPlace {
+        &self.place
+    }
+
+    pub(super) fn name(&self) -> TimelineName {
+        self.registration.name()
+    }
+
+    /// The address by which a program knows it.
+    pub(super) fn address(&self) -> usize {
+        self.base.get().addr()
+    }
+
+    /// The values that the host waits for, and how many wait for each; none while another thread uses the list.
+    /// Operations of other devices of ours are not the host.
+    pub(super) fn host_waits(&self) -> Vec<(u64, usize)> {
+        let (base, mut waits) = (self.base.get(), Vec::<(u64, usize)>::new());
+        // SAFETY: IREE has initialised its part, by the invariant; the list is read under the semaphore's own lock,
+        // and its entries stay in place as long as they are in it.
+        unsafe {
+            if !sys::iree_slim_mutex_try_lock(&raw mut (*base).mutex) {
+                return waits;
+            }
+            let mut next = (*base).timepoints_head.cast_const();
+            while let Some(timepoint) = next.as_ref() {
+                let value = timepoint.minimum_value;
+                if !is_subscription(timepoint) {
+                    match waits.iter_mut().find(|(known, _)| *known == value) {
+                        Some((_, count)) => *count += 1,
+                        None => waits.push((value, 1)),
+                    }
+                }
+                next = timepoint.next;
+            }
+            sys::iree_slim_mutex_unlock(&raw mut (*base).mutex);
+        }
+        waits
     }
 
     /// Publishes a value to the C structure. Called for one step at a time, in order.
@@ -280,6 +326,7 @@ unsafe extern "C" fn destroy(base: *mut sys::iree_async_semaphore_t) {
         let semaphore = base.cast::<Semaphore>();
         // SAFETY: the last reference is gone. IREE notifies the remaining waiters first.
         unsafe {
+            live_semaphores::remove(NonNull::new_unchecked(semaphore));
             sys::iree_async_semaphore_deinitialize(base);
             let allocator = (*semaphore).allocator;
             (&raw mut (*semaphore).registration).drop_in_place();

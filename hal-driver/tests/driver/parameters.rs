@@ -76,7 +76,7 @@ fn refusal_by_an_emulated_card_lists_the_emulations_parameters_too() {
 #[test]
 fn an_unknown_parameter_is_refused_with_those_that_are_declared() {
     let known = "collective_check, collective_count, collective_piece, collective_rank, collective_timeout, depth, \
-                 reflection";
+                 reflection, stall_report";
     let says = format!("template: parameter colour is unknown; this device takes {known}");
     Device::cannot_be_opened("template://?colour=red", Code::InvalidArgument, &says);
 }

@@ -16,6 +16,7 @@ use hal_backend::{Failure, Function, HostCall, HostProgram, Parameters};
 use hal_kernel::ProgramHost;
 use hal_qaic::FORMAT;
 use hal_semaphore::Code;
+use hal_semaphore::stall::{Cause, Reason};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -255,6 +256,17 @@ fn workload_that_is_lost_is_lost_alone() {
     assert_eq!((lost.first_byte(), machine.emulator.counts(0).resets), (2, 0));
 }
 
+/// Checks that a report names work that the card has and does not report.
+fn is_explained(machine: &Machine) {
+    let report = hal_driver::stall_report();
+    let name = machine.uri.split('?').next().unwrap();
+    let of_the_card = |cause: &Cause| {
+        let sentence = report.sentence(&cause.reason);
+        matches!(cause.reason, Reason::Device(_)) && sentence.contains(&format!(" of {name} "))
+    };
+    assert!(report.causes.iter().any(of_the_card), "{name}: {report}");
+}
+
 #[test]
 fn network_that_hangs_is_stopped_and_others_do_not_notice() {
     let machine = Machine::new("&fault=hang:2&timeout=1", Duration::ZERO);
@@ -269,6 +281,7 @@ fn network_that_hangs_is_stopped_and_others_do_not_notice() {
     for _ in 0..10 {
         other.run().unwrap();
     }
+    is_explained(&machine);
     let failed = hung.wait(1).unwrap_err();
     assert_eq!(failed.code, Code::Aborted);
     assert!(failed.text.contains("timeout"), "{}", failed.text);
@@ -300,7 +313,9 @@ fn semaphore_that_is_never_added_to_fails_one_dispatch_in_time() {
     let device = Device::open(&machine.uri).unwrap();
     let mut workload = Workload::new(&machine, &device, 1);
     workload.run().unwrap();
-    let failed = workload.run().unwrap_err();
+    let pending = workload.submit();
+    is_explained(&machine);
+    let failed = pending.wait(1).unwrap_err();
     assert_eq!(failed.code, Code::Aborted, "{}", failed.text);
     assert!(failed.text.contains("timeout"), "{}", failed.text);
     workload.run().unwrap();

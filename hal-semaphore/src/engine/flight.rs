@@ -148,6 +148,17 @@ impl Flight {
         self.entries.get(place)
     }
 
+    /// The operation in flight at this epoch.
+    pub(super) fn at(&self, epoch: u64) -> Option<&InFlight> {
+        let place = self.entries.partition_point(|entry| entry.epoch < epoch);
+        self.entries.get(place).filter(|entry| entry.epoch == epoch)
+    }
+
+    /// True if nothing in flight is before this epoch.
+    pub(super) fn is_oldest(&self, epoch: u64) -> bool {
+        self.oldest().is_none_or(|entry| entry.epoch >= epoch)
+    }
+
     /// The place of the first operation behind this epoch. Usually few are.
     pub(super) fn first_behind(&self, epoch: u64) -> usize {
         self.entries.len() - self.entries.iter().rev().take_while(|entry| entry.epoch > epoch).count()

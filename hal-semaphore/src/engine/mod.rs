@@ -64,6 +64,7 @@ mod queue_choice;
 mod retire;
 mod route;
 mod shutdown;
+mod snapshot;
 mod submit;
 mod timeline_state;
 mod unsubmitted_ends;
@@ -84,6 +85,7 @@ use crate::error::{EngineError, SubmitError, Unfinished};
 use crate::failure::Failure;
 use crate::ids::{Affinity, MAX_VALUE, QueueId, TimelineKey};
 use crate::notification::Wakeup;
+use crate::stall::TimelineName;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeline::{Registration, TimelineValues};
 use outbox::Outbox;
@@ -564,9 +566,9 @@ impl<B: Backend> Shared<B> {
         Arc::new(TimelineState::new(key, false, value))
     }
 
-    /// A state for a foreign timeline, which a subscription moves.
-    fn new_foreign_state(&self) -> Arc<TimelineState> {
-        Arc::new(TimelineState::new(TimelineKey { engine: 0, number: 0 }, true, 0))
+    /// A state for a foreign timeline, which a subscription moves. Its key is the timeline's name.
+    fn new_foreign_state(&self, name: TimelineName) -> Arc<TimelineState> {
+        Arc::new(TimelineState::new(name.key(), true, 0))
     }
 
     fn remember_large(&self, timeline_state: &Arc<TimelineState>) {

@@ -71,6 +71,19 @@ pub(super) enum ActionKind {
     Barrier,
 }
 
+impl ActionKind {
+    /// Its name, for people. A barrier with a cleanup is a barrier.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Queue => "work of the device",
+            Self::Host => "work of the host",
+            Self::Early => "early work",
+            Self::Marker => "marker",
+            Self::Barrier => "barrier",
+        }
+    }
+}
+
 /// A wait that was not reached when its operation was submitted.
 ///
 /// # Invariants
@@ -128,6 +141,8 @@ pub(super) struct Op<B: Backend> {
     pub(super) kind: ActionKind,
     /// Its work was done early.
     pub(super) done: bool,
+    /// What its [work](Backend::kind) is, while the host has that.
+    pub(super) work_kind: u8,
     /// Waits that are blocked.
     pub(super) remaining: u32,
     pub(super) epoch: u64,
@@ -148,6 +163,7 @@ impl<B: Backend> Op<B> {
             state: OpState::Pending,
             kind,
             done: false,
+            work_kind: 0,
             remaining: 0,
             epoch: 0,
             event: None,

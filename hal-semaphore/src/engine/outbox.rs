@@ -22,6 +22,7 @@ use super::owed::{Owed, Undelivered};
 use crate::backend::Backend;
 use crate::failure::Failure;
 use crate::mutation::{Mutation, is_mutated};
+use crate::stall::{TimelineName, UndeliveredSteps};
 use crate::sync::Mutex;
 use crate::timeline::Timeline;
 use std::collections::{BTreeMap, VecDeque};
@@ -60,6 +61,19 @@ impl<B: Backend> Outbox<B> {
             .entry(identity)
             .or_insert_with(|| DeliveryLane { deliveries: VecDeque::new(), delivering: false });
         lane.deliveries.push_back(delivery);
+    }
+
+    /// The timelines that have deliveries, if the lock is free: the identity of each, whether a thread delivers, and
+    /// what waits behind that.
+    pub(super) fn undelivered(&self) -> Option<Vec<UndeliveredSteps>> {
+        let lanes = self.0.try_lock()?;
+        let steps = |(&identity, lane): (&usize, &DeliveryLane<B>)| UndeliveredSteps {
+            timeline: TimelineName::Foreign(identity),
+            is_delivering: lane.delivering,
+            waiting: lane.deliveries.len(),
+            stands: true,
+        };
+        Some(lanes.iter().map(steps).collect())
     }
 
     /// Takes the first delivery of a lane, unless another thread is delivering.

@@ -87,15 +87,20 @@ impl<B: Backend> OwedList<B> {
         self.left.fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// How many entries have not returned.
+    pub(super) fn left(&self) -> u64 {
+        self.left.load(Ordering::Acquire)
+    }
+
     /// True if every entry has returned.
     pub(super) fn is_done(&self) -> bool {
-        self.left.load(Ordering::Acquire) == 0
+        self.left() == 0
     }
 
     /// True if no thread is inside an entry. A thread that is continues with the rest.
     fn is_stranded(&self) -> bool {
         let waiting = self.entries.lock().len() as u64;
-        self.left.load(Ordering::Acquire) == waiting
+        self.left() == waiting
     }
 
     pub(super) fn trim(&self) {

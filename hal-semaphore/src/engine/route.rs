@@ -72,9 +72,13 @@ impl<B: Backend> QueueGuard<'_, B> {
 
     /// Marks an operation as running on the host. Returns its work.
     pub(super) fn start_on_host(&mut self, key: Key) -> Option<B::Work> {
+        let shared = self.shared;
         let op = self.live(key);
         op.state = OpState::Running;
         let work = op.work.take();
+        if let Some(work) = &work {
+            op.work_kind = shared.foreign_counted(|| shared.backend.kind(work)).unwrap_or(0);
+        }
         self.state.host.begin_run();
         work
     }

@@ -489,6 +489,11 @@ impl TimelineState {
         self.state.lock().subscription.replace(subscription)
     }
 
+    /// The lock, if it is free.
+    pub(super) fn try_lock(&self) -> Option<Guard<'_, TimelineInner>> {
+        self.state.try_lock()
+    }
+
     /// The value that the promises will bring the timeline to.
     pub(crate) fn promised(&self) -> Option<u64> {
         // With the lock: a caller that has seen a shown step also sees the promises of that step.
@@ -523,6 +528,11 @@ fn find(promises: &mut VecDeque<Promise>, value: u64, queue: u32, epoch: u64) ->
 impl TimelineInner {
     pub(super) fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
+    }
+
+    /// The subscription to the foreign timeline, once there is one.
+    pub(super) fn subscription(&self) -> Option<&(dyn Any + Send)> {
+        self.subscription.as_deref()
     }
 
     pub(super) fn has_promises(&self) -> bool {

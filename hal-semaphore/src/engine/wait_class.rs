@@ -14,6 +14,7 @@ use crate::backend::Backend;
 use crate::failure::Failure;
 use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
+use crate::stall::TimelineName;
 use crate::sync::Ordering;
 use std::sync::Arc;
 
@@ -165,8 +166,9 @@ impl<B: Backend> QueueGuard<'_, B> {
         value: u64,
         key: Key,
     ) -> Result<WaitClass, Failure> {
-        let timeline = self.shared.foreign_counted(|| timeline.clone())?;
-        let timeline_state = self.shared.new_foreign_state();
+        let (timeline, name) =
+            self.shared.foreign_counted(|| (timeline.clone(), TimelineName::of(timeline)))?;
+        let timeline_state = self.shared.new_foreign_state(name);
         let wait = self.live(key).next_wait();
         let target = Target::Op { queue: self.index, key, wait, has_others: false };
         let number = timeline_state.add_timepoint(&mut timeline_state.lock(), ListOwner::HOST, value, target);

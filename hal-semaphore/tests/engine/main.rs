@@ -52,6 +52,7 @@ mod rig;
 mod same_values;
 mod shutdown;
 mod slow_drivers;
+mod stall;
 mod statistics;
 mod unsubmitted_ends;
 mod value_and_failure;

@@ -198,4 +198,8 @@ impl Timeline for IreeTimeline {
     fn subscribe(&self, value: u64, subscriber: Subscriber) -> ForeignSubscription {
         ForeignSubscription::new(self, value, subscriber)
     }
+
+    fn subscribed_value(subscription: &ForeignSubscription) -> Option<u64> {
+        Some(subscription.value())
+    }
 }

@@ -6,6 +6,7 @@ use super::IreeTimeline;
 use crate::ffi::status::{Result, check, invalid, raw};
 use crate::sync::teardown;
 use hal_semaphore::Failure;
+use hal_semaphore::stall::{Step, TimelineName};
 use hal_semaphore::timeline::TimelineValues;
 use hal_sys as sys;
 
@@ -107,6 +108,13 @@ impl OwnedList {
 
     pub(crate) fn borrow(&self) -> List<'_> {
         List { semaphores: &self.semaphores, values: &self.values }
+    }
+
+    /// What signalling it does.
+    pub(crate) fn steps(&self) -> Vec<Step> {
+        let named =
+            |(semaphore, &value)| Step { timeline: TimelineName::of::<IreeTimeline>(semaphore), value };
+        self.semaphores.iter().zip(&self.values).map(named).collect()
     }
 
     /// Signals all of it, or fails all of it.

@@ -6,7 +6,7 @@
 use super::IreeTimeline;
 use crate::ffi::status::{Result, check, guard_or};
 use crate::sync::write_back;
-use hal_semaphore::timeline::Subscriber;
+use hal_semaphore::timeline::{Subscriber, Timeline as _};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -78,12 +78,24 @@ impl<L: Listener> RegisteredTimepoint<L> {
 }
 
 impl ForeignSubscription {
+    /// The value of the semaphore.
+    pub(super) fn value(&self) -> u64 {
+        self.semaphore.value()
+    }
+
     pub(super) fn new(semaphore: &IreeTimeline, value: u64, subscriber: Subscriber) -> Self {
         Self {
             entry: RegisteredTimepoint::register(semaphore, value, subscriber),
             semaphore: semaphore.clone(),
         }
     }
+}
+
+/// True if an operation of a device of ours waits here for a semaphore of another device. An entry that is not
+/// recognised counts as the program's.
+pub(super) fn is_subscription(timepoint: &sys::iree_async_semaphore_timepoint_t) -> bool {
+    let ours: unsafe extern "C" fn(_, _, _) = reached::<Subscriber>;
+    timepoint.callback.is_some_and(|callback| std::ptr::fn_addr_eq(callback, ours))
 }
 
 impl Drop for ForeignSubscription {
