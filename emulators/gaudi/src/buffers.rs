@@ -81,8 +81,9 @@ impl Context {
         let is_gone = |&id: &u64| {
             buffers.get(&id).is_none_or(|buffer| !buffer.seen.load(Ordering::Acquire)) && !used(id)
         };
-        let gone: Vec<u64> = self.destroyed.extract_if(.., |id| is_gone(id)).collect();
+        let gone: Vec<u64> = self.destroyed.iter().copied().filter(is_gone).collect();
         for id in gone {
+            self.destroyed.remove(&id);
             if let Some(Buffer { kind: BufferKind::Commands(Some(address)), .. }) = self.buffers.remove(&id) {
                 self.live.space.write().unmap(address);
             }
