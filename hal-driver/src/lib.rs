@@ -50,9 +50,10 @@
 //!   `resolve.rs`); pools and stream-ordered allocation (`pools.rs`, `alloca.rs`, `reservation.rs`,
 //!   `transient.rs`); memory of other devices by way of the host (`bounce/`: `buffer.rs`,
 //!   `ranges.rs`, and `mapping.rs` for drivers that map it).
-//! - `sync/`: semaphore (`semaphore.rs`, `semaphore/`, those that live in `live_semaphores.rs`), frontiers and axes (`frontier.rs`), proactor
-//!   (`proactor.rs`), write-backs before a signal (`write_back.rs`), polling for collectives during a wait
-//!   (`poll_collectives.rs`), threads for calls that block (`host_pool.rs`) and for teardown (`teardown.rs`).
+//! - `sync/`: semaphore (`semaphore.rs`, `semaphore/`, those that live in `live_semaphores.rs`), frontiers and axes
+//!   (`frontier.rs`), proactor (`proactor.rs`), write-backs before a signal (`write_back.rs`), polling for collectives
+//!   during a wait (`poll_collectives.rs`), threads for calls that block (`host_pool.rs`) and for teardown
+//!   (`teardown.rs`).
 //! - `launcher_rank.rs`: the ranks of this process in its job, from its launcher's environment.
 //! - `ffi/`: C objects as types (`object.rs`), statuses (`status.rs`), constants (`constants.rs`).
 //!

@@ -145,8 +145,8 @@ const RISC_V: &str = "riscv32_bits=embedded-elf-riscv_32;riscv32_plain=embedded-
 pub(crate) const PLAIN_RISC_V: &str =
     "riscv32_floats=embedded-elf-riscv_32;riscv32_plain=embedded-elf-riscv_32";
 
-/// The variants whose cards a supervisor shows as nodes: what their URIs begin with. Boards of Tenstorrent's differ in the
-/// chip alone, which is the same behind nodes.
+/// The variants whose cards a supervisor shows as nodes: what their URIs begin with. Boards of Tenstorrent's differ in
+/// the chip alone, which is the same behind nodes.
 const NODES: [&str; 3] = ["gaudi://emulated", "qaic://emulated", "tenstorrent://emulated?board=p100a"];
 
 /// How many instances one variant has: what IREE 3.13.0's suite comes to with two executable formats.

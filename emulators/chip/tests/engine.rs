@@ -337,7 +337,8 @@ fn formats_are_not_changed_while_a_unit_may_read_them() {
     refuses(reason, &[(Core::T1, &[set, write])], &[(Core::T1, &[set, waits, write])]);
 }
 
-/// Commands the network to bring memory of the tile to a bank, or a bank's to the tile, from the network's first buffer.
+/// Commands the network to bring memory of the tile to a bank, or a bank's to the tile, from the network's first
+/// buffer.
 fn transfer(address: u32, to_bank: bool) -> Vec<Step> {
     const BANK: u32 = 17 | 12 << 6;
     const HERE: u32 = 1 | 2 << 6;

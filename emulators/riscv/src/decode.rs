@@ -124,8 +124,8 @@ pub struct Instruction {
     pub rs1: u8,
     /// The second operand.
     pub rs2: u8,
-    /// The immediate with its sign; the word of a `ttinsn`; a shift's distance; a control register's number; the third operand of a
-    /// fused operation.
+    /// The immediate with its sign; the word of a `ttinsn`; a shift's distance; a control register's number; the third
+    /// operand of a fused operation.
     pub imm: i32,
 }
 

@@ -179,7 +179,8 @@ fn signals() -> libc::sigset_t {
     }
 }
 
-/// Keeps those signals for [`sleep`], in this thread and in those that it starts: a thread that takes one would lose it.
+/// Keeps those signals for [`sleep`], in this thread and in those that it starts: a thread that takes one would lose
+/// it.
 pub(crate) fn keep_signals() {
     change_signals(libc::SIG_BLOCK);
 }

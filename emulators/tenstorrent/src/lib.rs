@@ -69,7 +69,8 @@
 //!
 //! Accesses of the chip to memory of the host: buffers and pinned pages have addresses for it, and a transfer to one is
 //! refused by name. Nor imports of a window's dma-buf by other devices, power, and start-up times. In this process an
-//! exclusive open does not wait, but fails with `EAGAIN` at once, and an access to a mapping that was revoked fails with
+//! exclusive open does not wait, but fails with `EAGAIN` at once, and an access to a mapping that was revoked fails
+//! with
 //! `ENODEV`; another process gets `SIGBUS`.
 
 mod emulated;

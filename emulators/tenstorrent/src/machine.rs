@@ -229,8 +229,8 @@ impl Machine {
     }
 
     /// Opens a card (`tt_cdev_open`, `admit_chardev_open`). An exclusive open needs a free card, and no other
-    /// open succeeds while a file has the card exclusively: they wait, or fail with `EAGAIN`. Modules before 2.10 do not
-    /// look at `O_EXCL`.
+    /// open succeeds while a file has the card exclusively: they wait, or fail with `EAGAIN`. Modules before 2.10 do
+    /// not look at `O_EXCL`.
     pub(crate) fn open(
         &self,
         process: &dyn Process,
@@ -271,8 +271,8 @@ impl Machine {
         Ok(state.files.insert(opened, ()))
     }
 
-    /// Sleeps until a file of a card is closed, a lock is released, or the card is reset. A signal ends the request, and
-    /// the process's thread makes it again unless it has a handler that says otherwise (`ERESTARTSYS`).
+    /// Sleeps until a file of a card is closed, a lock is released, or the card is reset. A signal ends the request,
+    /// and the process's thread makes it again unless it has a handler that says otherwise (`ERESTARTSYS`).
     pub(crate) fn wait(&self, state: &mut Guard<'_>, number: usize) -> Result<(), Errno> {
         const RESTART: Errno = Errno::from_raw_os_error(512);
         if interrupt::is_pending() {

@@ -143,7 +143,8 @@ struct Telemetry<'a> {
 }
 
 impl<'a> Telemetry<'a> {
-    /// The controller, where it begins on the network, and the registers with the addresses of the table and the values.
+    /// The controller, where it begins on the network, and the registers with the addresses of the table and the
+    /// values.
     fn controller(family: &Family) -> (Tile, u64, [u64; 2]) {
         if *family == BLACKHOLE {
             (Tile { x: 8, y: 0 }, 0, [0x8003_0434, 0x8003_0430])

@@ -8,8 +8,8 @@
 //! # Who polls
 //!
 //! A thread that starts an operation has MPI begin it at once, unless it is [`LARGE`] or another one polls at that
-//! moment. A thread that waits [polls](poll_until), and as long as any does, the engine's own thread sleeps: two threads that poll are in
-//! each other's way. The engine's thread polls when no other does.
+//! moment. A thread that waits [polls](poll_until), and as long as any does, the engine's own thread sleeps: two
+//! threads that poll are in each other's way. The engine's thread polls when no other does.
 //!
 //! The threads that poll are counted, in one number for the process. The last one to leave wakes the engine's thread
 //! if anything is under way, which takes over unless that one polls again [soon](EXPECTED); a thread that leaves a
@@ -54,8 +54,8 @@ const LONG_NAP: Duration = Duration::from_micros(3200);
 /// For how long a thread that has polled is expected to poll again.
 const EXPECTED: Duration = Duration::from_micros(100);
 
-/// The bytes, sent and received, from which on an operation is begun by a thread that polls: MPI copies what is sent as it
-/// begins, which takes longer than to wake a thread.
+/// The bytes, sent and received, from which on an operation is begun by a thread that polls: MPI copies what is sent as
+/// it begins, which takes longer than to wake a thread.
 const LARGE: u64 = 2 << 20;
 
 /// How many polls of a thread are between two readings of the clock.
@@ -255,8 +255,8 @@ impl Engine {
         self.under_way.load(Ordering::Relaxed) || self.has_commands.load(Ordering::Relaxed)
     }
 
-    /// Has something done soon, now if the lock is free and it takes no time. Operations that end by it are reported by the next poll,
-    /// as the caller may hold locks of its own.
+    /// Has something done soon, now if the lock is free and it takes no time. Operations that end by it are reported by
+    /// the next poll, as the caller may hold locks of its own.
     pub(crate) fn send(&self, command: Command) {
         if self.is_forked() {
             return;
@@ -567,7 +567,8 @@ impl Engine {
         }
     }
 
-    /// The last thread that polled has left, after a poll `at` some time. Wakes the engine's thread if anything is left.
+    /// The last thread that polled has left, after a poll `at` some time. Wakes the engine's thread if anything is
+    /// left.
     fn left_alone(&self, at: Option<Instant>) {
         if let Some(at) = at {
             self.last_polled.store(self.nanoseconds(at), Ordering::Relaxed);

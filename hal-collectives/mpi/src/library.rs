@@ -574,9 +574,9 @@ impl Library {
         finalized != 0
     }
 
-    /// Ends the library, if it is ours to end, on this thread: the standard wants the one that has begun it. It cannot be
-    /// begun again. Some wait for all ranks: if one of those may be gone, another thread ends it, and this returns after
-    /// `patience` at the latest.
+    /// Ends the library, if it is ours to end, on this thread: the standard wants the one that has begun it. It cannot
+    /// be begun again. Some wait for all ranks: if one of those may be gone, another thread ends it, and this returns
+    /// after `patience` at the latest.
     pub(crate) fn end(&self, patience: Option<Duration>) {
         let finalize = self.functions.finalize;
         if !self.owned || self.has_ended_itself() {

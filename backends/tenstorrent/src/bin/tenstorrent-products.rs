@@ -174,12 +174,14 @@ fn main() -> ExitCode {
 
 /// The module for products of these types.
 fn module(wanted: &[&Types]) -> String {
+    let [function, rule] =
+        [FUNCTION, RULE].map(|text| text.split_once("\n\n").map_or(text, |(_licence, it)| it));
     let mut module = BEGIN.to_owned();
     let mut rules = Vec::new();
     for types in wanted {
-        module.push_str(&types.fill(FUNCTION));
+        module.push_str(&types.fill(function));
         for operation in &OPERATIONS {
-            module.push_str(&types.fill(&operation.fill(RULE)));
+            module.push_str(&types.fill(&operation.fill(rule)));
             rules.push(types.fill(&operation.fill("@is_$operation_$name -> @call_$operation_$name")));
         }
     }

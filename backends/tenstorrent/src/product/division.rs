@@ -170,9 +170,9 @@ impl Division {
 /// squares.
 const REST: u64 = 64 + (LARGEST * SIDE * 4) as u64;
 
-/// How many more rows a place needs where the matrices of a batch, of so many rows and columns, begin at other addresses
-/// modulo 64: one that begins up to 63 bytes further on must not reach into the next place. As all rows of a place, they
-/// are a multiple of 64 bytes.
+/// How many more rows a place needs where the matrices of a batch, of so many rows and columns, begin at other
+/// addresses modulo 64: one that begins up to 63 bytes further on must not reach into the next place. As all rows of a
+/// place, they are a multiple of 64 bytes.
 fn shift(request: &Request, (rows, columns): (u32, u32), pitch: u32) -> u32 {
     let distance = rows.wrapping_mul(columns).wrapping_mul(request.bytes);
     if request.batch > 1 && !distance.is_multiple_of(64) {

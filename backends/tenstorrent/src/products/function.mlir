@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
   hal.executable.source private @__tensix_$name {
     hal.executable.export public @tensix_matmul_$name ordinal(0) layout(#layout)

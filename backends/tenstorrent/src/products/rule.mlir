@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
   util.func private @__tensix_$operation_$name(
       %a: tensor<$shapex$in>, %b: tensor<$shapex$in>, %init: tensor<$shapex$out>) -> tensor<$shapex$out> {

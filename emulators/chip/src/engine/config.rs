@@ -3,8 +3,8 @@
 //! The engine's configuration: words that all threads share, in two banks, and words of each thread
 //! (`BackendConfiguration.md`).
 //!
-//! A thread chooses the bank that its instructions use. From [`GLOBAL`] on, both banks are one. A write of bits without a
-//! function here is refused, so what an instruction does not look at is zero.
+//! A thread chooses the bank that its instructions use. From [`GLOBAL`] on, both banks are one. A write of bits without
+//! a function here is refused, so what an instruction does not look at is zero.
 
 use super::error::EngineError;
 use hal_tenstorrent_loader::tensix::Bits;

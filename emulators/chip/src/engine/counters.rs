@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Counters that make addresses, and go on by themselves: those of unpackers and the packer (`ADCs.md`), and those of the
-//! matrix unit (`RWCs.md`). Each thread has its own.
+//! Counters that make addresses, and go on by themselves: those of unpackers and the packer (`ADCs.md`), and those of
+//! the matrix unit (`RWCs.md`). Each thread has its own.
 //!
 //! Beside each counter is a second one, to which it can return, for loops in loops: the documentation's `_Cr`.
 

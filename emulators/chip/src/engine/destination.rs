@@ -2,9 +2,9 @@
 
 //! `Dst`, in which the matrix unit adds up its results (`Dst.md`).
 //!
-//! It has 1024 rows of 16 bits, or 512 of 32, whose halves are in two of the others. It holds floats with their exponent
-//! and mantissa exchanged, so that a read of the other width, or in another format, is what it is on hardware. A row that
-//! was marked as undefined reads as zeros until it is written.
+//! It has 1024 rows of 16 bits, or 512 of 32, whose halves are in two of the others. It holds floats with their
+//! exponent and mantissa exchanged, so that a read of the other width, or in another format, is what it is on hardware.
+//! A row that was marked as undefined reads as zeros until it is written.
 
 use super::order::BLOCK;
 use super::product::{COLUMNS, Row};

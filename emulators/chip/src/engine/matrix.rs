@@ -329,7 +329,8 @@ fn give_back(source: &mut Source) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Some rows from one on, of those of the matrix unit's bank. There are as many behind a row that is a multiple of them.
+/// Some rows from one on, of those of the matrix unit's bank. There are as many behind a row that is a multiple of
+/// them.
 fn rows<const N: usize>(source: &Source, first: u32) -> Option<&[Row; N]> {
     source.rows().get(first as usize..)?.first_chunk()
 }

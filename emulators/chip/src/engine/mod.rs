@@ -106,8 +106,8 @@ impl EngineSlot {
         Self { tile, is_modelled, engine: None }
     }
 
-    /// True if an access of a core to one of the engine's windows is the engine's. The configuration of an engine that is
-    /// not modelled holds other registers.
+    /// True if an access of a core to one of the engine's windows is the engine's. The configuration of an engine that
+    /// is not modelled holds other registers.
     pub(crate) fn is_for(&self, address: u32) -> bool {
         self.is_modelled || !window::is_config(address)
     }
@@ -358,7 +358,8 @@ impl Engine {
     }
 
     fn unpack(&mut self, thread: usize, unpacr: Unpacr, l1: &[u8]) -> Result<(), EngineError> {
-        const STORED: &str = "the core stored what it reads just before, and it may be earlier: load that back before the push";
+        const STORED: &str =
+            "the core has just stored what it reads, and it may be earlier: load that back before the push";
         let unpacker = unpacr.which_unpacker.get() as usize;
         let source = if unpacker == 0 { &mut self.src_a } else { &mut self.src_b };
         let bank = source.unpack_bank();

@@ -3,14 +3,14 @@
 //! Orders that hardware does not give by itself, and a program must ask for.
 //!
 //! Instructions are executed one by one here. On hardware each unit works through its own while other units, other
-//! threads and the cores go on. So what a thread or a core does is compared with what it *knows* of instructions that may
-//! not have started or ended yet, and a program that relies on more than that is refused.
+//! threads and the cores go on. So what a thread or a core does is compared with what it *knows* of instructions that
+//! may not have started or ended yet, and a program that relies on more than that is refused.
 //!
 //! | who | learns by | that |
 //! |---|---|---|
 //! | a thread | itself | its instructions before have started |
-//! | | `STALLWAIT` for a unit | its instructions in the unit have ended, for what the block mask keeps from starting |
-//! | | `SEMWAIT` | what threads and cores knew that changed the semaphore, for what the block mask keeps from starting |
+//! | | `STALLWAIT` for a unit | its instructions in the unit have ended, for what the block mask holds back |
+//! | | `SEMWAIT` | what threads and cores knew that changed the semaphore, for what the block mask holds back |
 //! | | a product | the unpackers have ended with both banks |
 //! | | a push | what the core knew |
 //! | a core | loading where it waits for the thread's end | all instructions of its thread have ended |
@@ -19,12 +19,12 @@
 //! | what | needs to know |
 //! |---|---|
 //! | a write to rows of `Dst`, also by `ZEROACC` | packers that read them have ended |
-//! | a read of rows of `Dst` | writes of other threads have started: hardware holds back a read of rows that are being written |
+//! | a read of rows of `Dst` | writes of other threads have started: hardware holds back reads during a write |
 //! | a write of formats and masks to the configuration | instructions of the unit that they are for have ended |
 //! | an instruction directly behind `WRCFG` | it does not read that word: `WRCFG` takes two cycles |
 //! | a core's store to the configuration | instructions that it pushed, and that may read it, have ended |
-//! | a transfer of the network | what unpackers have read, or the packer written, of the same memory, has ended: any core |
-//! | a core's push | what it stored to the configuration, to registers or to memory, and the instruction reads, is there |
+//! | a transfer of the network | what unpackers read, or the packer writes, of the same memory, has ended: any core |
+//! | a core's push | what it stored to the configuration, registers or memory, and the instruction reads, is there |
 //!
 //! A core knows that what it stored last is there once it has loaded it back, and all that it stored before in the same
 //! region. Where a thread's `TENSIX_TRISC_SYNC` is on (`AutoTTSync.md`), hardware keeps its core's accesses to
@@ -231,8 +231,8 @@ pub(super) struct Order {
     banks: [[(usize, u64); 2]; 2],
 }
 
-/// The words of the configuration that a unit reads throughout its instructions: formats and masks. Where they begin and
-/// how they go on is read at their start.
+/// The words of the configuration that a unit reads throughout its instructions: formats and masks. Where they begin
+/// and how they go on is read at their start.
 const fn reads_throughout(pipeline: Pipeline, word: usize) -> bool {
     match pipeline {
         Pipeline::Unpack0 => matches!(word, 1 | 64 | 72 | 73),
@@ -403,7 +403,8 @@ impl Order {
         Ok(())
     }
 
-    /// The core of a thread, or core B, has stored to the configuration or to registers. `is_tracked` if hardware keeps that in order.
+    /// The core of a thread, or core B, has stored to the configuration or to registers. `is_tracked` if hardware keeps
+    /// that in order.
     pub(super) fn core_stored(
         &mut self,
         core: Option<usize>,
@@ -428,8 +429,8 @@ impl Order {
     pub(super) fn check_core_store(&self, core: Option<usize>, is_tracked: bool) -> Result<(), EngineError> {
         if self.stores[core.unwrap_or(THREADS)].pushed && !is_tracked {
             return Err(EngineError::Unordered(
-                "instructions that the core pushed before may read the old value, or the new: wait for their end before, or \
-                 let WRCFG write it",
+                "instructions that the core pushed before may read the old value, or the new: wait for their end \
+                 before, or let WRCFG write it",
             ));
         }
         Ok(())
@@ -464,7 +465,8 @@ impl Order {
             return Ok(());
         }
         Err(EngineError::Unordered(
-            "it may overtake what the core stored to the configuration or to registers: load that back, and use it, before",
+            "it may overtake what the core stored to the configuration or to registers: load that back, and use it, \
+             before",
         ))
     }
 
@@ -528,8 +530,8 @@ impl Order {
             for other in 0..THREADS {
                 if block.read[other] > known.ended[other][Pipeline::Pack as usize] {
                     return Err(EngineError::Unordered(
-                        "the packer may still read these rows of Dst: STALLWAIT for it (C3), with block bit B6, or for SEMPOST \
-                         or SEMGET (B1) to the semaphore that this thread waits for, before",
+                        "the packer may still read these rows of Dst: STALLWAIT for it (C3), with block bit B6, or for \
+                         SEMPOST or SEMGET (B1) to the semaphore that this thread waits for, before",
                     ));
                 }
                 check_written(block, known, other, adds)?;

@@ -16,11 +16,11 @@
 //!
 //! # How it is computed here
 //!
-//! Processors of the host have no vectors of shifts by different distances, unless they are new, but all have vectors of
-//! floats. So a product is one of floats, which are exact at these sizes; the shift is a multiplication by a power of
-//! two; and the rounding is the addition of a number so large that a float has no bits behind the point. That addition
-//! rounds ties to even, so what is rounded is first made larger by less than half of its last bit, or a tie is recognised
-//! and put right.
+//! Processors of the host have no vectors of shifts by different distances, unless they are new, but all have vectors
+//! of floats. So a product is one of floats, which are exact at these sizes; the shift is a multiplication by a power
+//! of two; and the rounding is the addition of a number so large that a float has no bits behind the point. That
+//! addition rounds ties to even, so what is rounded is first made larger by less than half of its last bit, or a tie is
+//! recognised and put right.
 //!
 //! This needs exponents that fit into a float's. If those of a block's operands are too far apart, their products are
 //! made of floats of twice the size ([`Lane`]), which are never too small.

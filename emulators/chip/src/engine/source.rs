@@ -2,10 +2,10 @@
 
 //! `SrcA` and `SrcB`: what unpackers write and the matrix unit reads (`SrcASrcB.md`).
 //!
-//! Each has two banks, which belong to its unpacker or to the matrix unit. The unpacker writes one while the matrix unit
-//! reads the other; an instruction gives a bank to the other side, and hardware lets each wait for its bank. An element
-//! has 19 bits: they are the upper ones of a float of 32, and those of a half have their exponent in the lower bits of
-//! that.
+//! Each has two banks, which belong to its unpacker or to the matrix unit. The unpacker writes one while the matrix
+//! unit reads the other; an instruction gives a bank to the other side, and hardware lets each wait for its bank. An
+//! element has 19 bits: they are the upper ones of a float of 32, and those of a half have their exponent in the lower
+//! bits of that.
 
 use super::format::DataFormat;
 use super::product::{COLUMNS, Row};

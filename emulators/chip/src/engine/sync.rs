@@ -2,7 +2,8 @@
 
 //! Semaphores, with which threads and cores wait for each other (`SyncUnit.md`).
 //!
-//! An instruction that counts one above its maximum, or below zero, has lost count: it is refused, though hardware goes on.
+//! An instruction that counts one above its maximum, or below zero, has lost count: it is refused, though hardware goes
+//! on.
 
 use super::error::{EngineError, rule};
 

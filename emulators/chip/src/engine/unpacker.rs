@@ -4,8 +4,8 @@
 //!
 //! A tile in memory has rows of `XDim` elements, and counters say where a run of elements begins and ends. What the run
 //! is converted to goes to one row of the register behind the other. Of Blackhole's modes there are those for
-//! uncompressed floats and integers; unpacker 0 can also transpose faces of 16 by 16, and bring rows of 32 elements that
-//! are apart.
+//! uncompressed floats and integers; unpacker 0 can also transpose faces of 16 by 16, and bring rows of 32 elements
+//! that are apart.
 
 use super::config::{ConfigBank, TILE_DESCRIPTORS};
 use super::counters::Adc;
@@ -139,8 +139,8 @@ impl Settings {
         Ok(output)
     }
 
-    /// Refuses a run to `SrcA` of which hardware may leave elements away, because it begins within rows that are written
-    /// at once.
+    /// Refuses a run to `SrcA` of which hardware may leave elements away, because it begins within rows that are
+    /// written at once.
     fn check_burst(self, row: u32, count: u32) -> Result<(), EngineError> {
         const BURST: &str =
             "a long run begins with a row of SrcA that is a multiple of those written at once";

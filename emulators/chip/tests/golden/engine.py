@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-"""Takes results of the matrix engine from the vendor's simulator: writes programs with random data, and what became of them.
+"""Takes results of the matrix engine from the vendor's simulator: writes random programs, and what became of them.
 
 usage: engine.py LIBRARY KIND SEED COUNT > FILE
 KIND is products, programs or threads. LIBRARY is libttsim.so, built for Blackhole.
 
 A file has cases, each a list of sections. A section is a letter, an address and a length as little-endian words, and
-what the letter says: W as many bytes, which are written to the tile's memory; G a style, a format and a number, of which
-as many elements are made and written; S nothing, but a core starts at the address, whose number is in place of the length;
-R the hash (FNV-1a, 64 bits) of as many bytes, which are read when each core that started has written its word at DONE.
-E ends a case, and N is a new chip for the cases behind it.
+what the letter says: W as many bytes, which are written to the tile's memory; G a style, a format and a number, of
+which as many elements are made and written; S nothing, but a core starts at the address, whose number is in place of
+the length; R the hash (FNV-1a, 64 bits) of as many bytes, which are read when each core that started has written its
+word at DONE. E ends a case, and N is a new chip for the cases behind it.
 """
 
 import ctypes
@@ -379,7 +379,10 @@ def instruction(rng, core, model, kind):
             place = rng.randrange(16)
         if mode == 0 and kind[1] == INT8:
             return []
-        return model.before_write() + [word("ZEROACC", mode=mode, imm10=place, use_dst32b=wide if mode else 0, addr_mod=small())]
+        wide_mode = wide if mode else 0
+        return model.before_write() + [
+            word("ZEROACC", mode=mode, imm10=place, use_dst32b=wide_mode, addr_mod=small())
+        ]
     if choice == 15:
         both = rng.getrandbits(1)
         return [word("ZEROSRC", src=3 if both else rng.randrange(1, 4), both=both, single=1 - both)]

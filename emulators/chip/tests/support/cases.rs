@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Programs of the matrix engine with what the vendor's simulator made of them, as `tests/golden/engine.py` writes them.
+//! Programs of the matrix engine with what the vendor's simulator made of them, as `tests/golden/engine.py` writes
+//! them.
 
 #![expect(clippy::indexing_slicing, reason = "a test stops where something is not as it should be")]
 
