@@ -460,10 +460,11 @@ fn engine_that_was_stopped_is_found_when_the_card_is_opened_again() {
         Bench::of(open(&[&machine[..], &device].concat()).unwrap())
     };
     let bench = device("1");
-    let memory = bench.memory(&[0; 2 << 20]);
-    let all = [(); 3].map(|()| span(&memory, 0, 2 << 20));
+    // Half a minute of work for the fastest machine.
+    let memory = Arc::new(bench.device.allocate(&MemoryRequest::new(0, 32 << 20)).unwrap());
+    let all = [(); 3].map(|()| span(&memory, 0, 32 << 20));
     let stopped =
-        bench.run(Products::load(&bench).call(Kind::Bf16, &[1, 1024, 1024, 1024], &all)).unwrap_err();
+        bench.run(Products::load(&bench).call(Kind::Bf16, &[1, 4096, 4096, 4096], &all)).unwrap_err();
     assert_eq!(stopped.code(), Code::DeadlineExceeded, "{stopped}");
     drop(memory);
     drop(all);
