@@ -57,7 +57,7 @@ def counts(report):
     network = re.findall(r"(\d+) packets with (\d+) bytes", report)
     return [
         int(instructions[1]),
-        int(words[1]) if words else 0,
+        int(words[1]),
         sum(int(packets) for packets, _ in network),
         sum(int(length) for _, length in network),
     ]

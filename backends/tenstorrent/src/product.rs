@@ -3,8 +3,8 @@
 //! Matrix products on the engines of the tiles, in place of a function that computes the same.
 //!
 //! A function of an executable that is named `tensix_matmul_` and then its [types](Kind::NAMES) has three bindings, A,
-//! B and C, and three constants, M, N and K, or before these a fourth: how many products there are, one behind the
-//! other. It makes C the product of A, which is M by K, and B, which is K by N, all row by row and without gaps.
+//! B and C, and four constants: how many products there are, one behind the other, and M, N and K. It makes C the
+//! product of A, which is M by K, and B, which is K by N, all row by row and without gaps.
 //!
 //! On a chip whose engine this driver knows, unless `phases=0`, its code is not run: the tiles get [code of
 //! ours](cores), each for some [blocks](division) of C. All else is as for other dispatches: that code is an image with
@@ -120,17 +120,11 @@ impl Product {
         phases: u32,
         dispatch: &Dispatch<TenstorrentDevice>,
     ) -> Result<Self, Failure> {
-        let (batch, m, n, k) = match dispatch.constants[..] {
-            [m, n, k] => (1, m, n, k),
-            [batch, m, n, k] => (batch, m, n, k),
-            ref others => {
-                let message = format!(
-                    "a matrix product has 3 constants (M, N and K) or 4 (how many products, and these), and was \
-                     called with {}",
-                    others.len()
-                );
-                return Err(invalid(message));
-            }
+        let [batch, m, n, k] = dispatch.constants[..] else {
+            let count = dispatch.constants.len();
+            return Err(invalid(format!(
+                "a matrix product has 4 constants (how many products, M, N and K), and was called with {count}"
+            )));
         };
         let [a, b, c] = &dispatch.bindings[..] else {
             let count = dispatch.bindings.len();

@@ -16,9 +16,9 @@ use hal_backend::{
 };
 use hal_tenstorrent::{Executable, FORMAT, TenstorrentDevice};
 use std::path::Path;
-use std::process::Command as Program;
 use std::sync::{Arc, OnceLock};
 use support::compiler::{PLAIN_FLOATS, compile};
+use support::rules::Rules;
 use support::{Bench, NoLoader, contents, floats_of, host, open, span, whole};
 
 /// The functions that the compiler makes of products.
@@ -82,15 +82,8 @@ impl Products {
     fn load(bench: &Bench) -> Self {
         static FILE: OnceLock<Vec<u8>> = OnceLock::new();
         let data = FILE.get_or_init(|| {
-            let program = env!("CARGO_BIN_EXE_tenstorrent-products");
-            let written = Program::new(program).args(["bf16", "int8", "tf32"]).output().unwrap();
-            let name = format!("products-{}", std::process::id());
-            let rules = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&name);
-            std::fs::write(&rules, written.stdout).unwrap();
-            let by_rules = format!("--iree-preprocessing-transform-spec-filename={}", rules.display());
-            let file = compile(&name, "products.mlir", &[&PLAIN_FLOATS[..], &[by_rules.as_str()]].concat());
-            std::fs::remove_file(&rules).unwrap();
-            file
+            let rules = Rules::new("products", &["bf16", "int8", "tf32"]);
+            compile("products", "products.mlir", &[&PLAIN_FLOATS[..], &[rules.flag()]].concat())
         });
         let request = LoadRequest { format: FORMAT, data, constants: &[] };
         let loaded = bench.device.load(&request, &NoLoader).unwrap();
@@ -290,6 +283,8 @@ fn products_that_disagree_with_their_bindings_are_refused() {
     refused(Kind::Bf16ToF32, &[1, 4, 8, 5], [38, 80, 128]);
     refused(Kind::Bf16ToF32, &[2, 4, 8, 5], [40, 80, 128]);
     refused(Kind::Bf16ToF32, &[u32::MAX; 4], [40, 80, 128]);
+    let message = refused(Kind::Bf16ToF32, &[0; 5], [40, 80, 128]);
+    assert!(message.contains("4 constants"), "{message}");
     let message = refused(Kind::Tf32, &[1, 2, 2, 2], [16, 16, 16]);
     assert!(message.contains("elements of 4 bytes begins 2 bytes"), "{message}");
 }

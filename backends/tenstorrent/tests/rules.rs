@@ -7,41 +7,15 @@
 mod support;
 
 use hal_backend::{Device, LoadRequest};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use support::compiler::{command, compile};
+use support::rules::{Rules, write};
 use support::{Bench, NoLoader};
-
-fn write_rules(types: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tenstorrent-products")).args(types).output().unwrap()
-}
-
-/// Rules in a file, and the flag by which the compiler keeps them.
-struct Rules(PathBuf, String);
-
-impl Rules {
-    fn new(types: &[&str]) -> Self {
-        let rules = write_rules(types);
-        assert!(rules.status.success());
-        let name = format!("rules-{}-{}.mlir", types.join("-"), std::process::id());
-        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        std::fs::write(&file, rules.stdout).unwrap();
-        let flag = format!("--iree-preprocessing-transform-spec-filename={}", file.display());
-        Self(file, flag)
-    }
-}
-
-impl Drop for Rules {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 /// The functions that the compiler makes of all products by rules for these types, but for the one that is left.
 fn functions(bench: &Bench, types: &[&str]) -> Vec<String> {
-    let rules = Rules::new(types);
+    let rules = Rules::new("rules", types);
     let name = format!("rules-{}", types.join("-"));
-    let executable = compile(&name, "products.mlir", &[bench.floats(), &[rules.1.as_str()]].concat());
+    let executable = compile(&name, "products.mlir", &[bench.floats(), &[rules.flag()]].concat());
     let request = LoadRequest { format: hal_tenstorrent::FORMAT, data: &executable, constants: &[] };
     let loaded = bench.device.load(&request, &NoLoader).unwrap();
     let mut names: Vec<String> = loaded.functions.into_iter().map(|function| function.name).collect();
@@ -71,8 +45,9 @@ fn products_of_other_types_stay() {
 /// Each call has its own product's sides, whatever other products the module has.
 #[test]
 fn products_of_one_type_keep_their_own_sides() {
-    let rules = Rules::new(&["tf32"]);
-    let output = command("several_products.mlir", &[&rules.1, "--compile-to=executable-sources", "-o", "-"]);
+    let rules = Rules::new("sides", &["tf32"]);
+    let output =
+        command("several_products.mlir", &[rules.flag(), "--compile-to=executable-sources", "-o", "-"]);
     let output = { output }.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -93,11 +68,11 @@ fn products_of_one_type_keep_their_own_sides() {
 #[test]
 fn wrong_usage_is_answered_with_what_is_right() {
     for types in [&[][..], &["f64"], &["bf16", "f32"]] {
-        let output = write_rules(types);
+        let output = write(types);
         assert_eq!(output.status.code(), Some(2), "{types:?}");
         assert!(output.stdout.is_empty());
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.starts_with("usage: tenstorrent-products") && said.contains("bf16   "), "{said}");
     }
-    assert!(write_rules(&["--help"]).status.success());
+    assert!(write(&["--help"]).status.success());
 }

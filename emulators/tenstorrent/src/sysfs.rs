@@ -48,9 +48,12 @@ enum Shown {
     Board,
 }
 
-/// The attributes of each kind of chip (`bh_sysfs_attributes`, `wh_sysfs_attributes`), by the tags of telemetry. One
-/// whose tag the firmware does not have is not there (`tt_sysfs_telemetry_is_visible`).
-const BLACKHOLES: &[(&str, u16, Shown)] = &[
+/// An attribute: its name, the tag of telemetry that it shows, and how. One whose tag the firmware does not have is not
+/// there (`tt_sysfs_telemetry_is_visible`).
+type Attribute = (&'static str, u16, Shown);
+
+/// The attributes of both kinds of chip, and those of one (`bh_sysfs_attributes`, `wh_sysfs_attributes`).
+const ALL: &[Attribute] = &[
     ("tt_aiclk", 14, Shown::Number),
     ("tt_axiclk", 15, Shown::Number),
     ("tt_arcclk", 16, Shown::Number),
@@ -60,22 +63,13 @@ const BLACKHOLES: &[(&str, u16, Shown)] = &[
     ("tt_m3app_fw_ver", 26, Shown::Version),
     ("tt_asic_id", tag::CHIP, Shown::Hexadecimal),
     ("tt_heartbeat", 32, Shown::Number),
-    ("tt_therm_trip_count", 60, Shown::Number),
 ];
-const WORMHOLES: &[(&str, u16, Shown)] = &[
-    ("tt_aiclk", 14, Shown::Number),
-    ("tt_axiclk", 15, Shown::Number),
-    ("tt_arcclk", 16, Shown::Number),
-    ("tt_serial", tag::BOARD, Shown::Hexadecimal),
-    ("tt_card_type", tag::BOARD, Shown::Board),
-    ("tt_fw_bundle_ver", 28, Shown::Version),
-    ("tt_m3app_fw_ver", 26, Shown::Version),
+const BLACKHOLES: &[Attribute] = &[("tt_therm_trip_count", 60, Shown::Number)];
+const WORMHOLES: &[Attribute] = &[
     ("tt_ttflash_ver", 58, Shown::Version),
     ("tt_m3bl_fw_ver", 27, Shown::Version),
     ("tt_arc_fw_ver", 29, Shown::Version),
     ("tt_eth_fw_ver", tag::ETHERNET, Shown::Version),
-    ("tt_asic_id", tag::CHIP, Shown::Hexadecimal),
-    ("tt_heartbeat", 32, Shown::Number),
 ];
 
 /// The labels of sensors, which are there whether the firmware measures them or not (`tt_hwmon_is_visible`).
@@ -201,8 +195,8 @@ fn is_blackhole(family: &Family) -> bool {
     *family == BLACKHOLE
 }
 
-fn attributes(family: &Family) -> &'static [(&'static str, u16, Shown)] {
-    if is_blackhole(family) { BLACKHOLES } else { WORMHOLES }
+fn attributes(family: &Family) -> impl Iterator<Item = &'static Attribute> {
+    ALL.iter().chain(if is_blackhole(family) { BLACKHOLES } else { WORMHOLES })
 }
 
 fn labels(family: &Family) -> &'static [(&'static str, &'static str)] {
@@ -235,7 +229,7 @@ impl Machine {
             return sensor(&board.chip, file).ok_or(Errno::NOENT);
         }
         let file = file.strip_prefix("device/").ok_or(Errno::NOENT)?;
-        if let Some((_, tag, shown)) = attributes(family).iter().find(|(name, ..)| *name == file) {
+        if let Some((_, tag, shown)) = attributes(family).find(|(name, ..)| *name == file) {
             return Telemetry::new(&board.chip).and_then(|read| read.text(*tag, *shown)).ok_or(Errno::NOENT);
         }
         let bytes = function(family, number).file(file, DRIVER).ok_or(Errno::NOENT)?;
@@ -267,7 +261,7 @@ impl Machine {
             let (family, telemetry) = (board.chip.family(), Telemetry::new(&board.chip));
             let has = |tag| telemetry.as_ref().is_some_and(|read| read.value(tag).is_some());
             let folder = Path::new(paths::CLASS).join(format!("{}{number}", paths::PREFIX));
-            let visible = attributes(family).iter().filter(|(_, tag, _)| has(*tag));
+            let visible = attributes(family).filter(|(_, tag, _)| has(*tag));
             let attributes = visible.map(|(name, ..)| (*name, folder.join("device").join(name))).collect();
             shown.functions.push(PciFunction { attributes, ..function(family, number) });
             shown.devices.push(ClassDevice {

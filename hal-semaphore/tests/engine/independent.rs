@@ -7,7 +7,7 @@
 
 use crate::fake::Fake;
 use crate::fake_timeline::FakeTimeline;
-use crate::rig::device;
+use crate::rig::{device, eventually};
 use hal_semaphore::backend::{
     Batch, Completer, Completion, DeviceSpec, Ended, HostTask, NativeWait, NativeWaits, Submitted,
 };
@@ -16,7 +16,7 @@ use hal_semaphore::*;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a test waits for what should happen at once.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -32,18 +32,6 @@ fn within(work: impl FnOnce() + Send + 'static) {
         panic!("this did not end");
     }
     worker.join().unwrap();
-}
-
-/// True as soon as a callback has set it, on whichever thread that runs.
-fn becomes_true(seen: &AtomicBool) -> bool {
-    let end = Instant::now() + 2 * LIMIT;
-    while !seen.load(Ordering::SeqCst) {
-        if Instant::now() > end {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    true
 }
 
 /// A job on the device.
@@ -347,7 +335,7 @@ fn callback_may_wait_for_the_foreign_signal_of_the_same_operation() {
             }
         });
         assert!(setup.step(0));
-        assert!(becomes_true(&seen), "the delivery was made after the callback");
+        eventually("the delivery is made while the callback waits for it", || seen.load(Ordering::SeqCst));
     });
 }
 
@@ -376,7 +364,9 @@ fn callback_on_a_foreign_signal_may_wait_for_the_next_one() {
         inside.recv().unwrap();
         assert!(setup.step(1));
         reports.join().unwrap();
-        assert!(becomes_true(&seen), "the second signal waits for the callback of the first");
+        eventually("the second signal comes during the callback of the first", || {
+            seen.load(Ordering::SeqCst)
+        });
     });
 }
 
@@ -397,7 +387,9 @@ fn callback_on_one_foreign_signal_may_wait_for_its_sibling() {
             }
         });
         assert!(setup.step(0));
-        assert!(becomes_true(&seen), "the second signal waits for the callback of the first");
+        eventually("the second signal comes during the callback of the first", || {
+            seen.load(Ordering::SeqCst)
+        });
     });
 }
 
@@ -421,7 +413,7 @@ fn callback_on_an_early_foreign_signal_may_wait_for_one_far_behind() {
             }
         });
         setup.report(0, 40);
-        assert!(becomes_true(&seen), "the last signal waits for the callback of the third");
+        eventually("the last signal comes during the callback of the third", || seen.load(Ordering::SeqCst));
     });
 }
 

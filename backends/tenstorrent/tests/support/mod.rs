@@ -6,6 +6,7 @@
 
 #[path = "../../loader/tests/support/compiler.rs"]
 pub(crate) mod compiler;
+pub(crate) mod rules;
 
 use emulator_testbench::Testbench;
 use hal_backend::{
