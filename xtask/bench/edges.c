@@ -43,7 +43,6 @@ typedef struct {
   const char* uri;
   iree_hal_device_t* device;
   iree_hal_device_group_t* group;
-  bool has_two;  // Queues.
   timeline_t own[2], shared[2], fan[FAN], last;
   iree_hal_buffer_t* buffers[2];
   iree_hal_executable_cache_t* cache;
@@ -230,23 +229,23 @@ static const struct {
   const char* name;
   cost_t (*run)(target_t* target, int count);
   int count;
-  bool needs_two, needs_code;
+  bool needs_code;
 } rows[] = {
     {"one barrier", independent, 1},
     {"barriers without waits", independent, 1000},
     {"edges, one queue", one_queue, 20},
     {"edges, one queue", one_queue, 1000},
-    {"reached waits", reached, 20, true},
-    {"one edge, two queues", two_queues, 2, true},
-    {"edges, two queues", two_queues, 20, true},
-    {"edges, two queues", two_queues, 1000, true},
-    {"edges, two queues, shared semaphores", two_shared, 1000, true},
-    {"edges, two queues, blocked at first", blocked, 1000, true},
-    {"pairs of two queues", handoffs, 1000, true},
-    {"fan-out and fan-in", fan, FAN + 2, true},
-    {"copies of 4 KiB, two queues", copies, 32, true},
-    {"fills of 4 KiB, two queues", fills, 32, true},
-    {"dispatches, two queues", dispatches, 32, true, true},
+    {"reached waits", reached, 20},
+    {"one edge, two queues", two_queues, 2},
+    {"edges, two queues", two_queues, 20},
+    {"edges, two queues", two_queues, 1000},
+    {"edges, two queues, shared semaphores", two_shared, 1000},
+    {"edges, two queues, blocked at first", blocked, 1000},
+    {"pairs of two queues", handoffs, 1000},
+    {"fan-out and fan-in", fan, FAN + 2},
+    {"copies of 4 KiB, two queues", copies, 32},
+    {"fills of 4 KiB, two queues", fills, 32},
+    {"dispatches, two queues", dispatches, 32, true},
 };
 
 enum { ROWS = IREE_ARRAYSIZE(rows) };
@@ -262,7 +261,7 @@ static timeline_t timeline(target_t* target, iree_hal_queue_affinity_t queues, i
 }
 
 static void make_timelines(target_t* target) {
-  const iree_hal_queue_affinity_t queues = target->has_two ? 3 : 1;
+  const iree_hal_queue_affinity_t queues = 3;
   const iree_hal_semaphore_flags_t own = IREE_HAL_SEMAPHORE_FLAG_DEVICE_LOCAL | IREE_HAL_SEMAPHORE_FLAG_SINGLE_PRODUCER;
   for (int i = 0; i < 2; ++i) {
     target->own[i] = timeline(target, queues, own);
@@ -293,22 +292,6 @@ static void load(target_t* target, const char* testdata) {
   CHECK(iree_hal_executable_cache_prepare_executable(target->cache, &params, &target->executable));
 }
 
-static bool has_two_queues(target_t* target) {
-  list_t none = {0};
-  timeline_t probe = timeline(target, IREE_HAL_QUEUE_AFFINITY_ANY, IREE_HAL_SEMAPHORE_FLAG_DEFAULT);
-  list_t signals = {0};
-  add_next(&signals, &probe);
-  iree_status_t status =
-      iree_hal_device_queue_barrier(target->device, 2, view(&none), view(&signals), IREE_HAL_EXECUTE_FLAG_NONE);
-  bool accepted = iree_status_is_ok(status);
-  iree_status_ignore(status);
-  if (accepted) {
-    CHECK(iree_hal_semaphore_wait(probe.semaphore, probe.value, iree_infinite_timeout(), IREE_ASYNC_WAIT_FLAG_NONE));
-  }
-  iree_hal_semaphore_release(probe.semaphore);
-  return accepted;
-}
-
 static void open_target(target_t* target, const char* uri, const char* testdata) {
   target->uri = uri;
   iree_async_proactor_pool_t* pool = NULL;
@@ -324,7 +307,6 @@ static void open_target(target_t* target, const char* uri, const char* testdata)
                                            &tracker));
   CHECK(iree_hal_device_group_create_from_device(target->device, tracker, iree_allocator_system(), &target->group));
   iree_async_frontier_tracker_release(tracker);
-  target->has_two = has_two_queues(target);
   iree_hal_buffer_params_t memory = {
       .type = IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL | IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE,
       .usage = IREE_HAL_BUFFER_USAGE_DEFAULT,
@@ -363,6 +345,8 @@ static double median(double* values, int count) {
   return values[count / 2];
 }
 
+static bool can(target_t* target, int row) { return !rows[row].needs_code || target->executable; }
+
 // Short rows are repeated, so that a round is more than a few readings of the clock. The first round has one.
 static cost_t measure(target_t* target, int row, int round) {
   const int repeats = round == 0 || rows[row].count >= 200 ? 1 : 200 / rows[row].count;
@@ -397,13 +381,12 @@ int main(int argc, char** argv) {
     for (int d = 0; d < devices; ++d) make_timelines(&targets[d]);
     for (int round = 0; round < rounds; ++round) {
       for (int d = 0; d < devices; ++d) {
-        bool lacks = (rows[row].needs_two && !targets[d].has_two) || (rows[row].needs_code && !targets[d].executable);
-        if (!lacks) costs[d][round] = measure(&targets[d], row, round);
+        if (can(&targets[d], row)) costs[d][round] = measure(&targets[d], row, round);
       }
     }
     for (int d = 0; d < devices; ++d) {
       release_timelines(&targets[d]);
-      if ((rows[row].needs_two && !targets[d].has_two) || (rows[row].needs_code && !targets[d].executable)) continue;
+      if (!can(&targets[d], row)) continue;
       double submits[MAX_ROUNDS], totals[MAX_ROUNDS];
       for (int round = 1; round < rounds; ++round) {
         submits[round - 1] = costs[d][round].submit;
