@@ -177,6 +177,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load.saturating_sub(1), Ordering::Relaxed);
+        self.state.host.effects().traces().ended(op.trace, failure.as_ref());
         self.state.host.effects().end(point, &mut op.work, failure, delivers);
         if op.waits.spilled() || op.signals.spilled() {
             self.state.spare.keep(op.waits, op.signals);
@@ -270,7 +271,11 @@ impl<B: Backend> QueueGuard<'_, B> {
             return true;
         };
         let state = match outcome {
-            Ok(value) => self.shared.reach(timeline_state, &timeline, value, self.deferred).map(|()| value),
+            Ok(value) => match self.shared.reach(timeline_state, &timeline, value, self.deferred) {
+                // Its waiters are notified of the failure by the thread that failed it.
+                Ok(false) => return false,
+                reached => reached.map(|_| value),
+            },
             Err(failure) => {
                 self.shared.fail(timeline_state, &timeline, &failure, self.deferred);
                 Err(failure)
@@ -329,15 +334,15 @@ mod tests {
         };
         assert_eq!(gated_by(|_, _| ()), (true, 1));
         assert_eq!(
-            gated_by(|timeline_state, deferred| timeline_state.reach(1, || None, deferred)),
+            gated_by(|timeline_state, deferred| _ = timeline_state.reach(1, || None, deferred)),
             (true, 1)
         );
         assert_eq!(
-            gated_by(|timeline_state, deferred| timeline_state.reach(2, || None, deferred)),
+            gated_by(|timeline_state, deferred| _ = timeline_state.reach(2, || None, deferred)),
             (false, 0)
         );
         assert_eq!(
-            gated_by(|timeline_state, deferred| timeline_state.reach(2, failure, deferred)),
+            gated_by(|timeline_state, deferred| _ = timeline_state.reach(2, failure, deferred)),
             (false, 0)
         );
     }
