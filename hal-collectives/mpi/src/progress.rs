@@ -18,8 +18,8 @@
 //! The program may change what it sends when it has been notified. A process that stood still meanwhile may receive the
 //! changed bytes afterwards. It does not take them for good: the notice of the failure was on its way for as long as
 //! [`GRACE`] before. So a process that has [stood still](stall) asks the others for an answer, which comes behind
-//! their notices, before it believes that anything has ended well. It waits for a second and two thousand polls: one
-//! that does not answer by then may have ended.
+//! their notices, before it believes that anything has ended well. It waits for a second at most: one that does not
+//! answer may have ended.
 
 mod endings;
 mod mailbox;

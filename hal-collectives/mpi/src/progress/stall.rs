@@ -17,9 +17,6 @@ use std::time::{Duration, Instant};
 const STILL: Duration = Duration::from_millis(100);
 const CATCH_UP: Duration = Duration::from_secs(1);
 
-/// How often it polls at least meanwhile: notices that have come are not read at once where it hardly gets a processor.
-const POLLS: u32 = 2000;
-
 /// See the [module documentation](self).
 pub(super) struct Stall {
     /// When this process has tested notices and operations last.
@@ -35,7 +32,6 @@ struct Question {
     missing: BTreeSet<u32>,
     /// The process has stood still since.
     stood_still: bool,
-    polls: u32,
 }
 
 impl Stall {
@@ -55,7 +51,6 @@ impl Stall {
             None => stood_still,
             Some(question) => {
                 question.stood_still |= stood_still;
-                question.polls += 1;
                 question.stood_still && now - question.asked >= GRACE
             }
         }
@@ -68,7 +63,7 @@ impl Stall {
     /// Some ranks of the job are asked. Returns the number of the question.
     pub(super) fn ask(&mut self, missing: BTreeSet<u32>, now: Instant) -> Generation {
         self.count += 1;
-        self.question = Some(Question { asked: now, missing, stood_still: false, polls: 0 });
+        self.question = Some(Question { asked: now, missing, stood_still: false });
         Generation { number: self.count, generation: 0 }
     }
 
@@ -83,8 +78,8 @@ impl Stall {
 
     /// Ends when all have answered, or had their time.
     pub(super) fn end_if_over(&mut self, now: Instant) {
-        let is_over = |Question { asked, missing, stood_still, polls }: &mut Question| {
-            !*stood_still && missing.is_empty() || now - *asked >= CATCH_UP && *polls >= POLLS
+        let is_over = |Question { asked, missing, stood_still }: &mut Question| {
+            !*stood_still && missing.is_empty() || now - *asked >= CATCH_UP
         };
         self.question.take_if(is_over);
     }
@@ -134,11 +129,8 @@ mod tests {
         // It has the answer at once.
         assert_eq!(polls(&[50, 200, 210, 220, 310], &[200]), (vec![200], vec![50, 210, 220, 310]));
         // It has none, until its time is over.
-        let often: Vec<u64> = (150..3_000).step_by(2).collect();
-        assert_eq!(polls(&often, &[]), (vec![150], vec![]), "it has polled seldom");
-        let very_often: Vec<u64> = often.iter().flat_map(|&at| [at; 5]).collect();
-        let (asks, believes) = polls(&very_often, &[]);
-        assert_eq!((asks, believes.first()), (vec![150], Some(&1_150)));
+        let often: Vec<u64> = (150..1_400).step_by(90).collect();
+        assert_eq!(polls(&often, &[]), (vec![150], vec![1_320]));
         // It stands still again before it has seen the answer, which is from before that.
         let still = [150, 390, 395, 410, 420, 430];
         assert_eq!(polls(&still, &[150]), (vec![150, 410], vec![390, 395]));
