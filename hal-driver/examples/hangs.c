@@ -5,10 +5,12 @@
 //   hangs [NUMBER]
 //
 // Each does what programs do by mistake, waits for a moment for what never comes, and prints the report. Read that
-// first, and then the program. All of them end, since a device that is released cancels what has not begun.
+// first, and then the program. All of them end, since a device that is released cancels what has not begun. The exit
+// status says whether each report names the cause.
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "hal_drivers.h"
 #include "iree/async/util/proactor_pool.h"
@@ -83,10 +85,14 @@ static iree_status_t host_call(program_t* program) {
 static const struct {
   const char* name;
   iree_status_t (*run)(program_t*);
+  const char* cause;
 } kPrograms[] = {
-    {"a forgotten signal", forgotten_signal},   {"a refused submission", refused_submission},
-    {"a cycle", cycle},                         {"a cycle of two devices", cycle_of_devices},
-    {"a device that does not answer", slow_device}, {"a host call that waits for what waits for it", host_call},
+    {"a forgotten signal", forgotten_signal, "nobody has promised 3"},
+    {"a refused submission", refused_submission, "nobody has promised 1"},
+    {"a cycle", cycle, "a cycle"},
+    {"a cycle of two devices", cycle_of_devices, "a cycle"},
+    {"a device that does not answer", slow_device, "the device has had epoch 1"},
+    {"a host call that waits for what waits for it", host_call, "the host has been at"},
 };
 
 static iree_status_t open(program_t* program) {
@@ -125,11 +131,16 @@ static void release(program_t* program) {
   for (int i = 0; i < 2; ++i) iree_hal_device_release(program->devices[i]);
 }
 
-static iree_status_t explain(void) {
+static iree_status_t explain(const char* cause) {
   iree_string_builder_t builder;
   iree_string_builder_initialize(iree_allocator_system(), &builder);
   iree_status_t status = hal_drivers_stall_report(HAL_STALL_FORMAT_TEXT, &builder);
-  if (iree_status_is_ok(status)) fputs(iree_string_builder_buffer(&builder), stdout);
+  if (iree_status_is_ok(status)) {
+    fputs(iree_string_builder_buffer(&builder), stdout);
+    if (!strstr(iree_string_builder_buffer(&builder), cause)) {
+      status = iree_make_status(IREE_STATUS_INTERNAL, "the report does not say: %s", cause);
+    }
+  }
   iree_string_builder_deinitialize(&builder);
   return status;
 }
@@ -144,7 +155,7 @@ static iree_status_t run(int number) {
     // It did not come.
     if (iree_status_is_deadline_exceeded(status)) {
       iree_status_ignore(status);
-      status = explain();
+      status = explain(kPrograms[number].cause);
     }
   }
   release(&program);

@@ -11,6 +11,7 @@ mod common;
 
 use common::properties::{QUEUE, properties};
 use common::{Device, List, Semaphore, Tracker, check, registry, wait_until};
+use emulator_cuda as _;
 use hal_backend::{
     Completer, DeviceInfo, DeviceSpec, Driver, Failure, Function, HostLoader, HostRange, Job, LoadRequest,
     Loaded, MemoryRequest, Parameters, Properties, QueueId, Rejected,
@@ -19,6 +20,7 @@ use hal_driver::{StallReport, stall_report};
 use hal_semaphore::Code;
 use hal_semaphore::stall::{Reason, Stage, Waiter};
 use hal_sys as sys;
+use std::ffi::c_char;
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -366,16 +368,27 @@ fn command_buffer_that_does_not_end_is_named_by_its_functions() {
     drop(device);
 }
 
+unsafe extern "C" {
+    /// Changes what NVIDIA's library in software does.
+    fn emulator_cuda_control(text: *const c_char) -> i32;
+}
+
 /// Devices whose work does not end: until the driver gives up, the report says so. `driver/qaic.rs` has a network that
 /// hangs, and one whose end is never signalled.
 #[test]
 fn emulated_cards_whose_work_does_not_end() {
+    // A kernel of the NVIDIA driver fills with it, and a kernel can stall.
+    const PATTERN: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
     let _alone = alone();
-    for uri in ["gaudi://emulated?fault=hang:1&timeout=3&seed=9101", "mock://0?latency=2s"] {
+    for uri in [
+        "gaudi://emulated?fault=hang:1&timeout=3&seed=9101",
+        "mock://0?latency=2s",
+        "nvidia://emulated?fault=stall@1",
+    ] {
         let Ok(device) = Device::open(uri) else { panic!("{uri} cannot be opened") };
         let (done, buffer) = (device.semaphore(0), device.local_buffer(4096));
         for value in 1..=3 {
-            device.fill(&done.at(value - 1), &done.at(value), &buffer, (0, 4096), &[1]).unwrap();
+            device.fill(&done.at(value - 1), &done.at(value), &buffer, (0, 4096), &PATTERN).unwrap();
         }
         let waiter = waiting(&done, 3);
         let name = uri.split('?').next().unwrap();
@@ -390,6 +403,10 @@ fn emulated_cards_whose_work_does_not_end() {
                 break;
             }
             assert!(begin.elapsed() < Duration::from_secs(10), "{uri}: {report}");
+        }
+        if name == "nvidia://emulated" {
+            // No call of CUDA's ends a kernel.
+            assert_eq!(unsafe { emulator_cuda_control(c"release".as_ptr()) }, 0);
         }
         drop((device, buffer));
         let _ = waiter.join();

@@ -42,6 +42,7 @@ use crate::ids::{Point, QueueId, Ticket};
 use crate::slab::Key;
 use crate::stall::Step;
 use crate::timeline::Timeline;
+use crate::trace::{self, Trace};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -202,6 +203,8 @@ pub(crate) struct BatchItem<B: Backend> {
     pub(crate) event: Option<B::Event>,
     pub(crate) waits: Range<usize>,
     pub(crate) coalesced: bool,
+    /// Empty without the feature `tracing`.
+    pub(crate) trace: Trace,
 }
 
 impl<B: Backend> BatchItem<B> {
@@ -209,7 +212,7 @@ impl<B: Backend> BatchItem<B> {
     #[inline]
     pub(crate) fn of(work: Option<B::Work>) -> Self {
         let op = Key { index: 0, generation: 0 };
-        Self { op, epoch: 0, work, event: None, waits: 0..0, coalesced: false }
+        Self { op, epoch: 0, work, event: None, waits: 0..0, coalesced: false, trace: Trace::default() }
     }
 }
 
@@ -345,11 +348,13 @@ impl Completer {
     /// Everything submitted to `queue` up to `epoch` has ended, and succeeded unless it was reported as failed.
     #[inline]
     pub fn complete(&self, queue: QueueId, epoch: u64) -> Result<(), CompletionError> {
+        let _completion = trace::completion(queue.index(), epoch);
         self.keep_alive(queue.index())?.engine().complete(queue, epoch, None)
     }
 
     /// The work at `epoch` has failed, and everything before it on the queue has ended. The queue goes on.
     pub fn fail(&self, queue: QueueId, epoch: u64, failure: Failure) -> Result<(), CompletionError> {
+        let _completion = trace::completion(queue.index(), epoch);
         self.keep_alive(queue.index())?.engine().complete(queue, epoch, Some(failure))
     }
 

@@ -12,7 +12,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The kind of a failure: the codes that IREE shares with gRPC and Abseil, under the same numbers.
+/// The kind of a failure: the codes of gRPC and Abseil under their numbers, and two more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[expect(

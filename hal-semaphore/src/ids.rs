@@ -5,7 +5,8 @@
 use crate::slab::Key;
 use std::fmt;
 
-/// The largest value a timeline can reach: IREE's own limit, 2³¹ − 2. Anything above reads as a failure there.
+/// The largest value a timeline can reach, 2³¹ − 2. An interface whose semaphores have 64 bits for the value or a
+/// failure can use what is above for failures.
 pub const MAX_VALUE: u64 = (1 << 31) - 2;
 
 /// One queue of an engine's device, as programs see it; the backend maps it to hardware.

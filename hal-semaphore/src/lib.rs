@@ -1,29 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Timeline semaphores and pending queue actions for queue-based accelerators.
+//! Timeline semaphores over queues that run work in order: waits before signals, across queues, devices and the host.
 //!
-//! An accelerator's queue runs work in order and reports its end, at best by an event that is signalled or not.
-//! Programs want a *timeline*: a value that only grows, on which anyone (host thread, queue, another device) may signal
-//! and wait, in either order. This crate connects the two. It blocks operations until each of their waits is reached,
-//! or satisfied by order without the host; hands them to a [`Backend`] in batches; and turns the backend's reports into
-//! signals, wake-ups and reclaimed resources.
+//! A device's queue runs work in order and reports what has ended, by a fence, an interrupt or a poll. Programs want a
+//! *timeline*: a value that only grows, on which anyone (host thread, queue, another device) may signal and wait, in
+//! either order. This crate connects the two. It blocks operations until each of their waits is reached, or satisfied
+//! by order without the host; hands them to a [`Backend`] in batches; and turns the backend's reports into signals,
+//! wake-ups and released resources.
 //!
-//! It decides nothing by an operating system clock, knows no device and no C ABI, and contains no unsafe code.
+//! It has no unsafe code, no thread for each queue, no executor, and reads no clock but the one that it is passed.
 //!
-//! # Overview
+//! # The whole of it
 //!
-//! - [`Engine`] with its `submit` and `shut_down`, and [`Semaphore`] with its `signal` and `wait`: the user's side.
-//!   `cargo run --example walkthrough` prints what some operations did and the class of each wait.
-//! - [`backend`]: the device's side and its contract.
-//! - [`timeline`]: the state of a semaphore, and how one with its own layout, or a foreign one, takes part.
-//!   [`Semaphore`] is this crate's own.
-//! - `docs/engine.md` in the repository: owners, locks, the states of operations and waits, and why each wait is
-//!   correct.
-//!
-//! # A device of your own
-//!
-//! This is a complete device: a thread for each queue, which runs closures and reports them. It has no native waits and
-//! is never full; [`backend`] describes what else a device may offer.
+//! A device is what implements [`Backend`]: here a thread for each queue, which runs closures and reports them. The
+//! program below it makes an [`Engine`] of the device, submits an operation that waits for a value to come, and waits
+//! for what the operation signals.
 //!
 //! ```
 //! use hal_semaphore::backend::{Batch, Completer, Completion, DeviceSpec, NativeWaits, Submitted};
@@ -31,7 +22,7 @@
 //! use std::sync::{Arc, OnceLock, mpsc};
 //! use std::time::Duration;
 //!
-//! /// The engine keeps the work until it has ended; the device takes the closure out.
+//! /// What an operation does. The engine keeps it until it has ended; this device takes the closure out.
 //! type Work = Box<dyn FnOnce() + Send>;
 //!
 //! struct Threads {
@@ -50,6 +41,7 @@
 //!             std::thread::spawn(move || {
 //!                 for (queue, epoch, work) in pieces {
 //!                     work.into_iter().for_each(|work| work());
+//!                     // Everything of this queue up to `epoch` has ended. `fail` reports a failure.
 //!                     completer.get().map(|completer| completer.complete(queue, epoch));
 //!                 }
 //!             });
@@ -62,7 +54,7 @@
 //! impl Backend for Threads {
 //!     type Timeline = Semaphore;
 //!     type Work = Work;
-//!     type Event = ();
+//!     type Event = (); // No native events: one queue waits for another through the host.
 //!
 //!     fn device(&self) -> DeviceSpec {
 //!         let (queues, native_waits) = (self.queues.len(), NativeWaits::None);
@@ -73,6 +65,7 @@
 //!         let _ = self.completer.set(completer);
 //!     }
 //!
+//!     /// The waits of these pieces are over. An epoch is a piece's number in its queue, by which it is reported.
 //!     fn submit(&self, queue: QueueId, batch: &mut Batch<'_, Self>) -> Submitted {
 //!         for piece in batch.iter().filter(|piece| !piece.coalesced) {
 //!             let work = piece.work.take();
@@ -87,9 +80,9 @@
 //! let work: Work = Box::new(|| println!("the input has arrived"));
 //! let (waits, signals) = ([(input.clone(), 1)], [(output.clone(), 1)]);
 //! engine.submit(Affinity::queue(1), &waits, &signals, Action::Queue(work))?;
-//! input.signal(1)?;
+//! input.signal(1)?; // After the wait for it: the operation goes to the device here.
 //!
-//! // Deadlines are moments of the clock that is passed along.
+//! // Deadlines are moments of the clock that is passed along, counted from its start.
 //! let clock = SystemClock::new();
 //! output.wait(1, &clock, Some(clock.now() + Duration::from_secs(5)))?;
 //! let (grace, limit) = (clock.now() + Duration::from_secs(1), clock.now() + Duration::from_secs(2));
@@ -97,50 +90,40 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A program calls [`Engine::poll`] for a device that does not report by itself: again and again, or when its file
-//! descriptor is readable ([`Completion`](backend::Completion)).
+//! # What to reach for
 //!
-//! # From the design to the code
+//! | you want | use |
+//! |---|---|
+//! | queues that wait for each other without the host | [`NativeWaits`](backend::NativeWaits), and a piece's [`waits`](backend::Submission::waits) |
+//! | a device that is polled, or has a file descriptor | [`Completion`](backend::Completion) and [`Engine::poll`] |
+//! | a device that is full, refuses an operation or is lost | [`Submitted`](backend::Submitted), [`Completer`](backend::Completer) |
+//! | to signal several timelines, or wait for several | longer lists of waits and signals; [`Action::Barrier`] |
+//! | a callback, or a future | [`Semaphore::subscribe`]; `Semaphore::reached`, with the feature `futures` |
+//! | what failed, and why | the [`Failure`] that a query or a wait returns: everything with one cause shares it |
+//! | an error to end what waits for it | [`Semaphore::fail`] |
+//! | to know why nothing moves | [`Engine::snapshot`] and [`stall::Report`] |
+//! | an end in bounded time | [`Engine::shut_down`]; dropping the engine also ends what has not begun |
+//! | a semaphore of your own, or of another driver | [`Timeline`] |
+//! | tests without threads, sleeps or a device | [`VirtualClock`], [`testing::SoftBackend`] |
 //!
-//! The design is that of IREE's CUDA driver rewrite. Its structures are these:
+//! [`backend`] is the contract of a device. An operation's resources belong in its [`Work`](Backend::Work): it comes
+//! back in [`Backend::reclaim`], or is dropped, after the operation has ended, also when a failure, a shutdown or a
+//! lost device ends it.
 //!
-//! - CPU notification, `iree_event_t`: [`Wakeup`], over `event-listener` (`notification.rs`). It needs no pool.
-//! - Native event, `cuda2_event_t`: [`Backend::Event`], reference-counted (`native_event.rs`).
-//! - Its pool, `cuda2_event_pool_t`: `EventPool`, one for each queue that records events (`native_event.rs`).
-//! - Timepoint, `cuda2_timepoint_t`: of a device wait, a `Target` in an ordered `WaitList` of the timeline's state
-//!   (`engine/timeline_state.rs`, `wait_list.rs`); of a host wait, an entry in the semaphore's own list
-//!   (`semaphore.rs`).
-//! - Timepoint of a device signal: `Promise`, a signal that queued work will make (`engine/timeline_state.rs`).
-//! - Its pool, `cuda2_timepoint_pool_t`: none; timepoints are entries of lists whose memory stays
-//!   (`wait_list.rs`).
-//! - Timeline semaphore, `cuda_timeline_semaphore_t`: [`Semaphore`], a counted
-//!   [`Registration`](timeline::Registration) of a `TimelineState`; other layouts implement [`Timeline`]
-//!   (`engine/timeline_state.rs`, `timeline.rs`, `semaphore.rs`).
-//! - Queue action, `cuda2_queue_action_t`: [`Action`], recorded as an `Op` (`engine/mod.rs`,
-//!   `engine/op.rs`).
-//! - Pending queue actions, `cuda2_pending_queue_actions_t`: [`Engine`], with a `QueueState` for each queue
-//!   (`engine/queue.rs`, `engine/work_loop.rs`).
-//! - The worker thread that drains them: none; each call into the engine has a `DeferredWork`, and callbacks are
-//!   `Owed` (`engine/deferred_work.rs`, `engine/owed.rs`).
-//! - Advancing the timeline on a stream of its own: a report through the [`Completer`](backend::Completer), not
-//!   on the device's queues (`engine/retire.rs`).
+//! `cargo run --example walkthrough` prints what some operations did and what their waits cost. In the repository,
+//! `hal-semaphore/vulkan` is a backend over Vulkan's queues and fences, and `docs/engine.md` explains why each wait is
+//! correct.
 //!
-//! # Example
+//! # Features
 //!
-//! ```
-//! use hal_semaphore::testing::{Job, SoftBackend, device};
-//! use hal_semaphore::{Action, Affinity, Engine, Semaphore};
+//! Both are off by default, and cost nothing then.
 //!
-//! let engine = Engine::new(SoftBackend::new(device(2)).eager())?;
-//! let (input, output) = (Semaphore::new(&engine, 0)?, Semaphore::new(&engine, 0)?);
-//! // The operation waits for a signal that comes later.
-//! let (waits, signals) = ([(input.clone(), 1)], [(output.clone(), 1)]);
-//! engine.submit(Affinity::ANY, &waits, &signals, Action::Queue(Job::new(7)))?;
-//! assert_eq!(output.query()?, 0);
-//! input.signal(1)?;
-//! assert_eq!(output.query()?, 1);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! - `futures`: `Semaphore::reached` is a wait that is a `Future`, for any executor.
+//! - `tracing`: spans of the crate `tracing` for each operation, at the level `DEBUG` and under the target
+//!   `hal_semaphore`. `operation` (kind, waits, signals, queue, epoch) has in it `submission` (the call), `wait` (until
+//!   the device gets it), `device` or `host`, and an event: `completed`, or the warning `failed` with the cause.
+//!   `completion` is a backend's report, with everything that it releases.
+//!   `cargo run --features tracing --example traced` prints some. A subscriber is called without a lock.
 #![forbid(unsafe_code)]
 
 mod adaptive_spin;
@@ -150,6 +133,8 @@ mod engine;
 mod engine_events;
 mod error;
 mod failure;
+#[cfg(feature = "futures")]
+mod future;
 mod ids;
 #[cfg(any(loom, shuttle))]
 pub mod mutation;
@@ -164,6 +149,7 @@ pub mod stall;
 mod sync;
 pub mod testing;
 pub mod timeline;
+mod trace;
 mod wait_list;
 
 pub use adaptive_spin::AdaptiveSpin;
@@ -172,6 +158,8 @@ pub use clock::{Clock, SystemClock, VirtualClock};
 pub use engine::{Action, Counts, DeferredCallbacks, Engine, Refused, WithoutCallbacks};
 pub use error::{CompletionError, EngineError, SignalError, SubmitError, Unfinished, WaitError};
 pub use failure::{Code, Failure, Origin};
+#[cfg(feature = "futures")]
+pub use future::Reached;
 pub use ids::{Affinity, MAX_VALUE, Point, QueueId};
 pub use notification::Wakeup;
 pub use semaphore::{Semaphore, Subscription};

@@ -63,6 +63,9 @@ pub enum Mutation {
     RefusalLeavesQueue = 22,
     /// Work of an operation with deliveries is reclaimed without regard to them.
     ReclaimsBeforeDelivery = 23,
+    #[cfg(feature = "futures")]
+    /// A future keeps its task's waker without a check, under the lock, whether its wait is over.
+    WakerIsLate = 24,
 }
 
 #[cfg(any(loom, shuttle))]

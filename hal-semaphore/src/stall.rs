@@ -19,7 +19,7 @@
 //!
 //! A wait can be ended by each operation that signals its value or a larger one, an operation ends if all of its waits
 //! have ended and its queue has come to it. What does not end even if devices, the host and other drivers do all that
-//! they may is in a [cycle](Cause::Cycle), or waits for one.
+//! they may is in a [cycle](Reason::Cycle), or waits for one.
 
 mod analysis;
 mod json;

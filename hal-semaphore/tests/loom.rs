@@ -2,8 +2,8 @@
 
 //! The engine's races, explored: every interleaving of a few threads, up to a bound on preemptions.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p hal-semaphore --test loom --release`. `LOOM_MAX_PREEMPTIONS`
-//! sets the bound. The default is 5, and less for the few models where that takes minutes: 4 where many events
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p hal-semaphore --features futures --test loom --release`.
+//! `LOOM_MAX_PREEMPTIONS` sets the bound. The default is 5, and less for the few models where that takes minutes: 4 where many events
 //! are made, a device is lost or two engines meet, 2 where three threads meet at one queue. Each model has a
 //! mutant with one changed line in the engine ([`hal_semaphore::mutation`]); the mutant must fail, or the model
 //! would prove nothing.
@@ -136,6 +136,48 @@ fn signal_and_a_subscription_may_cross() {
         assert_eq!(called.load(Ordering::SeqCst), 1);
         drop(subscription);
     });
+}
+
+#[cfg(feature = "futures")]
+mod futures {
+    use super::*;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Wake};
+
+    #[derive(Default)]
+    struct Called(AtomicUsize);
+
+    impl Wake for Called {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A task polls while the value is signalled: it is ready, or is woken.
+    #[test]
+    fn signal_and_a_poll_may_cross() {
+        holds(|| {
+            let engine = stepped(1);
+            let x = semaphore(&engine);
+            let mut wait = pin!(x.reached(1));
+            let signaller = {
+                let x = x.clone();
+                thread::spawn(move || x.signal(1).unwrap())
+            };
+            let called = Arc::new(Called::default());
+            let waker = called.clone().into();
+            let is_ready = wait.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+            signaller.join().unwrap();
+            assert!(is_ready || called.0.load(Ordering::SeqCst) == 1, "nobody polls again");
+            assert!(wait.poll(&mut Context::from_waker(&waker)).is_ready());
+        });
+    }
+
+    #[test]
+    fn mutant_of_a_poll_is_caught() {
+        catches(Mutation::WakerIsLate, "futures::signal_and_a_poll_may_cross");
+    }
 }
 
 /// A timeline is failed while an operation that waits for it goes to its device: it ends once, with that failure.

@@ -20,6 +20,7 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 COMPILER = TARGET / "python/bin/iree-compile"
 MODELS = ROOT / "demo/models"
 EXAMPLES = ROOT / "hal-driver/examples"
+DEMO = ROOT / "demo"
 HERE = pathlib.Path(__file__).parent
 
 LOCAL = ["--iree-hal-target-device=local"]

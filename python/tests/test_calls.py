@@ -14,7 +14,7 @@ import time
 import iree_hal
 import numpy as np
 import pytest
-from conftest import EXAMPLES, LOCAL, RISCV32, TARGET
+from conftest import DEMO, EXAMPLES, LOCAL, RISCV32, TARGET
 
 SLOW = "mock://0?latency=200ms"
 
@@ -30,7 +30,7 @@ def test_submit_returns_before_the_device_has_ended(two):
     assert futures[0].done() and futures[1].done()
 
 
-def test_program_that_hangs_is_explained_from_another_thread(two):
+def test_program_that_hangs_is_explained_from_another_thread(two, tmp_path):
     module = iree_hal.Module(two, "mock://0?latency=5s")
     future = module.square.submit(np.arange(1024, dtype=np.float32))
     with pytest.raises(TimeoutError):
@@ -43,6 +43,10 @@ def test_program_that_hangs_is_explained_from_another_thread(two):
     assert "the device has had epoch" in text and "square_dispatch_0" in text
     (device,) = [device for device in report["devices"] if device["name"] == "mock://0"]
     assert device["queues"][0]["operations"][0]["stage"] == "on_device"
+    found = tmp_path / "report.json"
+    found.write_text(iree_hal.stall_report(json=True))
+    subprocess.run([sys.executable, DEMO / "waits.py", found, tmp_path / "waits.svg"], capture_output=True)
+    assert "square_dispatch_0" in (tmp_path / "waits.dot").read_text(encoding="utf-8")
     future.result()
 
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! `cargo xtask bench`: the same work on IREE's local drivers and on the mock device, side by side; or, with
-//! `--engine`, what an operation costs in the engine alone; or, with `--gaudi`, asynchronous transfers; or, with
-//! `--nvidia`, calls of CUDA's functions.
+//! `--engine`, what an operation costs in the engine alone; or, with `--edges`, what an edge costs on every device; or,
+//! with `--gaudi`, asynchronous transfers; or, with `--nvidia`, calls of CUDA's functions.
 
 use crate::iree::{FOR_THIS_PROCESSOR, Flavour, Plugin, Tree};
 use crate::workspace;
-use crate::{cts, latency, nvidia, packages};
+use crate::{cts, edges, latency, nvidia, packages};
 use anyhow::{Context, Result, bail};
 use fs_err as fs;
 use std::collections::BTreeMap;
@@ -38,6 +38,10 @@ pub(crate) struct Options {
     /// Collectives within a process and between processes, beside plain MPI; with `--quick`, on two ranks
     #[arg(long)]
     collectives: bool,
+    /// Edges between operations on IREE's local-task, mock and every emulated card, in the rows of IREE's own
+    /// benchmark of queues; also written to target/edges.json
+    #[arg(long, conflicts_with_all = ["engine", "gaudi", "collectives", "latency", "nvidia", "only", "device"])]
+    edges: bool,
     /// Latencies of a module's calls on devices that take turns, as the flags behind `--` say; without any, of
     /// a small model on mock and on IREE's local-task
     #[arg(long, conflicts_with_all = ["engine", "gaudi", "collectives", "only", "quick", "device"])]
@@ -89,6 +93,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         Options { engine: true, .. } => engine(options),
         Options { gaudi: true, .. } => transfers(options),
         Options { nvidia: true, .. } => nvidia::run(),
+        Options { edges: true, .. } => edges::run(options.quick, &options.plugin),
         Options { collectives: true, .. } => collectives(options),
         _ => devices(options),
     }
@@ -231,7 +236,7 @@ fn processors() -> usize {
 }
 
 /// The machine, and how busy it was before the benchmark: figures mean little without.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let information = read("/proc/cpuinfo");
     let model = information.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));

@@ -6,7 +6,7 @@ use crate::iree::{self, FOR_THIS_PROCESSOR, Flavour, Plugin, Tree};
 use crate::{packages, with, workspace};
 use anyhow::{Result, bail};
 use fs_err as fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[derive(Debug, clap::Args)]
@@ -100,6 +100,9 @@ fn script(tree: &Tree, name: &str) -> Result<Command> {
 pub(crate) struct ProfileOptions {
     #[command(flatten)]
     plugin: Plugin,
+    /// A report of a program that hangs, as JSON, is drawn instead: who waits for whom
+    #[arg(long, value_name = "JSON", conflicts_with = "arguments")]
+    report: Option<PathBuf>,
     /// Arguments of iree-run-module [default: the demo's transformer block]; without --device, on mock or on --driver
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
@@ -112,9 +115,12 @@ const FAMILIES: &str = "queue-events,dispatch-events,device-queue-events";
 pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
     let device = options.plugin.driver.first().map_or("mock", String::as_str);
-    tree.build(&["iree-run-module", "iree-profile"])?;
     let folder = tree.folder().join("profile");
     fs::create_dir_all(&folder)?;
+    if let Some(report) = &options.report {
+        return draw_report(&tree, report, &folder.join("waits.svg"));
+    }
+    tree.build(&["iree-run-module", "iree-profile"])?;
     let (bundle, lines) = (folder.join("run.ireeprof"), folder.join("run.jsonl"));
     let (picture, trace) = (folder.join("run.svg"), folder.join("run.trace.json"));
     let arguments = match options.arguments.as_slice() {
@@ -144,6 +150,14 @@ pub(crate) fn profile(options: &ProfileOptions) -> Result<bool> {
         tree.tool("iree-profile").display(),
         bundle.display()
     );
+    Ok(true)
+}
+
+/// Draws who waits for whom.
+fn draw_report(tree: &Tree, report: &Path, picture: &Path) -> Result<bool> {
+    let mut draw = script(tree, "waits.py")?;
+    workspace::run(draw.args([report, picture]), "the report could not be drawn")?;
+    println!("waits: {}", picture.display());
     Ok(true)
 }
 

@@ -56,6 +56,8 @@ fn programs(tree: &Tree, folder: &Path) -> Result<()> {
     step("embed, in C", Command::new(build.join("embed")).arg(&fences).arg("qaic://emulated"))?;
     let mut embed_cc = Command::new(build.join("embed_cc"));
     step("embed_cc, in C++", embed_cc.arg(&plain).args(["mock", "gaudi://emulated"]))?;
+    tree.build(&["hangs"])?;
+    step("hangs, in C", &mut Command::new(tree.tool("hangs")))?;
     let rust = folder.join("rust");
     workspace::write(&rust.join("Cargo.toml"), &MANIFEST.replace("@ROOT@", &root.display().to_string()))?;
     copy(&root.join("Cargo.lock"), &rust.join("Cargo.lock"))?;

@@ -7,6 +7,7 @@ mod bench;
 mod check;
 mod cts;
 mod demo;
+mod edges;
 mod embedders;
 mod hw;
 mod iree;

@@ -59,7 +59,7 @@ pub(crate) const MPI: Package = Package {
     name: "MPI",
     debian: &["openmpi-bin", "libopenmpi-dev", "mpich"],
     elsewhere: "Open MPI with its headers, and MPICH's mpiexec.mpich",
-    is_here: || runs("mpirun") && has_libmpi() && runs("mpiexec.mpich"),
+    is_here: || runs("mpirun") && has_library("libmpi.so ") && runs("mpiexec.mpich"),
     purpose: "cargo xtask demo (but for --quick), bench --collectives and test",
 };
 
@@ -72,7 +72,16 @@ pub(crate) const VALGRIND: Package = Package {
     purpose: "the benches called instructions, and cargo xtask test",
 };
 
-pub(crate) const PACKAGES: [Package; 4] = [GOOGLETEST, BENCHMARK, MPI, VALGRIND];
+/// A Vulkan device in software, and the loader that finds it: the engine's example for an API that people have.
+pub(crate) const VULKAN: Package = Package {
+    name: "Vulkan",
+    debian: &["libvulkan1", "mesa-vulkan-drivers"],
+    elsewhere: "the Vulkan loader, and Mesa's lavapipe",
+    is_here: || has_library("libvulkan.so.1 ") && has_lavapipe(),
+    purpose: "cargo xtask test",
+};
+
+pub(crate) const PACKAGES: [Package; 5] = [GOOGLETEST, BENCHMARK, MPI, VALGRIND, VULKAN];
 
 /// `--yes`: packages of the system may be installed.
 static YES: AtomicBool = AtomicBool::new(false);
@@ -151,10 +160,22 @@ fn runs(name: &str) -> bool {
     workspace::answers(Command::new(name).arg("--version"))
 }
 
-/// True if IREE's tools find an MPI.
-fn has_libmpi() -> bool {
+/// True if the dynamic linker finds a library; a space ends its name.
+fn has_library(name: &str) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();
-    libraries(&path).is_ok_and(|libraries| libraries.contains("libmpi.so "))
+    libraries(&path).is_ok_and(|libraries| libraries.contains(name))
+}
+
+/// True if the loader of Vulkan finds Mesa's device in software. The name of its file ends with the processor's.
+fn has_lavapipe() -> bool {
+    ["/usr/share", "/usr/local/share", "/etc"].iter().any(|place| {
+        let entries = std::fs::read_dir(Path::new(place).join("vulkan/icd.d"));
+        entries.is_ok_and(|mut entries| {
+            entries.any(|entry| {
+                entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("lvp_icd"))
+            })
+        })
+    })
 }
 
 /// The libraries that the dynamic linker finds. Debian does not have `ldconfig` in the path of an ordinary user.

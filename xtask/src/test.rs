@@ -56,6 +56,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     for (package, steps) in [
         (packages::MPI, ["unit", "demo", "demo-nodes"].as_slice()),
         (packages::VALGRIND, &["instructions"]),
+        (packages::VULKAN, &["unit"]),
         (packages::GOOGLETEST, &["build", "checks", "cts", "nodes", "lost", "rehearsal-gaudi"]),
     ] {
         if names.iter().any(|name| steps.contains(name)) {
@@ -187,7 +188,7 @@ const THROUGH_IREE: [Entry; 18] = [
     cargo(
         "loom",
         "every interleaving of each race, and the mutants that must fail",
-        "test -p hal-semaphore --test loom --release",
+        "test -p hal-semaphore --features futures --test loom --release",
     )
     .given(&[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "{target}/loom")]),
     cargo(

@@ -70,7 +70,7 @@ impl Executable {
         let functions = library::functions(&memory, IMAGE, library)
             .map_err(|error| Failure::new(Code::Incompatible, error.to_string()))?;
         let entry = |function: library::Function| {
-            let product = Kind::of(&function.name).filter(|_| generation.has_engine);
+            let product = Kind::of(&function.name);
             LoadedFunction { function, product, paged: OnceLock::new() }
         };
         Ok(Self { generation, image, functions: functions.into_iter().map(entry).collect() })

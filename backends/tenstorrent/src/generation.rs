@@ -6,6 +6,7 @@ use crate::kmd::Coordinates;
 use hal_tenstorrent_abi::uapi::device;
 use hal_tenstorrent_loader::Cores;
 use hal_tenstorrent_loader::paging::{ENTRY, PAGE};
+use hal_tenstorrent_loader::tensix::Chip;
 use std::fmt;
 
 /// A kind of chip.
@@ -30,8 +31,8 @@ pub(crate) struct Generation {
     /// How a core discards what it has read of the tile's memory before, which others may have changed since. Nothing
     /// where it keeps nothing.
     pub(crate) discard: Option<u32>,
-    /// True if there is code for the tiles' engines.
-    pub(crate) has_engine: bool,
+    /// What its tiles' engines are told.
+    pub(crate) engine: Chip,
 }
 
 /// The chip's controller.
@@ -77,6 +78,8 @@ pub(crate) struct Messages {
 /// How a tile's cores use the network.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Network {
+    /// How far it is from a command buffer to the next.
+    pub(crate) buffer: u32,
     /// The offset in a command buffer of the register that begins a transfer.
     pub(crate) command: i32,
     /// How far behind the lower half of an address the register is that has the coordinates, and how far they are
@@ -116,7 +119,7 @@ const BLACKHOLE: Generation = Generation {
         values: 0x8003_0430,
         harvest: Harvest::Telemetry,
     },
-    network: Network { command: 0x40, coordinates: 8, shift: 0 },
+    network: Network { buffer: 0x800, command: 0x40, coordinates: 8, shift: 0 },
     starts: Starts {
         t: 0xffb1_2228,
         t_enable: 0xffb1_2234,
@@ -125,7 +128,7 @@ const BLACKHOLE: Generation = Generation {
         beside: None,
     },
     discard: Some(FENCE),
-    has_engine: true,
+    engine: Chip::Blackhole,
 };
 
 const WORMHOLE: Generation = Generation {
@@ -152,7 +155,7 @@ const WORMHOLE: Generation = Generation {
         }),
     },
     // Coordinates are above the 36 bits of an address.
-    network: Network { command: 0x28, coordinates: 4, shift: 4 },
+    network: Network { buffer: 0x400, command: 0x28, coordinates: 4, shift: 4 },
     // Words of the matrix engine's configuration, which the tile's own cores reach and the network does not.
     starts: Starts {
         t: 0xffef_0278,
@@ -163,7 +166,7 @@ const WORMHOLE: Generation = Generation {
     },
     // A fence does nothing, and there is no cache of data.
     discard: None,
-    has_engine: false,
+    engine: Chip::Wormhole,
 };
 
 /// Every kind of chip that is driven.

@@ -28,7 +28,7 @@ use crate::stub::{COMMON, CORES, IMAGE, STACK, common};
 use crate::tile::Common;
 use cores::{ENGINE_IS_BUSY, Flags, Matrix, Program};
 use division::{GROUP, Request, SIDE};
-use engine::Rows;
+use engine::{Engine, Rows};
 use hal_backend::{Code, Dispatch, Failure};
 use hal_tenstorrent_loader::tensix::{Bits, format};
 
@@ -196,7 +196,7 @@ impl Product {
         let words = word(words_at);
         let program = Program {
             generation,
-            kind,
+            engine: Engine { chip: generation.engine, kind },
             phases,
             request,
             division,

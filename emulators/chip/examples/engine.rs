@@ -8,12 +8,14 @@ mod cases;
 
 use emulator_chip::{Chip, Core, SOFT_RESET, Tile};
 use hal_tenstorrent_loader::encode::{Assembler, Reg, lw, sw};
-use hal_tenstorrent_loader::tensix::blackhole::{Mvmul, Setadcxx, Setc16, Setrwc, Unpacr, Zeroacc};
-use hal_tenstorrent_loader::tensix::registers::{Field, blackhole as fields};
-use hal_tenstorrent_loader::tensix::{Bits, format};
+use hal_tenstorrent_loader::tensix::instructions::{Mvmul, Setadcxx, Setc16, Setrwc, Unpacr, Zeroacc};
+use hal_tenstorrent_loader::tensix::registers::Field;
+use hal_tenstorrent_loader::tensix::{Bits, Chip as Kind, format};
 use std::time::{Duration, Instant};
 
 const TILE: Tile = Tile { x: 1, y: 2 };
+/// The chip whose speed is said.
+const KIND: Kind = Kind::Blackhole;
 const ON: Bits<1> = Bits::MAX;
 
 fn compare(path: &str) -> (usize, usize) {
@@ -39,6 +41,7 @@ fn compare(path: &str) -> (usize, usize) {
 
 /// The words of the configuration that a product of BF16 needs.
 fn configuration() -> Vec<(u32, u32)> {
+    let fields = KIND.registers();
     let mut words = std::collections::BTreeMap::new();
     fn set<const WIDTH: u32>(
         words: &mut std::collections::BTreeMap<u32, u32>,
@@ -48,17 +51,17 @@ fn configuration() -> Vec<(u32, u32)> {
         *words.entry(field.address()).or_default() |= field.place(value);
     }
     let descriptor = Bits::new(format::BF16.get() | 1 << 4 | 256 << 16);
-    set(&mut words, fields::ALU_ACC_CTRL_FP32_ENABLED, ON);
-    set(&mut words, fields::THCON_SEC0_REG0_TILE_DESCRIPTOR, descriptor);
-    set(&mut words, fields::THCON_SEC1_REG0_TILE_DESCRIPTOR, descriptor);
-    set(&mut words, fields::THCON_SEC0_REG2_OUT_DATA_FORMAT, format::BF16);
-    set(&mut words, fields::THCON_SEC1_REG2_OUT_DATA_FORMAT, format::BF16);
-    set(&mut words, fields::THCON_SEC0_REG2_DISABLE_ZERO_COMPRESS_CNTX0, ON);
-    set(&mut words, fields::THCON_SEC1_REG2_DISABLE_ZERO_COMPRESS_CNTX0, ON);
-    set(&mut words, fields::THCON_SEC0_REG5_TILE_X_DIM_CNTX0, Bits::new(256));
-    set(&mut words, fields::THCON_SEC0_REG5_DEST_CNTX0_ADDRESS, Bits::new(64));
-    set(&mut words, fields::THCON_SEC0_REG3_BASE_ADDRESS, Bits::new((0x4_0000 >> 4) - 1));
-    set(&mut words, fields::THCON_SEC1_REG3_BASE_ADDRESS, Bits::new((0x2_0000 >> 4) - 1));
+    set(&mut words, fields.alu_acc_ctrl_fp32_enabled, ON);
+    set(&mut words, fields.thcon_sec0_reg0_tile_descriptor, descriptor);
+    set(&mut words, fields.thcon_sec1_reg0_tile_descriptor, descriptor);
+    set(&mut words, fields.thcon_sec0_reg2_out_data_format, format::BF16);
+    set(&mut words, fields.thcon_sec1_reg2_out_data_format, format::BF16);
+    set(&mut words, fields.thcon_sec0_reg2_disable_zero_compress_cntx0, ON);
+    set(&mut words, fields.thcon_sec1_reg2_disable_zero_compress_cntx0, ON);
+    set(&mut words, fields.thcon_sec0_reg5_tile_x_dim_cntx0, Bits::new(256));
+    set(&mut words, fields.thcon_sec0_reg5_dest_cntx0_address, Bits::new(64));
+    set(&mut words, fields.thcon_sec0_reg3_base_address, Bits::new((0x4_0000 >> 4) - 1));
+    set(&mut words, fields.thcon_sec1_reg3_base_address, Bits::new((0x2_0000 >> 4) - 1));
     words.into_iter().collect()
 }
 
@@ -87,9 +90,9 @@ fn program(phases: u32) -> Assembler {
         }
     }
     let counters = Bits::new(3);
-    program.emit(pushed(fields::SRCA_SET_SET_OVRD_WITH_ADDR.set(ON).encode()));
+    program.emit(pushed(KIND.registers().srca_set_set_ovrd_with_addr.set(ON).encode()));
     program.emit(pushed(Setadcxx { x0_val: Bits::ZERO, x1_val: Bits::new(1023), counters }.encode()));
-    program.emit(pushed(Zeroacc { mode: Bits::MAX, ..Zeroacc::default() }.encode()));
+    program.emit(pushed(Zeroacc { mode: Bits::MAX, ..Zeroacc::default() }.encode(KIND)));
     program
         .emit(pushed(Setrwc { src_a: ON, src_b: ON, dst: ON, fidelity: ON, ..Setrwc::default() }.encode()));
     let again = program.here();
@@ -100,12 +103,12 @@ fn program(phases: u32) -> Assembler {
     }
     for phase in 1..=phases {
         for mode in [0, 1, 0, 2, 0, 1, 0, 3, 0, 1, 0, 2, 0, 1, 0] {
-            program.emit(pushed(Mvmul { addr_mod: Bits::new(mode), ..Mvmul::default() }.encode()));
+            program.emit(pushed(Mvmul { addr_mod: Bits::new(mode), ..Mvmul::default() }.encode(KIND)));
         }
         let (mode, flip) = if phase == phases { (5, ON) } else { (4, Bits::ZERO) };
         let last =
             Mvmul { addr_mod: Bits::new(mode), flip_src_a: flip, flip_src_b: flip, ..Mvmul::default() };
-        program.emit(pushed(last.encode()));
+        program.emit(pushed(last.encode(KIND)));
     }
     program.jump(Reg::ZERO, again);
     program

@@ -101,11 +101,8 @@ impl CoreBus<'_> {
     }
 
     fn register(&mut self, address: u32) -> Result<u32, BusFault> {
-        if Engine::has(address) && self.engine.is_for(address) {
-            let loaded = match self.engine.get(address) {
-                Ok(engine) => engine.load(self.core, address),
-                Err(violation) => Access::Broken(violation),
-            };
+        if Engine::has(address) && !self.control.has(address) {
+            let loaded = self.engine.get().load(self.core, address);
             return self.engine_result(loaded);
         }
         let found = match Self::interface_offset(address) {
@@ -116,11 +113,8 @@ impl CoreBus<'_> {
     }
 
     fn set_register(&mut self, address: u32, value: u32) -> Result<(), BusFault> {
-        if Engine::has(address) && self.engine.is_for(address) {
-            let stored = match self.engine.get(address) {
-                Ok(engine) => engine.store(self.core, address, value, self.stored, self.l1),
-                Err(violation) => Access::Broken(violation),
-            };
+        if Engine::has(address) && !self.control.has(address) {
+            let stored = self.engine.get().store(self.core, address, value, self.stored, self.l1);
             return self.engine_result(stored);
         }
         if let Some(offset) = Self::interface_offset(address) {

@@ -7,6 +7,7 @@
 
 use crate::tensix::Core;
 use emulator_riscv::Isa;
+use hal_tenstorrent_loader::tensix::Chip;
 
 /// A kind of chip.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,8 +52,8 @@ pub struct Family {
     pub noc: NocRegisters,
     /// The start addresses of cores.
     pub starts: Starts,
-    /// True if the matrix engines of its tiles are modelled.
-    pub has_engine: bool,
+    /// The matrix engines of its tiles.
+    pub engine: Chip,
 }
 
 /// Tensix tiles that are fused off together.
@@ -209,7 +210,7 @@ pub static BLACKHOLE: Family = Family {
         over_network: true,
         beside: None,
     },
-    has_engine: true,
+    engine: Chip::Blackhole,
 };
 
 /// A chip with ten rows of tiles, and without floats.
@@ -257,7 +258,7 @@ pub static WORMHOLE: Family = Family {
         // The first word of that configuration.
         beside: Some(0xffef_0000),
     },
-    has_engine: false,
+    engine: Chip::Wormhole,
 };
 
 #[cfg(test)]

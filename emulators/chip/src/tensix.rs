@@ -4,7 +4,7 @@
 
 use crate::core_bus::CoreBus;
 use crate::counts::ChipCounts;
-use crate::engine::{Engine, EngineSlot};
+use crate::engine::{Engine, EngineError, EngineSlot};
 use crate::family::{Family, Starts};
 use crate::memory::zeros;
 use crate::noc::{Interface, Location, NocTransfer, Tile};
@@ -55,6 +55,9 @@ impl Core {
 /// The addresses at which T0, T1, T2 and NC start that are told no other (`SoftReset.md` of both chips).
 const STARTS: [u32; 4] = [0x6000, 0xa000, 0xe000, 0x1_2000];
 
+/// The bits of [`SOFT_RESET`] that hold parts of the matrix engine (`SoftReset.md`). Above are none.
+const ENGINE_BITS: u32 = 0x007f_ffff & !ALL_HELD;
+
 /// All cores in reset.
 const ALL_HELD: u32 = Core::B.reset_bit()
     | Core::T0.reset_bit()
@@ -76,6 +79,7 @@ pub enum CoreStop {
 /// The reset and start registers of the cores.
 #[derive(Clone, Debug)]
 pub(crate) struct CoreControl {
+    tile: Tile,
     pub(crate) starts: &'static Starts,
     pub(crate) soft_reset: u32,
     t_start: [u32; 3],
@@ -89,9 +93,10 @@ pub(crate) struct CoreControl {
 }
 
 impl CoreControl {
-    fn new(starts: &'static Starts) -> Self {
+    fn new(tile: Tile, starts: &'static Starts) -> Self {
         let soft_reset = ALL_HELD;
         Self {
+            tile,
             starts,
             soft_reset,
             t_start: [0; 3],
@@ -123,6 +128,14 @@ impl CoreControl {
         }
     }
 
+    /// True if a word is one of these, for the tile's cores. On Wormhole they are among the configuration of the
+    /// engine.
+    pub(crate) fn has(&self, address: u32) -> bool {
+        let Starts { t: [first, ..], nc_enable, beside, .. } = *self.starts;
+        let address = u64::from(address);
+        (first..=nc_enable).contains(&address) || Some(address) == beside
+    }
+
     /// The value of a register that can be read.
     pub(crate) fn read(&mut self, address: u64, by: Option<Core>) -> Option<u32> {
         let value = *self.register(address, by)?;
@@ -142,9 +155,18 @@ impl CoreControl {
     ) -> Option<Result<(), Violation>> {
         let unread = self.unread.filter(|_| by.is_some() && address == SOFT_RESET);
         let behind_another_way = by.is_some() && address != SOFT_RESET && !self.starts.over_network;
+        let (tile, bits) = (self.tile, value & ENGINE_BITS);
+        let is_beside = Some(address) == self.starts.beside;
         let register = self.register(address, by)?;
         if let Some(stored) = unread {
             return Some(Err(Violation::Unordered { stored, register: address }));
+        }
+        if address == SOFT_RESET && bits != 0 {
+            return Some(Err(Violation::EngineReset { tile, bits }));
+        }
+        if is_beside && value != 0 {
+            let reason = EngineError::Configuration { word: 0, bits: value };
+            return Some(Err(Violation::EngineAccess { tile, reason }));
         }
         *register = value;
         if behind_another_way {
@@ -228,8 +250,8 @@ impl Tensix {
             cores: Core::ALL.map(core),
             last: None,
             instructions: 0,
-            engine: EngineSlot::new(location.tile, family.has_engine),
-            control: CoreControl::new(&family.starts),
+            engine: EngineSlot::new(location.tile, family.engine),
+            control: CoreControl::new(location.tile, &family.starts),
             interface: Interface::new(&family.noc, location),
             stuck: false,
         }

@@ -118,6 +118,14 @@ pub enum Violation {
         /// The reason.
         reason: EngineError,
     },
+    /// A soft reset of parts of the matrix engine.
+    #[error("the soft reset of parts of the matrix engine of tile {tile} (bits {bits:#x}) is not modelled")]
+    EngineReset {
+        /// The tile.
+        tile: Tile,
+        /// The bits of the register.
+        bits: u32,
+    },
     /// A store to a register that may come before an earlier one to somewhere else.
     #[error(
         "the store to {register:#x} may overtake the one to {stored:#x}: load that back, and use it, before"

@@ -237,7 +237,7 @@ fn core_that_is_held_forgets_why_it_stopped() {
     release(&chip, TILE, Core::B);
     chip.step(10);
     assert_eq!(chip.stopped(), [Stopped { tile: TILE, core: Core::B, stop: CoreStop::Paused(4) }]);
-    put(&chip, TILE, SOFT_RESET, u32::MAX);
+    put(&chip, TILE, SOFT_RESET, Core::ALL.map(Core::reset_bit).iter().sum());
     assert_eq!(chip.stopped(), []);
     put(&chip, TILE, 0, 0x1820_f053);
     release(&chip, TILE, Core::B);

@@ -8,13 +8,12 @@ mod support;
 
 use cases::{cases, chip};
 use emulator_chip::{Board, Chip, Core, CoreStop, EngineCounts, Model, SOFT_RESET, Stopped, Tile};
-use hal_tenstorrent_loader::encode::{Assembler, Reg, lw};
-use hal_tenstorrent_loader::tensix::Bits;
-use hal_tenstorrent_loader::tensix::blackhole::{
+use hal_tenstorrent_loader::encode::{Assembler, Reg, lw, sw};
+use hal_tenstorrent_loader::tensix::instructions::{
     Mop, Mvmul, Nop, Pacr, Semget, Seminit, Sempost, Semwait, Setadc, Setadcxx, Setc16, Stallwait, Unpacr,
-    Wrcfg, Zeroacc, condition,
+    Wrcfg, Zeroacc, block,
 };
-use hal_tenstorrent_loader::tensix::instructions::block;
+use hal_tenstorrent_loader::tensix::{Bits, Chip as Kind, Conditions};
 use support::{assert_violation, get, load, put, release, stay, store};
 
 const TILE: Tile = Tile { x: 1, y: 2 };
@@ -68,9 +67,12 @@ fn unknown_words_and_fields_are_refused_by_name() {
         (0, "0x00000000 in thread 0 of the matrix engine of tile (1, 2): this is no instruction"),
         (0x7000_0000, "this is no instruction of the matrix engine, or one that is not modelled"),
         // A bit outside of the fields.
-        (Mvmul::default().encode() | 1 << 20, "this is no instruction"),
+        (Mvmul::default().encode(Kind::Blackhole) | 1 << 20, "this is no instruction"),
         (unpacr.encode(), "UNPACR's MultiContextMode = 0: only settings of a context are modelled"),
-        (Pacr { flush: Bits::MAX, ..Pacr::default() }.encode(), "PACR's Flush = 1 is not modelled"),
+        (
+            Pacr { flush: Bits::MAX, ..Pacr::default() }.encode(Kind::Blackhole),
+            "PACR's Flush = 1 is not modelled",
+        ),
         (Setadc { new_value: Bits::MAX, ..Setadc::default() }.encode(), "SETADC's ThreadOverride = 3"),
     ] {
         let chip = chip();
@@ -87,8 +89,8 @@ fn lost_counts_and_rows_are_refused() {
     };
     let (post, get) = (Sempost { semaphore_mask }.encode(), Semget { semaphore_mask }.encode());
     let offset = |rows| Setc16 { cfg_index: Bits::new(1), new_value: Bits::new(rows) }.encode();
-    let clear = Zeroacc { imm10: Bits::new(1023), ..Zeroacc::default() }.encode();
-    let pack = Pacr { read_intf_sel: Bits::new(2), ..Pacr::default() }.encode();
+    let clear = Zeroacc { imm10: Bits::new(1023), ..Zeroacc::default() }.encode(Kind::Blackhole);
+    let pack = Pacr { read_intf_sel: Bits::new(2), ..Pacr::default() }.encode(Kind::Blackhole);
     for (good, bad, reason) in [
         (init(1, 1), init(2, 1), "SEMINIT's NewValue = 2: it is not above NewMax"),
         (init(0, 1), post, "SEMPOST's semaphore = 1: it is below its maximum"),
@@ -110,13 +112,105 @@ fn configuration_without_a_function_is_refused() {
     assert_violation(&chip, "tile (1, 2): word 19 of the configuration has bits 0x100 set");
 }
 
+/// Lets core B of a tile of a chip store words.
+fn run_on(chip: &Chip, tile: Tile, stores: &[(u32, u32)]) -> Option<String> {
+    let mut program = Assembler::new();
+    stores.iter().for_each(|&(address, value)| store(&mut program, address, value));
+    stay(&mut program);
+    load(chip, tile, 0, program);
+    release(chip, tile, Core::B);
+    chip.step(1000);
+    violation(chip)
+}
+
+/// Words that change what instructions do, or do something themselves, on both chips: what is not modelled of them is
+/// refused.
+#[test]
+fn configuration_with_an_effect_that_is_not_modelled_is_refused() {
+    let blackhole: [(u32, u32); 8] =
+        [(0, 1 << 4), (0, 1 << 14), (6, 8), (17, 1), (74, 1), (101, 16), (220, 1), (220, 8)];
+    let wormhole: [(u32, u32); 6] = [(0, 1 << 4), (6, 8), (13, 1), (62, 1), (89, 16), (75, 1)];
+    let n150 = || Chip::new(Board::new(Model::N150));
+    let there = Tile { x: 18, y: 18 };
+    let of = |word: u32, value| (CONFIG + 4 * word, value);
+    for (word, bits) in blackhole {
+        let found = run_on(&chip(), TILE, &[of(word, bits)]).expect("a violation");
+        let expected = format!("tile (1, 2): word {word} of the configuration has bits {bits:#x} set");
+        assert!(found.contains(&expected), "{found}");
+    }
+    for (word, bits) in wormhole {
+        let found = run_on(&n150(), there, &[of(word, bits)]).expect("a violation");
+        let expected = format!("tile (18, 18): word {word} of the configuration has bits {bits:#x} set");
+        assert!(found.contains(&expected), "{found}");
+    }
+    for (found, word) in [
+        (run_on(&chip(), TILE, &[of(185, 0)]), 185),
+        (run_on(&chip(), TILE, &[of(186, 0)]), 186),
+        (run_on(&n150(), there, &[of(164, 0)]), 164),
+    ] {
+        let expected = format!("word {word} of the configuration does something when it is written");
+        assert!(found.as_ref().is_some_and(|found| found.contains(&expected)), "{found:?}");
+    }
+    // A thread's own: the format of all products, and the unpackers' contexts.
+    for (word, value) in [(55, 1), (41, 1 << 4), (70, 0)] {
+        let set = Setc16 { cfg_index: Bits::new(word), new_value: Bits::new(value) }.encode();
+        let found = run_on(&chip(), TILE, &[(PUSH, set)]).expect("a violation");
+        assert!(
+            found.contains(&format!("in thread 0 of the matrix engine of tile (1, 2): word {word}")),
+            "{found}"
+        );
+    }
+}
+
+#[test]
+fn soft_reset_of_the_engine_is_refused_and_one_of_nothing_is_not() {
+    let held: u32 = Core::ALL.map(Core::reset_bit).iter().sum();
+    let chip = chip();
+    let write = |value: u32| chip.tile_write(TILE, SOFT_RESET, &value.to_le_bytes());
+    assert_eq!(write(held | 1 << 31), Ok(()));
+    let refused = write(held | 1 << 10).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "the soft reset of parts of the matrix engine of tile (1, 2) (bits 0x400) is not modelled"
+    );
+    let reset = u32::try_from(SOFT_RESET).unwrap();
+    let found = run_on(&chip, TILE, &[(reset, 1 << 15)]).expect("a violation");
+    assert!(found.contains("(bits 0x8000)"), "{found}");
+}
+
+/// Whatever is written to the word that resets a bank, also zero, sets its own words to zero, and no others.
+#[test]
+fn bank_of_the_configuration_is_reset() {
+    for (chip, tile, (shared, resets)) in
+        [(chip(), TILE, (180, 4)), (Chip::new(Board::new(Model::N150)), Tile { x: 18, y: 18 }, (152, 4))]
+    {
+        let mut program = Assembler::new();
+        for (word, value) in [(1, 1 << 17), (shared, 8), (resets, 0)] {
+            store(&mut program, CONFIG + 4 * word, value);
+        }
+        for (place, word) in [(0x7000, 1), (0x7004, shared)] {
+            program.constant(Reg::T[0], CONFIG + 4 * word);
+            program.emit(lw(Reg::T[1], 0, Reg::T[0]));
+            program.constant(Reg::T[0], place);
+            program.emit(sw(Reg::T[1], 0, Reg::T[0]));
+        }
+        stay(&mut program);
+        load(&chip, tile, 0, program);
+        put(&chip, tile, 0x7000, 7);
+        release(&chip, tile, Core::B);
+        chip.step(1000);
+        assert_eq!(violation(&chip), None);
+        assert_eq!((get(&chip, tile, 0x7000), get(&chip, tile, 0x7004)), (0, 8));
+    }
+}
+
 /// What is refused once is refused from then on, whoever asks.
 #[test]
 fn broken_engine_executes_nothing() {
     let chip = chip();
     run(&chip, &[(PUSH, 0)]);
     put(&chip, TILE, SOFT_RESET, Core::ALL.map(Core::reset_bit).iter().sum());
-    run(&chip, &[(PUSH, Stallwait::default().encode())]);
+    run(&chip, &[(PUSH, Stallwait::default().encode(Kind::Blackhole))]);
     assert_violation(&chip, "0x00000000 in thread 0");
 }
 
@@ -124,7 +218,7 @@ fn broken_engine_executes_nothing() {
 fn core_waits_for_room_and_ends_with_its_product() {
     // A product without operands waits for ever: the core pushes as much as the queue takes.
     let chip = chip();
-    let mut words = vec![(PUSH, Mvmul::default().encode()); 40];
+    let mut words = vec![(PUSH, Mvmul::default().encode(Kind::Blackhole)); 40];
     words.push((0x7000, 1));
     run(&chip, &words);
     assert_eq!(chip.stopped(), []);
@@ -141,21 +235,6 @@ fn instructions_are_counted_by_unit() {
     run(&chip, &[Nop {}.encode(), zeroacc(), set, zeroacc()].map(|word| (PUSH, word)));
     assert_eq!(chip.counts().engine, EngineCounts { matrix: 2, other: 2, ..EngineCounts::default() });
     assert_eq!(chip.counts().engine.total(), 4);
-}
-
-#[test]
-fn engine_of_a_wormhole_tile_is_refused_by_name() {
-    let chip = Chip::new(Board::new(Model::N150));
-    let tile = Tile { x: 18, y: 18 };
-    let mut program = Assembler::new();
-    store(&mut program, PUSH, 0);
-    stay(&mut program);
-    load(&chip, tile, 0, program);
-    release(&chip, tile, Core::B);
-    chip.step(100);
-    let [Stopped { stop: CoreStop::Violation(_, violation), .. }] = &chip.stopped()[..] else { panic!() };
-    assert_eq!(violation.to_string(), "the matrix engine at 0xffe40000 of tile (18, 18) is not modelled");
-    put(&chip, tile, 0x100, 7);
 }
 
 /// Stores and loads of a core, in order.
@@ -218,13 +297,16 @@ fn refuses(reason: &str, wrong: &[(Core, &[Step])], right: &[(Core, &[Step])]) {
     assert_eq!(violation(&found), None);
 }
 
+/// What a Blackhole tile waits for.
+const WAITS: Conditions = Kind::Blackhole.conditions();
 const DONE: u32 = 0xffe8_0004;
 const MOP_WORDS: u32 = 0xffb8_0000;
 /// The word with the edge's mask of columns, which the packer needs to be set.
 const EDGE: u32 = CONFIG + 4 * 24;
 
 fn stall(condition_mask: u32, block_mask: u32) -> u32 {
-    Stallwait { condition_mask: Bits::new(condition_mask), block_mask: Bits::new(block_mask) }.encode()
+    Stallwait { condition_mask: Bits::new(condition_mask), block_mask: Bits::new(block_mask) }
+        .encode(Kind::Blackhole)
 }
 
 /// What lets a packer read a row of Dst.
@@ -239,11 +321,11 @@ fn packs() -> Vec<Step> {
 }
 
 fn zeroacc() -> u32 {
-    Zeroacc { mode: Bits::new(3), ..Zeroacc::default() }.encode()
+    Zeroacc { mode: Bits::new(3), ..Zeroacc::default() }.encode(Kind::Blackhole)
 }
 
 fn pacr() -> u32 {
-    Pacr { last: Bits::MAX, ..Pacr::default() }.encode()
+    Pacr { last: Bits::MAX, ..Pacr::default() }.encode(Kind::Blackhole)
 }
 
 #[test]
@@ -255,12 +337,9 @@ fn rows_that_a_packer_may_read_are_not_written_before_its_end() {
         steps.push(push(zeroacc()));
         steps
     };
-    let (none, packer, other) = (
-        steps(None),
-        steps(Some(stall(condition::PACK, block::MATH))),
-        steps(Some(stall(condition::PACK, 2))),
-    );
-    let reason = "the packer may still read these rows of Dst: STALLWAIT for it (C3), with block bit B6";
+    let (none, packer, other) =
+        (steps(None), steps(Some(stall(WAITS.pack, block::MATH))), steps(Some(stall(WAITS.pack, 2))));
+    let reason = "the packer may still read these rows of Dst: STALLWAIT for it, with block bit B6";
     refuses(reason, &[(Core::T2, &none)], &[(Core::T2, &packer)]);
     // A wait that does not block the write does not help.
     refuses(reason, &[(Core::T2, &other)], &[(Core::T2, &packer)]);
@@ -294,8 +373,8 @@ fn configuration_that_a_core_stores_is_loaded_back_before_a_push() {
         refuses(reason, &[(core, &[stored, set])], &[(core, &[stored, Load(EDGE), set])]);
     }
     // A thread's core can let its instructions wait; and hardware can do so by itself.
-    let waits = push(stall(condition::CORE, block::MATH));
-    let not_for_these = push(stall(condition::CORE, block::PACK));
+    let waits = push(stall(WAITS.core, block::MATH));
+    let not_for_these = push(stall(WAITS.core, block::PACK));
     refuses(reason, &[(Core::T1, &[stored, not_for_these, set])], &[(Core::T1, &[stored, waits, set])]);
     let tracks = push(Setc16 { cfg_index: Bits::new(56), new_value: Bits::new(0x1f) }.encode());
     refuses(reason, &[(Core::T1, &[stored, set])], &[(Core::T1, &[tracks, stored, set])]);
@@ -332,8 +411,8 @@ fn word_is_not_read_directly_behind_its_write() {
 fn formats_are_not_changed_while_a_unit_may_read_them() {
     let write = push(Wrcfg { cfg_index: Bits::new(1), ..Wrcfg::default() }.encode());
     let set = push(zeroacc());
-    let waits = push(stall(condition::MATH, block::CONFIG));
-    let reason = "the matrix unit may still read the word: STALLWAIT for it (C4), with block bit B7";
+    let waits = push(stall(WAITS.math, block::CONFIG));
+    let reason = "the matrix unit may still read the word: STALLWAIT for it, with block bit B7";
     refuses(reason, &[(Core::T1, &[set, write])], &[(Core::T1, &[set, waits, write])]);
 }
 

@@ -153,7 +153,7 @@ fn cores_start_where_another_core_has_said() {
         store(&mut program, register(address), value);
     }
     // A word beside them, which is written last and read back, comes before the release.
-    store(&mut program, CONFIGURATION, 9);
+    store(&mut program, CONFIGURATION, 0);
     program.constant(T0, CONFIGURATION);
     program.emit(lw(T1, 0, T0));
     store(&mut program, 0xffb1_21b0, 0);

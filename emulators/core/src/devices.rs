@@ -19,6 +19,8 @@ pub struct ShownDevices {
     pub devices: Vec<ClassDevice>,
     /// Files elsewhere, whose text is the machine's [attribute](crate::EmulatedMachine::attribute_text).
     pub files: Vec<PathBuf>,
+    /// Such files whose every read and write the machine answers: what is read is the text of that moment.
+    pub live: Vec<PathBuf>,
 }
 
 /// A card on the bus.

@@ -200,6 +200,12 @@ pub trait SupervisedMachine: EmulatedMachine {
         offset: u64,
     ) -> Result<MappedKind, Errno>;
 
+    /// Answers a write to a [live](ShownDevices::live) file. Returns how many bytes are taken.
+    fn write_attribute(&self, path: &Path, bytes: &[u8]) -> Result<usize, Errno> {
+        let _ = (path, bytes);
+        Err(Errno::INVAL)
+    }
+
     /// The numbers of the cards that are there.
     fn present_cards(&self) -> Vec<usize>;
 

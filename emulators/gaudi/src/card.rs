@@ -145,6 +145,8 @@ pub(crate) struct Card {
     pub(crate) closing: bool,
     /// True if the program that has it open has switched its debugging on.
     pub(crate) debugging: bool,
+    /// The address of the word that who debugs the card reads and writes. rule(debugfs)
+    pub(crate) debug_address: u64,
     pub(crate) sync: Sync,
     pub(crate) errors: CapturedErrors,
     pub(crate) drops: RefusalCounts,
@@ -177,6 +179,7 @@ impl Card {
             releasing: false,
             closing: false,
             debugging: false,
+            debug_address: 0,
             sync: Sync::default(),
             errors: CapturedErrors::default(),
             drops: RefusalCounts::default(),

@@ -68,7 +68,7 @@
 //! | `space.rs`, `dmabuf.rs` | device addresses, and memory that is shared with other devices |
 //! | `engine.rs` | the workers |
 //! | `packets.rs`, `packets/transfers.rs`, `parser.rs` | packets, their transfers, and the checks before |
-//! | `sysfs.rs` | the file system |
+//! | `sysfs.rs`, `debugfs.rs` | the file system |
 //! | `programs.rs` | host programs, and the packet that calls one |
 //! | `supervised.rs` | the machine for other processes and for the driver |
 //!
@@ -94,6 +94,7 @@ mod blocks;
 mod buffers;
 mod card;
 mod completions;
+mod debugfs;
 mod dmabuf;
 mod engine;
 mod file;

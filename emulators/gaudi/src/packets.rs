@@ -127,7 +127,7 @@ impl<'a> Source<'a> {
 }
 
 /// Reads memory of the device.
-fn fetch(live: &Live, address: u64, mut bytes: &mut [u8]) -> Result<(), CommandError> {
+pub(crate) fn fetch(live: &Live, address: u64, mut bytes: &mut [u8]) -> Result<(), CommandError> {
     for piece in find(live, address, bytes.len() as u64)? {
         let (now, rest) = bytes.split_at_mut(length_of_piece(&piece));
         backing::pull(piece.memory.whole());

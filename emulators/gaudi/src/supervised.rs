@@ -62,6 +62,10 @@ impl SupervisedMachine for Machine {
         self.shown()
     }
 
+    fn write_attribute(&self, path: &Path, bytes: &[u8]) -> Result<usize, Errno> {
+        self.write_debug_file(path, bytes)
+    }
+
     fn node_of(&self, file: BorrowedFd<'_>) -> Option<PathBuf> {
         let file = self.file(file).ok()?;
         let name = if file.control { "accel_controlD" } else { "accel" };

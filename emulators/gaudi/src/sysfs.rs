@@ -58,6 +58,11 @@ impl Machine {
         }
     }
 
+    /// The address of a card on the bus.
+    pub(crate) fn bus_address(&self, number: usize) -> String {
+        self.function(number).address()
+    }
+
     /// The control device of a card (`device_init_cdev`).
     fn control_device(&self, number: usize) -> ClassDevice {
         let name = format!("accel_controlD{number}");
@@ -100,12 +105,16 @@ impl Machine {
             driver: DRIVER,
             functions: present.iter().map(|&number| self.function(number)).collect(),
             devices: present.iter().enumerate().flat_map(both).collect(),
-            files: Vec::new(),
+            live: self.debug_files(),
+            ..ShownDevices::default()
         }
     }
 
     /// The text of an attribute.
     pub(crate) fn attribute(&self, path: &Path) -> Result<String, Errno> {
+        if let Some(text) = self.read_debug_file(path) {
+            return text;
+        }
         let (number, attribute) = match self.options.abi {
             Abi::Drm => accel::attribute(path).ok_or(Errno::NOENT)?,
             // Beside the device's folder, which does not exist. rule(sysfs-old)
@@ -114,7 +123,7 @@ impl Machine {
         let state = self.lock();
         let card = state.cards.find(number).filter(|card| card.status != Status::Gone).ok_or(Errno::NOENT)?;
         let text = match attribute {
-            "pci_addr" => self.function(number).address(),
+            "pci_addr" => self.bus_address(number),
             "device_type" => self.hardware.device_type.to_owned(),
             "status" => {
                 let mut text = status_of(card).1.to_owned();

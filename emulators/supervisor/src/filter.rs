@@ -3,13 +3,14 @@
 //! The system calls that are intercepted: a program for the kernel's packet filter.
 //!
 //! It sees the number of a call and its arguments, but not the memory that they point to. So it intercepts
-//! every call that takes a path, of `ioctl` only the requests of the types that accelerators have, and of
-//! `mmap` only the mappings of files. All other calls go to the system at the cost of the filter alone.
+//! every call that takes a path, of `ioctl` only the requests of the types that accelerators have, of `mmap` only
+//! the mappings of files, and of the calls that move bytes only those on the numbers of [live files](crate::live). All other calls go to the system at the cost of the filter alone.
 
 use libc::{
-    BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW,
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW,
     SECCOMP_RET_USER_NOTIF, sock_filter,
 };
+use std::ops::Range;
 
 /// The system calls that take a path, or that describe a descriptor.
 pub(crate) const PATHS: &[i64] = &[
@@ -38,6 +39,10 @@ pub(crate) const PATHS: &[i64] = &[
     libc::SYS_listxattr,
     libc::SYS_llistxattr,
 ];
+
+/// The system calls that read and write a live file.
+pub(crate) const TRANSFERS: [i64; 4] =
+    [libc::SYS_read, libc::SYS_write, libc::SYS_pread64, libc::SYS_pwrite64];
 
 /// The types of intercepted requests: DRM's, that of older Gaudi drivers, and that of Tenstorrent's.
 pub(crate) const REQUESTS: [u32; 3] = [b'd' as u32, b'H' as u32, 0xfa];
@@ -86,8 +91,13 @@ fn jump_if_equal(k: u32, equal: u8, not: u8) -> sock_filter {
     sock_filter { jt: equal, jf: not, ..statement(BPF_JMP | BPF_JEQ | BPF_K, k) }
 }
 
-/// The filter.
-pub(crate) fn program() -> Vec<sock_filter> {
+/// Skips one instruction if the value is less.
+fn skip_if_less(k: u32) -> sock_filter {
+    sock_filter { jt: 0, jf: 1, ..statement(BPF_JMP | BPF_JGE | BPF_K, k) }
+}
+
+/// The filter, with the descriptors that live files get.
+pub(crate) fn program(live: &Range<u32>) -> Vec<sock_filter> {
     let allow = || answer(SECCOMP_RET_ALLOW);
     let notify = || answer(SECCOMP_RET_USER_NOTIF);
     let mut program = vec![load(MACHINE), jump_if_equal(ARCHITECTURE, 1, 0), allow(), load(NUMBER)];
@@ -110,13 +120,21 @@ pub(crate) fn program() -> Vec<sock_filter> {
     ]);
     // A mapping by its flags.
     program.extend([
-        jump_if_equal(number(libc::SYS_mmap), 0, 4),
+        jump_if_equal(number(libc::SYS_mmap), 0, 5),
         load(low(3)),
         statement(BPF_ALU | BPF_AND | BPF_K, libc::MAP_ANONYMOUS.cast_unsigned()),
         jump_if_equal(0, 0, 1),
         notify(),
         allow(),
     ]);
+    // A transfer of bytes by its descriptor.
+    if !live.is_empty() {
+        let tests = TRANSFERS.into_iter().zip([4, 3, 2, 1]);
+        program.extend(tests.map(|(call, to_number)| jump_if_equal(number(call), to_number, 0)));
+        program.extend([allow(), load(low(0)), skip_if_less(live.start), skip_if_less(live.end)]);
+        program.extend([allow(), notify()]);
+    }
+    program.push(allow());
     program
 }
 
@@ -131,7 +149,7 @@ mod tests {
         data.extend(machine.to_le_bytes());
         data.extend(0_u64.to_le_bytes());
         arguments.iter().for_each(|argument| data.extend(argument.to_le_bytes()));
-        let program = program();
+        let program = program(&(960..1024));
         let (mut at, mut value) = (0, 0);
         loop {
             let sock_filter { code, jt, jf, k } = program[at];
@@ -139,6 +157,7 @@ mod tests {
             match u32::from(code) {
                 0x20 => value = u32::from_le_bytes(data[k as usize..k as usize + 4].try_into().unwrap()),
                 0x54 => value &= k,
+                0x35 => at += usize::from(if value >= k { jt } else { jf }),
                 0x15 => at += usize::from(if value == k { jt } else { jf }),
                 0x06 => return k == SECCOMP_RET_USER_NOTIF,
                 other => panic!("instruction {other:#x}"),
@@ -167,6 +186,10 @@ mod tests {
         assert!(!mmap(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, 0));
         for call in [libc::SYS_read, libc::SYS_write, libc::SYS_close, libc::SYS_futex, libc::SYS_execve] {
             assert!(!here(call, [u64::MAX; 6]), "{call}");
+        }
+        for call in TRANSFERS {
+            let of = |number: u64| here(call, [number, 0, 0, 0, 0, 0]);
+            assert_eq!([0, 959, 960, 1023, 1024].map(of), [false, false, true, true, false], "{call}");
         }
     }
 }

@@ -12,6 +12,7 @@ use rustix::process::Pid;
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -39,8 +40,12 @@ pub(crate) struct LaunchedProgram {
     pub(crate) listener: Listener,
 }
 
-/// Starts a program.
-pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<LaunchedProgram, Refused> {
+/// Starts a program whose live files get these numbers.
+pub(crate) fn launch(
+    program: &OsString,
+    arguments: &[OsString],
+    live: &Range<u32>,
+) -> Result<LaunchedProgram, Refused> {
     let internal = |what: &str, errno: Errno| Refused { status: OURS, message: format!("{what}: {errno}") };
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let (ours, theirs) =
@@ -48,7 +53,7 @@ pub(crate) fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launc
     // Descendants whose parents end become this process's children, and so stay accessible.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|errno| internal("this process cannot become the parent of orphans", errno))?;
-    let filter = seccomp::filter();
+    let filter = seccomp::filter(live);
     let mut command = Command::new(program);
     command.args(arguments);
     let interrupts = seccomp::ignore_interrupts();

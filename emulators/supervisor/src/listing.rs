@@ -22,6 +22,8 @@ pub(crate) enum TreeEntry {
     Link(PathBuf),
     /// A file with the text of an attribute of the machine.
     Attribute(PathBuf),
+    /// A [live](crate::live) file, with that.
+    Live(PathBuf),
     /// A file with these bytes.
     Bytes(Vec<u8>),
     /// A region of a card, of this length. The kernel lets root map it.
@@ -48,6 +50,9 @@ impl Listing {
         }
         for path in &shown.files {
             listing.add(path.clone(), TreeEntry::Attribute(path.clone()));
+        }
+        for path in &shown.live {
+            listing.add(path.clone(), TreeEntry::Live(path.clone()));
         }
         if runs_programs {
             listing.add(remote::NODE.into(), TreeEntry::Programs);

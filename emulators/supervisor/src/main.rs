@@ -17,6 +17,7 @@
 //! | `seccomp.rs`, `launch.rs` | putting the filter on a program, and starting it |
 //! | `serve.rs` | threads that answer; requests and mappings |
 //! | `paths.rs`, `tree.rs` | calls with paths; what a path names |
+//! | `live.rs` | files whose every read and write the machine answers |
 //! | `listing.rs`, `folder.rs` | the files that exist; stand-ins for folders |
 //! | `target.rs` | the program's memory and descriptors |
 //! | `trace.rs`, `ptrace.rs` | waiting for the processes; mapped registers, by tracing a process |
@@ -36,6 +37,7 @@ mod folder;
 mod instruction;
 mod launch;
 mod listing;
+mod live;
 mod machine;
 mod paths;
 #[cfg(target_arch = "x86_64")]
@@ -156,9 +158,10 @@ fn supervise<M: SupervisedMachine>(
     let folder = Folder::new("with-cards")
         .map_err(|error| ours(format!("there is no folder for what programs list: {error}")))?;
     let tree = Tree::new(machine.clone(), &folder, programs.is_some());
-    let running = launch::launch(program, arguments)?;
+    let live = live::numbers(&machine.shown_devices());
+    let running = launch::launch(program, arguments, &live)?;
     raise_limit();
-    let supervisor = Supervisor::new(running.listener, machine.clone(), tree, programs);
+    let supervisor = Supervisor::new(running.listener, machine.clone(), (tree, live), programs);
     supervisor.start().map_err(|error| ours(format!("there is no thread to answer with: {error}")))?;
     #[cfg(target_arch = "x86_64")]
     let status = {

@@ -3,6 +3,7 @@
 //! System calls that take a path, or that describe a descriptor.
 
 use crate::listing::TreeEntry;
+use crate::live;
 use crate::seccomp::Notice;
 use crate::serve::{Answer, Supervisor, half};
 use crate::target::{Plain, TargetProcess};
@@ -186,7 +187,8 @@ impl<M: SupervisedMachine> Supervisor<M> {
             Question::Access { mode } => {
                 let wanted = |bit: i32| mode & u64::from(bit.cast_unsigned()) != 0;
                 let is_folder = matches!(entry, TreeEntry::Folder { .. });
-                let is_written = !matches!(entry, TreeEntry::Node { .. } | TreeEntry::Programs);
+                let is_written =
+                    !matches!(entry, TreeEntry::Node { .. } | TreeEntry::Programs | TreeEntry::Live(_));
                 let refused = (wanted(libc::W_OK) && is_written) || (wanted(libc::X_OK) && !is_folder);
                 if refused { Err(Errno::ACCESS) } else { Ok(Answer::Value(0)) }
             }
@@ -306,6 +308,7 @@ impl<M: SupervisedMachine> Supervisor<M> {
                 named_file(path, &self.tree.bytes(entry)?)?
             }
             TreeEntry::Bytes(_) => named_file(path, &self.tree.bytes(entry)?)?,
+            TreeEntry::Live(_) => return Ok(Answer::LiveFile { file: live::file(path, flags)?, cloexec }),
             TreeEntry::Programs => self.programs.as_ref().ok_or(Errno::NXIO)?.connect(target.id())?,
             TreeEntry::Node { .. } => {
                 let mode = OpenMode {
@@ -369,6 +372,7 @@ fn status(path: &Path, entry: &TreeEntry) -> libc::stat {
         TreeEntry::Folder { .. } => (libc::S_IFDIR, 0o755, 0),
         TreeEntry::Link(target) => (libc::S_IFLNK, 0o777, target.as_os_str().len()),
         TreeEntry::Attribute(_) => (libc::S_IFREG, 0o444, 4096),
+        TreeEntry::Live(_) => (libc::S_IFREG, 0o644, 0),
         // The configuration space is as long as it is, other files a page.
         TreeEntry::Bytes(bytes) if path.ends_with("config") => (libc::S_IFREG, 0o444, bytes.len()),
         TreeEntry::Bytes(_) => (libc::S_IFREG, 0o444, 4096),
@@ -398,7 +402,7 @@ fn number_of(path: &Path) -> u64 {
 
 /// The file system that a path is on, by the folder that has it.
 fn mount_of(path: &Path) -> &'static Path {
-    ["/sys", "/proc"]
+    ["/sys/kernel/debug", "/sys", "/proc"]
         .map(Path::new)
         .into_iter()
         .find(|mount| path.starts_with(mount))
@@ -415,6 +419,7 @@ fn file_system(path: &Path) -> libc::statfs {
     let mount = mount_of(path);
     let mut status = libc::statfs::zeroed();
     status.f_type = match mount.to_str() {
+        Some("/sys/kernel/debug") => libc::DEBUGFS_MAGIC,
         Some("/sys") => libc::SYSFS_MAGIC,
         Some("/proc") => libc::PROC_SUPER_MAGIC,
         _ => libc::TMPFS_MAGIC,
@@ -447,7 +452,7 @@ fn extended(status: &libc::stat) -> libc::statx {
 const IN_MEMORY: &str = "/memfd:";
 
 /// The path of a [file that stands for another](named_file), by what `/proc` shows of a descriptor.
-fn text_of(link: &Path) -> Option<PathBuf> {
+pub(crate) fn text_of(link: &Path) -> Option<PathBuf> {
     let name = link.to_str()?.strip_prefix(IN_MEMORY)?;
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
     name.starts_with('/').then(|| PathBuf::from(name))

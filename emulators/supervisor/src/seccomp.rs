@@ -7,13 +7,14 @@
 use crate::filter;
 use emulator_core::Errno;
 use libc::{
-    SECCOMP_ADDFD_FLAG_SEND, SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
-    SECCOMP_IOCTL_NOTIF_ADDFD, SECCOMP_IOCTL_NOTIF_ID_VALID, SECCOMP_IOCTL_NOTIF_RECV,
-    SECCOMP_IOCTL_NOTIF_SEND, SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_SET_MODE_FILTER,
-    SECCOMP_USER_NOTIF_FLAG_CONTINUE, seccomp_notif, seccomp_notif_addfd, seccomp_notif_resp, sock_filter,
-    sock_fprog,
+    SECCOMP_ADDFD_FLAG_SEND, SECCOMP_ADDFD_FLAG_SETFD, SECCOMP_FILTER_FLAG_NEW_LISTENER,
+    SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, SECCOMP_IOCTL_NOTIF_ADDFD, SECCOMP_IOCTL_NOTIF_ID_VALID,
+    SECCOMP_IOCTL_NOTIF_RECV, SECCOMP_IOCTL_NOTIF_SEND, SECCOMP_IOCTL_NOTIF_SET_FLAGS,
+    SECCOMP_SET_MODE_FILTER, SECCOMP_USER_NOTIF_FLAG_CONTINUE, seccomp_notif, seccomp_notif_addfd,
+    seccomp_notif_resp, sock_filter, sock_fprog,
 };
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Makes the system run the answering thread on the processor of the calling one: they alternate anyway.
@@ -142,12 +143,19 @@ impl Listener {
         self.respond(notice, 0, 0, flags(SECCOMP_USER_NOTIF_FLAG_CONTINUE));
     }
 
-    fn add(&self, notice: &Notice, file: BorrowedFd<'_>, cloexec: bool, flags: u32) -> Result<i32, Errno> {
+    fn add(
+        &self,
+        notice: &Notice,
+        (file, cloexec): (BorrowedFd<'_>, bool),
+        number: Option<u32>,
+        with: libc::c_ulong,
+    ) -> Result<i32, Errno> {
+        let placed = if number.is_some() { SECCOMP_ADDFD_FLAG_SETFD } else { 0 };
         let mut request = seccomp_notif_addfd {
             id: notice.id,
-            flags,
+            flags: flags(with | placed),
             srcfd: u32::try_from(file.as_raw_fd()).map_err(|_| Errno::BADF)?,
-            newfd: 0,
+            newfd: number.unwrap_or(0),
             newfd_flags: if cloexec { libc::O_CLOEXEC.cast_unsigned() } else { 0 },
         };
         // SAFETY: this is the structure of the request.
@@ -156,12 +164,19 @@ impl Listener {
 
     /// Installs a descriptor in the process while its call waits. Returns its number there.
     pub(crate) fn give(&self, notice: &Notice, file: BorrowedFd<'_>, cloexec: bool) -> Result<i32, Errno> {
-        self.add(notice, file, cloexec, 0)
+        self.add(notice, (file, cloexec), None, 0)
     }
 
-    /// Answers a call with a descriptor, in one step: the process gets both or neither.
-    pub(crate) fn answer_with(&self, notice: &Notice, file: BorrowedFd<'_>, cloexec: bool) {
-        match self.add(notice, file, cloexec, flags(SECCOMP_ADDFD_FLAG_SEND)) {
+    /// Answers a call with a descriptor, in one step: the process gets both or neither. The descriptor has this
+    /// number, which is free, or any.
+    pub(crate) fn answer_with(
+        &self,
+        notice: &Notice,
+        file: BorrowedFd<'_>,
+        cloexec: bool,
+        number: Option<u32>,
+    ) {
+        match self.add(notice, (file, cloexec), number, SECCOMP_ADDFD_FLAG_SEND) {
             Ok(_) | Err(Errno::NOENT) => {}
             // Its table is full, or its limit is reached.
             Err(errno) => self.answer(notice, Err(errno)),
@@ -169,9 +184,9 @@ impl Listener {
     }
 }
 
-/// The filter that programs get.
-pub(crate) fn filter() -> Vec<sock_filter> {
-    filter::program()
+/// The filter that programs get, with the numbers of live files.
+pub(crate) fn filter(live: &Range<u32>) -> Vec<sock_filter> {
+    filter::program(live)
 }
 
 /// Makes the system end this process when its parent ends. Safe between fork and exec.

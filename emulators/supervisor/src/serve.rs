@@ -15,7 +15,8 @@
 //! end a sleep for a signal, one thread polls for waiting signals and [interrupts](emulator_core::interrupt)
 //! the request, which ends with `EINTR`. It notices a killed thread in the same way.
 
-use crate::filter::PATHS;
+use crate::filter::{PATHS, TRANSFERS};
+use crate::live::LiveNumbers;
 use crate::seccomp::{Listener, Notice};
 use crate::target::TargetProcess;
 #[cfg(target_arch = "x86_64")]
@@ -24,6 +25,7 @@ use crate::tree::Tree;
 use emulator_core::remote::Service;
 use emulator_core::{Emulator, Errno, MappedKind, OpenMode, Process, SupervisedMachine, interrupt, zeroed};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -46,6 +48,11 @@ pub(crate) enum Answer {
     Pass,
     Value(i64),
     File {
+        file: OwnedFd,
+        cloexec: bool,
+    },
+    /// A live file.
+    LiveFile {
         file: OwnedFd,
         cloexec: bool,
     },
@@ -76,6 +83,7 @@ pub(crate) struct Supervisor<M> {
     pub(crate) listener: Listener,
     pub(crate) machine: Arc<Emulator<M>>,
     pub(crate) tree: Tree<M>,
+    pub(crate) live: LiveNumbers,
     /// What runs host programs, for cards that do.
     pub(crate) programs: Option<Arc<Service>>,
     #[cfg(target_arch = "x86_64")]
@@ -95,7 +103,7 @@ impl<M: SupervisedMachine> Supervisor<M> {
     pub(crate) fn new(
         listener: Listener,
         machine: Arc<Emulator<M>>,
-        tree: Tree<M>,
+        (tree, live): (Tree<M>, Range<u32>),
         programs: Option<Arc<Service>>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -105,6 +113,7 @@ impl<M: SupervisedMachine> Supervisor<M> {
             listener,
             machine,
             tree,
+            live: LiveNumbers::new(live),
             waiting: AtomicUsize::new(0),
             requests: Mutex::default(),
             begun: Condvar::new(),
@@ -159,6 +168,7 @@ impl<M: SupervisedMachine> Supervisor<M> {
         let answer = match notice.call {
             libc::SYS_ioctl => self.request(&target, notice),
             libc::SYS_mmap => self.map(&target, notice),
+            call if TRANSFERS.contains(&call) => self.transfer(&target, notice),
             call if PATHS.contains(&call) => self.path(&target, notice),
             _ => Ok(Answer::Pass),
         };
@@ -167,9 +177,10 @@ impl<M: SupervisedMachine> Supervisor<M> {
             Ok(Answer::Value(value)) => self.listener.answer(notice, Ok(value)),
             Ok(Answer::File { file, cloexec }) => {
                 let _hand = self.hands.read();
-                self.listener.answer_with(notice, file.as_fd(), cloexec);
+                self.listener.answer_with(notice, file.as_fd(), cloexec, None);
                 drop(file);
             }
+            Ok(Answer::LiveFile { file, cloexec }) => self.answer_live(&target, notice, &file, cloexec),
             Err(errno) => self.listener.answer(notice, Err(errno)),
         }
     }

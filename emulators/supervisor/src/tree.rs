@@ -127,7 +127,9 @@ impl<M: SupervisedMachine> Tree<M> {
     pub(crate) fn bytes(&self, entry: &TreeEntry) -> Result<Vec<u8>, Errno> {
         match entry {
             TreeEntry::Bytes(bytes) => Ok(bytes.clone()),
-            TreeEntry::Attribute(path) => self.machine.read(path).map(String::into_bytes),
+            TreeEntry::Attribute(path) | TreeEntry::Live(path) => {
+                self.machine.read(path).map(String::into_bytes)
+            }
             _ => Err(Errno::INVAL),
         }
     }

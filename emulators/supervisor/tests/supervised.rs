@@ -119,6 +119,12 @@ fn devices_are_found_on_their_bus_in_their_class_and_by_number() {
     python_with("tenstorrent://emulated?cards=2", "tree", &tenstorrent);
 }
 
+/// Files of which no read and no write can be foreseen: the machine answers each.
+#[test]
+fn words_of_a_card_are_read_and_written_through_debugfs() {
+    both("debugs", "");
+}
+
 /// Registers are mapped: each access, by whatever instruction, of threads and children, is answered by the card.
 #[test]
 fn windows_of_a_card_are_mapped_and_every_access_reaches_the_card() {

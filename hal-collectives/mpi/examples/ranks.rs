@@ -9,8 +9,9 @@
 #![allow(unsafe_code, reason = "a program that begins MPI itself calls it")]
 
 use hal_backend::HostRange;
-use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction, Result, Terms};
+use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction, Result, Terms, reduce};
 use hal_semaphore::{Code, Failure};
+use half::{bf16, f16};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -99,6 +100,52 @@ fn kinds(group: &dyn Communicator) {
         assert!(run(group, neither, count, &own, words).unwrap() == vec![0; words]);
     }
     floats(group);
+    types(group);
+}
+
+/// Every reduction of every type, as it is within a process.
+fn types(group: &dyn Communicator) {
+    let (rank, ranks) = group.place().unwrap();
+    let all = Element::ALL.into_iter().flat_map(|element| Reduction::ALL.map(|how| (element, how)));
+    for (element, how) in all {
+        let sources: Vec<HostRange> = (0..ranks).map(|rank| numbers(element, rank)).collect();
+        let expected = HostRange::allocate(sources[0].length(), 64).unwrap();
+        reduce(element, how, &sources, (0, expected.length()), &mut |at, bytes| {
+            assert!(expected.write(at, bytes));
+        });
+        let recv = HostRange::allocate(expected.length(), 64).unwrap();
+        let operation = Operation { kind: Kind::AllReduce(how), element, count: NUMBERS };
+        let told = start(group, operation, &sources[rank as usize], &recv).unwrap();
+        told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        let [got, expected] = [recv, expected].map(|range| {
+            let mut bytes = vec![0; usize::try_from(range.length()).unwrap()];
+            assert!(range.read(0, &mut bytes));
+            bytes
+        });
+        assert_eq!(got, expected, "{how} of {element}");
+    }
+}
+
+const NUMBERS: u64 = 40;
+
+/// Numbers of a rank: small ones, whose sums and products are not rounded, with both signs; and large ones where a type
+/// has no sign or wraps.
+fn numbers(element: Element, rank: u32) -> HostRange {
+    let range = HostRange::allocate(NUMBERS * element.size(), 64).unwrap();
+    for at in 0..NUMBERS {
+        let number = i16::try_from((at * 7 + u64::from(rank) * 5) % 6).unwrap() - 2;
+        let wide = i64::from(number).wrapping_mul(0x3B3B_3B3B_3B3B_3B3B);
+        let bytes: &[u8] = match element {
+            Element::F16 => &f16::from_f32(number.into()).to_le_bytes(),
+            Element::Bf16 => &bf16::from_f32(number.into()).to_le_bytes(),
+            Element::F32 => &f32::from(number).to_le_bytes(),
+            Element::F64 => &f64::from(number).to_le_bytes(),
+            _ => &wide.to_le_bytes(),
+        };
+        let size = usize::try_from(element.size()).unwrap();
+        assert!(range.write(at * element.size(), &bytes[..size]));
+    }
+    range
 }
 
 /// The same in pieces of sizes that divide nothing, and ranks that do not divide in the same way.

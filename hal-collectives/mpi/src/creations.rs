@@ -228,14 +228,15 @@ impl Creations {
         self.wanted.values().map(|wanted| wanted.group.clone()).collect()
     }
 
-    /// A group has failed: unless its ranks are being reserved, it is waited for until some time only.
-    pub(crate) fn failed(&mut self, of: Generation, until: Instant) {
+    /// A group has failed: unless its ranks are being reserved, it is waited for until some time only. Returns the ranks
+    /// that have asked this one for its communicator.
+    pub(crate) fn failed(&mut self, of: Generation, until: Instant) -> impl Iterator<Item = u32> + use<> {
         if self.reserved != Some(of)
             && let Some(wanted) = self.wanted.get_mut(&of)
         {
             wanted.until = wanted.until.min(until);
         }
-        self.asked.remove(&of);
+        self.asked.remove(&of).into_iter().flat_map(|asked| asked.by.into_keys())
     }
 
     /// The groups whose time is over by now.

@@ -214,7 +214,7 @@ impl Group {
     }
 
     /// Ends the group. What is under way is ended by the thread that holds the engine.
-    fn fail(self: &Arc<Self>, failure: &Failure) {
+    pub(crate) fn fail(self: &Arc<Self>, failure: &Failure) {
         if !self.engine.is_forked() && self.set_failed(failure) {
             self.engine.send(Command::Failed(self.clone()));
         }
@@ -336,7 +336,7 @@ impl Communicator for Member {
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
         self.0.engine.check_process()?;
         let (split, call) = self.0.parts.lock().call(color, key);
-        let pending = Pending::new(self.0.terms.timeout);
+        let pending = Pending::new(self.0.clone());
         let all = HostRange::allocate(u64::from(self.0.count()) * CALL as u64, 64)?;
         let own = HostRange::allocate(CALL as u64, 64)?;
         let written = own.write(0, &call);

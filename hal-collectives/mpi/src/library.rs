@@ -459,15 +459,14 @@ impl Library {
             |range: &Option<HostRange>| range.as_ref().map_or(std::ptr::null_mut(), HostRange::address);
         let (from, into) = (memory(&send).cast::<c_void>(), memory(&recv).cast::<c_void>());
         let element = self.number(number);
+        // If it fails here MPI may have begun a part, and does not say when that has ended.
         let mut request = Request {
             handle: 0,
-            is_over: true,
+            is_over: false,
             has_failed: false,
             memory: ManuallyDrop::new([send, recv]),
             places: ManuallyDrop::new(places),
         };
-        // Of a collective that fails here MPI may have begun a part, and does not say when that has ended.
-        request.is_over = matches!(what, What::Send { .. } | What::Receive { .. });
         let handle = &raw mut request.handle;
         // SAFETY: the memory is as long as the call says, and kept until the request has ended, as are the places;
         // handles are this library's.
@@ -523,7 +522,6 @@ impl Library {
             }
         };
         self.check(code)?;
-        request.is_over = false;
         Ok(request)
     }
 

@@ -166,13 +166,14 @@ pub(crate) struct Pending {
     known: Condvar,
     /// Why the rank has given it up, until the part knows.
     given_up: Mutex<Option<Failure>>,
-    timeout: Duration,
+    /// The group that is split.
+    group: Arc<Group>,
 }
 
 impl Pending {
-    pub(crate) fn new(timeout: Duration) -> Arc<Self> {
+    pub(crate) fn new(group: Arc<Group>) -> Arc<Self> {
         let (outcome, given_up) = (Mutex::new(None), Mutex::new(None));
-        Arc::new(Self { outcome, given_up, known: Condvar::new(), timeout })
+        Arc::new(Self { outcome, given_up, known: Condvar::new(), group })
     }
 
     fn end(&self, member: Result<Arc<Member>>) {
@@ -192,9 +193,10 @@ impl Pending {
     }
 
     fn member(&self) -> Result<Arc<Member>> {
+        self.group.engine.check_process()?;
         let mut outcome = self.outcome.lock();
         // The thread that keeps the time ends it; twice as long is for one that was not woken in time.
-        let end = Instant::now() + self.timeout * 2 + Duration::from_secs(1);
+        let end = Instant::now() + self.group.terms.timeout * 2 + Duration::from_secs(1);
         loop {
             if let Some(outcome) = &*outcome {
                 return outcome.clone();

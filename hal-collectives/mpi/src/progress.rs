@@ -352,15 +352,26 @@ impl Progress {
     /// Ends everything of a group that has failed, and notifies other ranks.
     fn group_failed(&mut self, group: &Arc<Group>) {
         let Some(failure) = group.failure() else { return };
-        self.creations.failed(group.id, Instant::now() + GRACE);
+        self.is_not_made(group.id, &failure);
         self.is_any_missing |= matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable);
-        let neighbours: BTreeSet<u32> =
-            group.neighbours().filter(|&rank| rank != self.library.rank).collect();
+        let mut neighbours: BTreeSet<u32> = group.neighbours().collect();
+        if group.communicator.get().is_none() && !group.is_part {
+            // Others may not have joined it, and pass nothing on. The rank that counts tells those that have.
+            neighbours.insert(0);
+        }
+        neighbours.remove(&self.library.rank);
         for rank in neighbours {
             self.send(rank, group.id, Notice::Failed(failure.clone()));
         }
         for (_, started) in self.active.extract_if(.., |(_, started)| Arc::ptr_eq(&started.group, group)) {
             self.endings.add(started, &failure);
+        }
+    }
+
+    /// The communicator of a group that has failed is waited for no longer.
+    fn is_not_made(&mut self, of: Generation, failure: &Failure) {
+        for rank in self.creations.failed(of, Instant::now() + GRACE) {
+            self.send(rank, of, Notice::Failed(failure.clone()));
         }
     }
 
@@ -444,10 +455,13 @@ impl Progress {
 
     fn read(&mut self, of: Generation, notice: Notice) {
         match notice {
-            Notice::Want { from, count, terms } => {
-                let notices = self.creations.ask(of, count, from, terms);
-                self.send_all(notices);
-            }
+            Notice::Want { from, count, terms } => match self.groups.failure(of) {
+                Some(failure) => self.send(from, of, Notice::Failed(failure)),
+                None => {
+                    let notices = self.creations.ask(of, count, from, terms);
+                    self.send_all(notices);
+                }
+            },
             Notice::Turn => {
                 let notices = self.creations.turn(of);
                 self.send_all(notices);
@@ -457,10 +471,10 @@ impl Progress {
                 self.send_all(notices);
             }
             Notice::Failed(failure) => {
-                self.creations.failed(of, Instant::now() + GRACE);
                 if let Some(group) = self.groups.remember_failure(of, &failure) {
                     self.fail(&group, &failure);
                 }
+                self.is_not_made(of, &failure);
             }
             Notice::Asks { rank, place, round, operation } => {
                 let Some(group) = self.groups.find(of) else { return };
@@ -504,14 +518,14 @@ impl Progress {
 
     fn test_operations(&mut self) -> bool {
         let Self { library, active, ended, is_waiting, stall, .. } = self;
-        let (mut failed, mut any) = (None, false);
+        let (mut failed, mut any) = (Vec::new(), false);
         *is_waiting = false;
         for (_, started) in &mut *active {
             for half in &mut started.calls.halves {
                 match half {
                     Half::Begun(request) => match library.has_ended(request) {
                         Ok(has_ended) => any |= has_ended,
-                        Err(failure) => failed = Some((started.group.clone(), failure)),
+                        Err(failure) => failed.push((started.group.clone(), failure)),
                     },
                     Half::Waits(_) => *is_waiting = true,
                     Half::Gone => {}
@@ -529,7 +543,7 @@ impl Progress {
             ended.due.extend(over.map(|(_, started)| DueCallback(started, Ok(()))));
         }
         let moved = ended.due.len() > before;
-        if let Some((group, failure)) = failed {
+        for (group, failure) in failed {
             self.is_any_missing = true;
             self.fail(&group, &failure);
         }

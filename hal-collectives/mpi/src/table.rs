@@ -66,7 +66,7 @@ impl Groups {
         match failed.filter(|_| is_part) {
             Some((_, failure)) => {
                 drop(known);
-                group.set_failed(&failure);
+                group.fail(&failure);
             }
             None => {
                 known_one.group = Some(group.clone());
@@ -89,6 +89,14 @@ impl Groups {
     /// The groups of this process that have not failed.
     pub(crate) fn all(&self) -> Vec<Arc<Group>> {
         self.known.lock().values().filter_map(|known| known.group.clone()).collect()
+    }
+
+    /// Why a group has failed, or one of its later generations.
+    pub(crate) fn failure(&self, id: Generation) -> Option<Failure> {
+        let known = self.known.lock();
+        let (_, failure) =
+            known.get(&id.number)?.failed.as_ref().filter(|(last, _)| *last >= id.generation)?;
+        Some(failure.clone())
     }
 
     /// Records that a group has failed: it is not joined any more. Returns the one that has failed by this, of this

@@ -269,7 +269,7 @@ fn is_explained(machine: &Machine) {
 
 #[test]
 fn network_that_hangs_is_stopped_and_others_do_not_notice() {
-    let machine = Machine::new("&fault=hang:2&timeout=1", Duration::ZERO);
+    let machine = Machine::new("&fault=hang:2&timeout=4", Duration::ZERO);
     let device = Device::open(&machine.uri).unwrap();
     let mut other = Workload::new(&machine, &device, 2);
     other.run().unwrap();
@@ -309,7 +309,7 @@ fn request_that_the_card_refuses_fails_one_dispatch_with_its_code() {
 
 #[test]
 fn semaphore_that_is_never_added_to_fails_one_dispatch_in_time() {
-    let machine = Machine::new("&fault=deadlock:2&timeout=1", Duration::ZERO);
+    let machine = Machine::new("&fault=deadlock:2&timeout=4", Duration::ZERO);
     let device = Device::open(&machine.uri).unwrap();
     let mut workload = Workload::new(&machine, &device, 1);
     workload.run().unwrap();

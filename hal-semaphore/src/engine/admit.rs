@@ -16,6 +16,7 @@ use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use crate::sync::Ordering;
 use crate::timeline::{Timeline, TimelineValues, iter};
+use crate::trace::Trace;
 use std::sync::Arc;
 
 impl<W> Action<W> {
@@ -109,8 +110,12 @@ impl<B: Backend> Shared<B> {
     {
         let (kind, work) = action.into_parts();
         let mut item = BatchItem::of(work);
-        self.submit_item(affinity, waits, signals, kind, &mut item)
-            .map_err(|error| Refused { error, action: Action::from_parts(kind, item.work.take()) })
+        item.trace = Trace::begin(kind.name(), waits, signals);
+        let _submission = item.trace.submission();
+        self.submit_item(affinity, waits, signals, kind, &mut item).map_err(|error| {
+            item.trace.refused(&error);
+            Refused { error, action: Action::from_parts(kind, item.work.take()) }
+        })
     }
 
     fn submit_item<W, S>(
@@ -220,6 +225,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         // The operation is made in place.
         let lost = self.device.lost();
         self.state.ops.insert_with(key, move || Op::new(kind, lost));
+        self.live(key).trace.clone_from(&item.trace);
         let admission = AdmissionGuard { guard: self, key };
         admission.guard.record_signals(key, signals);
         let blocked = admission.guard.record_waits(key, kind, waits, foreign);

@@ -17,10 +17,12 @@ use crate::ids::{Point, Ticket};
 use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use crate::timeline::{Registration, Subscriber, Timeline};
+use crate::trace::TraceSteps;
 use std::sync::{Arc, Weak};
 
 /// Actions that run without the lock, in this order.
 pub(super) struct Effects<B: Backend> {
+    traces: TraceSteps,
     publications: Vec<Publication<B::Timeline>>,
     /// Foreign timelines that have deliveries, by identity, and the work that is reclaimed after these.
     foreign_timelines: Vec<usize>,
@@ -52,6 +54,7 @@ pub(super) struct EarlyRun<B: Backend> {
 impl<B: Backend> Default for Effects<B> {
     fn default() -> Self {
         Self {
+            traces: TraceSteps::default(),
             publications: Vec::new(),
             foreign_timelines: Vec::new(),
             undelivered: None,
@@ -65,6 +68,12 @@ impl<B: Backend> Default for Effects<B> {
 }
 
 impl<B: Backend> Effects<B> {
+    /// What a subscriber of `tracing` is told.
+    #[inline(always)]
+    pub(super) fn traces(&mut self) -> &mut TraceSteps {
+        &mut self.traces
+    }
+
     /// A timeline of this engine has made a step.
     #[inline]
     pub(super) fn publish(&mut self, publication: Publication<B::Timeline>) {
@@ -170,7 +179,8 @@ impl<B: Backend> Effects<B> {
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         // One comparison is cheaper than seven.
-        let left = self.publications.len()
+        let left = self.traces.len()
+            | self.publications.len()
             | self.foreign_timelines.len()
             | self.reclaims.len()
             | self.subscriptions.len()
@@ -303,6 +313,7 @@ impl<B: Backend> Shared<B> {
         deferred: &mut DeferredWork,
     ) {
         let Effects {
+            traces,
             publications,
             foreign_timelines,
             undelivered,
@@ -312,6 +323,7 @@ impl<B: Backend> Shared<B> {
             reclaims,
             garbage,
         } = effects;
+        traces.tell();
         let notified = self.record_all(publications);
         let late_reclaims = self.take_late_reclaims(reclaims, busy);
         // Fast path: nothing calls the program.

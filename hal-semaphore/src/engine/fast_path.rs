@@ -72,9 +72,14 @@ impl<B: Backend> QueueGuard<'_, B> {
         let id = self.queue.id;
         let refusal;
         (self, refusal) = self.unlocked(|shared, _| {
+            item.trace.on_device(id.index(), epoch);
             let mut batch = Batch { items: std::slice::from_mut(item), waits: &[] };
             let answer = shared.foreign_counted(|| shared.backend.submit(id, &mut batch));
-            answer.unwrap_or_else(Submitted::lost).unless_all_of(1)
+            let refusal = answer.unwrap_or_else(Submitted::lost).unless_all_of(1);
+            if refusal.is_some() {
+                item.trace.off_device();
+            }
+            refusal
         });
         if refusal.is_none() && !self.state.ending.is_lost() {
             if item.work.is_some() {

@@ -44,6 +44,7 @@ use super::timeline_state::TimelineState;
 use crate::backend::Backend;
 use crate::failure::Failure;
 use crate::native_event::EventIndex;
+use crate::trace::Trace;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -153,6 +154,8 @@ pub(super) struct Op<B: Backend> {
     pub(super) waits: SmallVec<[WaitRecord; 1]>,
     pub(super) signals: SmallVec<[SignalRecord<B::Timeline>; 1]>,
     pub(super) work: Option<B::Work>,
+    /// Empty without the feature `tracing`.
+    pub(super) trace: Trace,
 }
 
 impl<B: Backend> Op<B> {
@@ -171,6 +174,7 @@ impl<B: Backend> Op<B> {
             waits: SmallVec::new(),
             signals: SmallVec::new(),
             work: None,
+            trace: Trace::default(),
         }
     }
 

@@ -177,6 +177,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
         let load = self.queue.load.load(Ordering::Relaxed);
         self.queue.load.store(load.saturating_sub(1), Ordering::Relaxed);
+        self.state.host.effects().traces().ended(op.trace, failure.as_ref());
         self.state.host.effects().end(point, &mut op.work, failure, delivers);
         if op.waits.spilled() || op.signals.spilled() {
             self.state.spare.keep(op.waits, op.signals);

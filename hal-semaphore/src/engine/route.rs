@@ -73,8 +73,10 @@ impl<B: Backend> QueueGuard<'_, B> {
     /// Marks an operation as running on the host. Returns its work.
     pub(super) fn start_on_host(&mut self, key: Key) -> Option<B::Work> {
         let shared = self.shared;
-        let op = self.live(key);
+        let state = &mut *self.state;
+        let op = state.ops.live_mut(key);
         op.state = OpState::Running;
+        state.host.effects().traces().on_host(&op.trace);
         let work = op.work.take();
         if let Some(work) = &work {
             op.work_kind = shared.foreign_counted(|| shared.backend.kind(work)).unwrap_or(0);

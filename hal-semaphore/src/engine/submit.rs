@@ -100,10 +100,13 @@ impl<B: Backend> QueueGuard<'_, B> {
             let id = self.queue.id;
             let answer;
             (self, answer) = self.unlocked(|shared, _| {
+                scratch.items.iter().for_each(|item| item.trace.on_device(id.index(), item.epoch));
                 let mut batch = Batch { items: &mut scratch.items, waits: &scratch.waits };
-                shared
+                let answer = shared
                     .foreign_counted(|| shared.backend.submit(id, &mut batch))
-                    .unwrap_or_else(Submitted::lost)
+                    .unwrap_or_else(Submitted::lost);
+                scratch.items.iter().skip(answer.accepted).for_each(|item| item.trace.off_device());
+                answer
             });
             self = self.take_answer(&mut scratch, answer, reports);
         }
@@ -216,7 +219,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         };
         let waits = first_wait..scratch.waits.len();
         let op = self.live(key);
-        let (epoch, kind) = (op.epoch, op.kind);
+        let (epoch, kind, trace) = (op.epoch, op.kind, op.trace.clone());
         if kind == ActionKind::Barrier && waits.is_empty() {
             if all_reached {
                 return self.end(key, None, None);
@@ -226,7 +229,15 @@ impl<B: Backend> QueueGuard<'_, B> {
         // An operation that was done early is only reclaimed.
         let work = if kind == ActionKind::Barrier { None } else { op.work.take() };
         if kind == ActionKind::Marker && waits.is_empty() {
-            scratch.items.push(BatchItem { op: key, epoch, work, event: None, waits, coalesced: true });
+            scratch.items.push(BatchItem {
+                op: key,
+                epoch,
+                work,
+                event: None,
+                waits,
+                coalesced: true,
+                trace,
+            });
             return self.coalesce(key, epoch);
         }
         let mut recorded = None;
@@ -242,7 +253,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
         let (number, event) = recorded.unzip();
         let native_epoch = if self.device.records_events() && number.is_none() { 0 } else { epoch };
-        scratch.items.push(BatchItem { op: key, epoch, work, event, waits, coalesced: false });
+        scratch.items.push(BatchItem { op: key, epoch, work, event, waits, coalesced: false, trace });
         self.put_in_flight(
             key,
             InFlight { op: key, epoch, on_device: true, native_epoch, event: number, failure: None },

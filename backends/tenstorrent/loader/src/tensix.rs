@@ -14,7 +14,86 @@
 pub mod instructions;
 pub mod registers;
 
-pub use instructions::{blackhole, wormhole};
+use registers::Registers;
+
+/// A kind of chip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chip {
+    /// A Blackhole chip.
+    Blackhole,
+    /// A Wormhole chip.
+    Wormhole,
+}
+
+impl Chip {
+    /// The fields of its engines' configuration.
+    pub fn registers(self) -> &'static Registers {
+        match self {
+            Self::Blackhole => &registers::BLACKHOLE,
+            Self::Wormhole => &registers::WORMHOLE,
+        }
+    }
+
+    /// The bits of a condition mask.
+    pub const fn conditions(self) -> Conditions {
+        match self {
+            Self::Blackhole => BLACKHOLE,
+            Self::Wormhole => WORMHOLE,
+        }
+    }
+}
+
+/// The bits of the condition mask of `STALLWAIT` (`STALLWAIT.md`): what is waited for the end of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conditions {
+    /// The scalar unit's requests to memory.
+    pub scalar: u32,
+    /// The thread's instructions in unpacker 0.
+    pub unpack_0: u32,
+    /// The thread's instructions in unpacker 1.
+    pub unpack_1: u32,
+    /// The thread's instructions in packers.
+    pub pack: u32,
+    /// The thread's instructions in the matrix unit.
+    pub math: u32,
+    /// A bank of `SrcA` that its unpacker cannot write yet.
+    pub src_a_cleared: u32,
+    /// A bank of `SrcB` that its unpacker cannot write yet.
+    pub src_b_cleared: u32,
+    /// A bank of `SrcA` that the matrix unit cannot read yet.
+    pub src_a_valid: u32,
+    /// A bank of `SrcB` that the matrix unit cannot read yet.
+    pub src_b_valid: u32,
+    /// Requests of the thread's core to the configuration.
+    pub core: u32,
+}
+
+const BLACKHOLE: Conditions = Conditions {
+    scalar: 1 << 0,
+    unpack_0: 1 << 1,
+    unpack_1: 1 << 2,
+    pack: 1 << 3,
+    math: 1 << 4,
+    src_a_cleared: 1 << 5,
+    src_b_cleared: 1 << 6,
+    src_a_valid: 1 << 7,
+    src_b_valid: 1 << 8,
+    core: 1 << 10,
+};
+
+const WORMHOLE: Conditions = Conditions {
+    scalar: 1 << 0,
+    unpack_0: 1 << 1,
+    unpack_1: 1 << 2,
+    // A bit for each.
+    pack: 0xf << 3,
+    math: 1 << 7,
+    src_a_cleared: 1 << 8,
+    src_b_cleared: 1 << 9,
+    src_a_valid: 1 << 10,
+    src_b_valid: 1 << 11,
+    core: 1 << 13,
+};
 
 /// A value of so many bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -23,9 +23,8 @@
 //! what the engine wrote is there when `CoprocessorDoneCheck` says so. What a core has stored in memory, it loads back
 //! before it begins a transfer ([`stub`](crate::stub)).
 
-use super::Kind;
 use super::division::{Division, GROUP, Request, SIDE};
-use super::engine::{self, Operand, Rows};
+use super::engine::{self, Engine, Operand, Rows};
 use crate::generation::Generation;
 use crate::stub::{
     CONTROL, CORES, INTERFACE, LENGTH, READ, READS, RETURN, S, TARGET, WRITE, WRITES, discard,
@@ -105,7 +104,7 @@ impl Matrix {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Program {
     pub(super) generation: &'static Generation,
-    pub(super) kind: Kind,
+    pub(super) engine: Engine,
     pub(super) phases: u32,
     pub(super) request: Request,
     pub(super) division: Division,
@@ -299,7 +298,7 @@ impl Program {
 
     /// The rows of a chunk of the left operand, for [`rows`](Self::rows).
     fn left_chunk(&self, asm: &mut Assembler, chunk: Reg, place: Reg) {
-        let Self { division, request, left, left_rows, kind, .. } = self;
+        let Self { division, request, left, left_rows, engine: Engine { kind, .. }, .. } = self;
         let rows = division.rows * SIDE;
         // How many rows there are.
         asm.constant(T[0], rows);
@@ -322,7 +321,7 @@ impl Program {
 
     /// The rows of a chunk of the right operand, for [`rows`](Self::rows).
     fn right_chunk(&self, asm: &mut Assembler, chunk: Reg, place: Reg) {
-        let Self { division, request, right, right_rows, kind, .. } = self;
+        let Self { division, request, right, right_rows, engine: Engine { kind, .. }, .. } = self;
         let columns = division.columns * SIDE;
         // How many bytes there are in a row.
         asm.constant(T[0], columns);
@@ -371,7 +370,7 @@ impl Program {
             Direction::Bring => (RETURN, READ),
             Direction::Write => (TARGET, READ | WRITE.cast_unsigned()),
         };
-        asm.constant(interface, INTERFACE + buffer * BUFFER);
+        asm.constant(interface, INTERFACE + buffer * self.generation.network.buffer);
         asm.constant(T[0], self.own);
         asm.emit(lw(T[0], 0, T[0]));
         asm.emit(sw(T[0], here + coordinates, interface));
@@ -438,7 +437,7 @@ impl Program {
     /// is in DRAM.
     fn move_row(&self, asm: &mut Assembler) {
         let here = T[1];
-        let step = self.kind.result_bytes().cast_signed();
+        let step = self.engine.kind.result_bytes().cast_signed();
         let (load, store): (Access, Access) = if step == 4 { (lw, sw) } else { (lhu, sh) };
         asm.emit_all([andi(here, A[0], 15), add(here, here, A[7])]);
         asm.emit_all([addi(T[3], A[1], 0), addi(T[4], here, 0), add(T[5], here, A[2])]);
@@ -453,8 +452,8 @@ impl Program {
     /// T0.
     fn unpack(&self, asm: &mut Assembler) {
         let (before, first_place) = (S[8], S[9]);
-        let config = engine::unpack_config(self.kind, self.left_rows, self.right_rows);
-        start(asm, &config, &engine::unpack_loop(), &engine::unpack_start());
+        let config = self.engine.unpack_config(self.left_rows, self.right_rows);
+        start(asm, &config, &engine::unpack_loop(), &self.engine.unpack_start());
         asm.constant(UNPACK_HALF, engine::ROW * engine::COLUMN);
         asm.constant(UNPACK_SIDE, SIDE * engine::COLUMN);
         asm.emit_all([addi(before, ZERO, 0), addi(first_place, ZERO, 0), addi(PLACE, ZERO, 0)]);
@@ -522,7 +521,7 @@ impl Program {
 
     /// The words that choose rows and columns of a chunk, for the first squares of a group.
     fn chunk_words(&self, asm: &mut Assembler) {
-        let Self { division, request, left, right, kind, .. } = self;
+        let Self { division, request, left, right, engine: Engine { kind, .. }, .. } = self;
         // What a place's first bytes, of the first 64, add to the word of columns.
         let first = |asm: &mut Assembler, matrix: &Matrix, to: Reg| {
             matrix.begin(asm, to, T[0]);
@@ -577,7 +576,7 @@ impl Program {
     fn unpack_step(&self, asm: &mut Assembler, depth: u32) {
         tell_engine(asm, Operand::Left.choose());
         if depth < SIDE {
-            tell_engine(asm, Operand::Left.clear());
+            tell_engine(asm, Operand::Left.clear(self.engine.chip));
         }
         square(asm, Operand::Left, (LEFT_COLUMN, LEFT_ROW), (SIDE, depth));
         tell_engine(asm, Operand::Right.choose());
@@ -585,7 +584,7 @@ impl Program {
         asm.emit_all([addi(at, RIGHT_COLUMN, 0), addi(count, WIDTH, 0)]);
         let next = asm.here();
         if depth < SIDE {
-            tell_engine(asm, Operand::Right.clear());
+            tell_engine(asm, Operand::Right.clear(self.engine.chip));
         }
         square(asm, Operand::Right, (at, RIGHT_ROW), (depth, SIDE));
         asm.emit_all([add(at, at, UNPACK_SIDE), addi(count, count, -1)]);
@@ -595,8 +594,7 @@ impl Program {
     /// T1.
     fn multiply(&self, asm: &mut Assembler) {
         let half = S[8];
-        let config = engine::math_config(self.kind);
-        start(asm, &config, &engine::math_loop(self.phases), &engine::math_start());
+        start(asm, &self.engine.math_config(), &engine::math_loop(self.phases), &self.engine.math_start());
         asm.emit(addi(half, ZERO, 0));
         asm.constant(INSTRUCTIONS, engine::INSTRUCTIONS);
         self.blocks(asm, |asm| {
@@ -604,13 +602,13 @@ impl Program {
                 tell_engine(asm, engine::math_wait());
                 asm.constant(T[0], engine::HALF_OFFSET);
                 asm.emit(mul(T[0], T[0], half));
-                asm.constant(T[1], engine::MATH_TARGET);
+                asm.constant(T[1], self.engine.math_target());
                 asm.emit_all([add(T[1], T[1], T[0]), sw(T[1], 0, INSTRUCTIONS)]);
-                asm.constant(T[1], engine::CLEAR);
+                asm.constant(T[1], self.engine.clear());
                 asm.emit_all([add(T[1], T[1], half), sw(T[1], 0, INSTRUCTIONS)]);
                 tell_engine(asm, engine::math_counters(false));
                 self.multiply_group(asm);
-                engine::math_done().into_iter().for_each(|word| tell_engine(asm, word));
+                self.engine.math_done().into_iter().for_each(|word| tell_engine(asm, word));
                 asm.emit(xori(half, half, 1));
             });
         });
@@ -640,8 +638,9 @@ impl Program {
     /// T2.
     fn pack(&self, asm: &mut Assembler) {
         let (packed, half) = (S[8], S[9]);
-        let config = engine::pack_config(self.kind, self.results);
-        start(asm, &config, &engine::pack_loop(), &engine::pack_start());
+        let engine = self.engine;
+        let (target, places) = engine.pack_target(self.results);
+        start(asm, &engine.pack_config(self.results), &engine.pack_loop(), &engine.pack_start());
         asm.emit_all([addi(packed, ZERO, 0), addi(half, ZERO, 0)]);
         self.blocks(asm, |asm| {
             self.groups(asm, |asm| {
@@ -649,11 +648,18 @@ impl Program {
                 asm.emit(addi(T[2], packed, -1));
                 self.wait(asm, self.flags.written, T[2]);
                 let (other, end) = (asm.label(), asm.label());
+                asm.constant(T[0], target);
                 asm.branch(When::Ne, half, ZERO, other);
-                engine::pack(0).into_iter().for_each(|word| tell_engine(asm, word));
-                asm.jump(ZERO, end);
-                asm.bind(other);
-                engine::pack(1).into_iter().for_each(|word| tell_engine(asm, word));
+                let [first, second] = places;
+                for (half, place) in [(0, first), (1, second)] {
+                    asm.constant(T[1], place);
+                    asm.emit(sw(T[1], 0, T[0]));
+                    engine.pack(half).into_iter().for_each(|word| tell_engine(asm, word));
+                    if half == 0 {
+                        asm.jump(ZERO, end);
+                        asm.bind(other);
+                    }
+                }
                 asm.bind(end);
                 wait_for_engine(asm);
                 asm.emit_all([xori(half, half, 1), addi(packed, packed, 1)]);
@@ -667,7 +673,7 @@ impl Program {
 
     /// NC.
     fn write(&self, asm: &mut Assembler) {
-        let Self { kind, request, result, results, .. } = self;
+        let Self { engine: Engine { kind, .. }, request, result, results, .. } = self;
         let (written, answers, interface) = (S[8], S[10], S[11]);
         let (write_rows, begin) = (asm.label(), asm.label());
         asm.jump(ZERO, begin);
@@ -723,9 +729,6 @@ enum Direction {
     Bring,
     Write,
 }
-
-/// How far it is between command buffers of the interface, of which B and NC have one each.
-const BUFFER: u32 = 0x800;
 
 /// T0's registers: the words that choose rows and columns, how many squares there are in K and in the group, the place
 /// of the chunk, and what half a square and a whole one add to the word of columns.

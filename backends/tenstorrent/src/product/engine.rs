@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! What a product's threads tell the engine of a Blackhole tile: its configuration, and its instructions.
+//! What a product's threads tell the engine of a tile: its configuration, and its instructions.
+//!
+//! Both kinds of chips get the same: where fields are, their [tables](Chip) say. One packer of Wormhole's four is used,
+//! and no mode of an instruction beyond the fourth.
 //!
 //! # Where numbers are
 //!
@@ -35,10 +38,9 @@
 
 use super::Kind;
 use super::division::{GROUP, SIDE};
-use hal_tenstorrent_loader::tensix::Bits;
-use hal_tenstorrent_loader::tensix::blackhole::*;
-use hal_tenstorrent_loader::tensix::instructions::{block, counters};
-use hal_tenstorrent_loader::tensix::registers::{BASE, Field, ThreadField, blackhole as registers};
+use hal_tenstorrent_loader::tensix::instructions::*;
+use hal_tenstorrent_loader::tensix::registers::{BASE, Field, Registers, ThreadField};
+use hal_tenstorrent_loader::tensix::{Bits, Chip};
 use std::collections::BTreeMap;
 
 /// Where a thread's core stores an instruction, and the words of its `MopCfg`.
@@ -108,19 +110,14 @@ impl Operand {
     }
 
     /// Clears a bank, once that is the unpacker's.
-    pub(super) const fn clear(self) -> u32 {
-        let clear = UnpacrNop {
-            unpack_pop: Bits::new(1),
-            stall_clr_cntrl: ONE,
-            unpacker_select: self.unpacker(),
-            src_clr_val_ctrl: Bits::ZERO,
-            bank_clr_ctrl: Bits::ZERO,
-            clr_to1_fmt_ctrl: Bits::ZERO,
-            set_dvalid: Bits::ZERO,
-            msg_clr_cnt: Bits::ZERO,
-            stream_id: Bits::ZERO,
+    pub(super) fn clear(self, chip: Chip) -> u32 {
+        let clear = UnpacrNop { unpacker_select: self.unpacker(), ..UnpacrNop::default() };
+        let clear = match chip {
+            Chip::Blackhole => UnpacrNop { unpack_pop: Bits::new(1), stall_clr_cntrl: ONE, ..clear },
+            // It waits for all banks that the unpacker has given away before.
+            Chip::Wormhole => UnpacrNop { no_op: Bits::new(1), ..clear },
         };
-        clear.encode()
+        clear.encode(chip)
     }
 
     /// The instruction that chooses so many columns from the first on. Each column further adds [`COLUMN`] to it.
@@ -213,49 +210,11 @@ pub(super) struct Rows {
     pub(super) pitch: u32,
 }
 
-/// The configuration of the unpackers.
-pub(super) fn unpack_config(kind: Kind, left: Rows, right: Rows) -> Vec<(u32, u32)> {
-    let (from, to) = (kind.operand_format(), kind.source_format());
-    let numbers = |rows: Rows| rows.pitch / kind.operand_bytes();
-    // How far it is from row to row of `SrcA` and `SrcB`, as a thread's counter Z counts them.
-    let row = Bits::new(ROW * kind.source_bytes());
-    let mut words = Words::default();
-    // What a descriptor has beside its format: that it is not compressed, its size in x, and one y and one z.
-    let descriptor = |rows: Rows| Bits::new(from.get() | 1 << 4 | numbers(rows) << 16);
-    let second = |descriptor: Field<32>| Field { word: descriptor.word + 1, ..descriptor };
-    for (field, rows) in [
-        (registers::THCON_SEC0_REG0_TILE_DESCRIPTOR, right),
-        (registers::THCON_SEC1_REG0_TILE_DESCRIPTOR, left),
-    ] {
-        words.set(field, descriptor(rows)).set(second(field), Bits::new(1 | 1 << 16));
-    }
-    words
-        .set(registers::THCON_SEC0_REG2_OUT_DATA_FORMAT, to)
-        .set(registers::THCON_SEC1_REG2_OUT_DATA_FORMAT, to)
-        .set(registers::THCON_SEC0_REG2_DISABLE_ZERO_COMPRESS_CNTX0, ONE)
-        .set(registers::THCON_SEC1_REG2_DISABLE_ZERO_COMPRESS_CNTX0, ONE)
-        .set(registers::THCON_SEC0_REG3_BASE_ADDRESS, steps(right.at))
-        .set(registers::THCON_SEC1_REG3_BASE_ADDRESS, steps(left.at))
-        .set(registers::THCON_SEC0_REG5_TILE_X_DIM_CNTX0, Bits::new(numbers(right)))
-        // The first four rows of `SrcA` are not counted. The counters are added to them.
-        .set(registers::THCON_SEC0_REG5_DEST_CNTX0_ADDRESS, Bits::new(4 * ROW))
-        .set(registers::UNP0_ADD_DEST_ADDR_CNTR_ADD_DEST_ADDR_CNTR, ONE)
-        .set(registers::THCON_SEC0_REG7_OFFSET_ADDRESS, Bits::ZERO)
-        .set(registers::UNP0_ADDR_CTRL_ZW_REG_1_ZSTRIDE, row)
-        .set(registers::UNP1_ADDR_CTRL_ZW_REG_1_ZSTRIDE, row);
-    words.finish()
-}
-
-/// What the unpackers' thread begins with, behind its configuration.
-pub(super) fn unpack_start() -> Vec<u32> {
-    let mut own = ThreadWords::default();
-    own.set(registers::CFG_STATE_ID_STATE_ID, 0)
-        .set(registers::SRCA_SET_SET_OVRD_WITH_ADDR, 1)
-        .set(registers::UNPACK_MISC_CFG_CFG_CONTEXT_OFFSET_0, 0)
-        .set(registers::UNPACK_MISC_CFG_CFG_CONTEXT_OFFSET_1, 0);
-    let both = Bits::new(counters::UNPACKER_0.get() | counters::UNPACKER_1.get());
-    let core = condition::CORE;
-    own.finish().chain(zero_counters(both)).chain([stall(block::UNPACK | block::SYNC, core)]).collect()
+/// The engine of a kind of chip, for products of a kind.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Engine {
+    pub(super) chip: Chip,
+    pub(super) kind: Kind,
 }
 
 fn zero_counters(counters: Bits<3>) -> [u32; 2] {
@@ -265,27 +224,8 @@ fn zero_counters(counters: Bits<3>) -> [u32; 2] {
     [xy.encode(), zw.encode()]
 }
 
-fn stall(blocked: u32, condition: u32) -> u32 {
-    Stallwait { condition_mask: Bits::new(condition), block_mask: Bits::new(blocked) }.encode()
-}
-
 fn wait(blocked: u32, condition_mask: Bits<2>) -> u32 {
     Semwait { condition_mask, semaphore_mask: RESULTS, block_mask: Bits::new(blocked) }.encode()
-}
-
-/// The configuration of the matrix unit.
-pub(super) fn math_config(kind: Kind) -> Vec<(u32, u32)> {
-    let mut words = Words::default();
-    words
-        .set(registers::ALU_FORMAT_SPEC_REG0_SRC_A, kind.source_format())
-        .set(registers::ALU_FORMAT_SPEC_REG1_SRC_B, kind.source_format())
-        .set(registers::ALU_FORMAT_SPEC_REG2_DSTACC, kind.result_format())
-        .set(registers::ALU_ACC_CTRL_FP32_ENABLED, ONE)
-        // What another program may have left: results below zero, and operands that are denormal.
-        .set(registers::STACC_RELU_APPLY_RELU, Bits::ZERO)
-        .set(registers::ALU_ACC_CTRL_ZERO_FLAG_DISABLED_SRC, Bits::ZERO)
-        .set(registers::ALU_ACC_CTRL_ZERO_FLAG_DISABLED_DST, Bits::ZERO);
-    words.finish()
 }
 
 /// How the matrix unit's counters go on behind an `MVMUL`: always to the next eight rows of the left operand.
@@ -304,20 +244,17 @@ struct MathMode {
 const NEXT: u32 = 0;
 /// to the right half of the left operand's columns, the rows of the right operand below, and back in `Dst`;
 const NEXT_COLUMNS: u32 = 1;
-/// to the right half of the right operand's columns, from the left operand's first rows on;
-const NEXT_HALF: u32 = 2;
-/// to where the square began, with other bits of both operands;
-const NEXT_PHASE: u32 = 3;
-/// to the next square.
-const NEXT_SQUARE: u32 = 4;
+/// to where the half of the right operand's columns began, with other bits of both operands;
+const NEXT_PHASE: u32 = 2;
+/// to the next half of the right operand's columns, or the next square, from the left operand's first rows on.
+const NEXT_HALF: u32 = 3;
 
-fn math_modes() -> [MathMode; 5] {
+fn math_modes() -> [MathMode; 4] {
     let back = |rows: u32| (1 << 10) - rows;
     [
         MathMode { right: 0, dst: 8, phase: 0, first_phase: 0 },
         MathMode { right: 16, dst: back(24), phase: 0, first_phase: 0 },
-        MathMode { right: 16, dst: 8, phase: 0, first_phase: 0 },
-        MathMode { right: 16, dst: back(56), phase: 1, first_phase: 0 },
+        MathMode { right: 64 - 16, dst: back(24), phase: 1, first_phase: 0 },
         MathMode { right: 16, dst: 8, phase: 0, first_phase: 1 },
     ]
 }
@@ -331,51 +268,18 @@ fn section<const WIDTH: u32, const MODES: usize>(
     fields[mode]
 }
 
-/// What the matrix unit's thread begins with, behind its configuration.
-pub(super) fn math_start() -> Vec<u32> {
-    let mut own = ThreadWords::default();
-    own.set(registers::CFG_STATE_ID_STATE_ID, 0)
-        .set(registers::CLR_DVALID_SRC_A_DISABLE, 0)
-        .set(registers::CLR_DVALID_SRC_B_DISABLE, 0);
-    for (mode, fields) in (0..).zip(math_modes()) {
-        let MathMode { right, dst, phase, first_phase } = fields;
-        own.set(section(&registers::ADDR_MOD_AB_SRC_A_INCR, mode), right)
-            .set(section(&registers::ADDR_MOD_AB_SRC_B_INCR, mode), 8)
-            .set(section(&registers::ADDR_MOD_DST_DEST_INCR, mode), dst)
-            .set(section(&registers::ADDR_MOD_DST_FIDELITY_INCR, mode), phase)
-            .set(section(&registers::ADDR_MOD_DST_FIDELITY_CLEAR, mode), first_phase)
-            .set(section(&registers::ADDR_MOD_BIAS_BIAS_INCR, mode), 0);
-    }
-    let keep = Replay { load: ONE, exec: Bits::ZERO, count: Bits::new(2 * PASS), index: Bits::ZERO };
-    own.finish()
-        .chain([stall(block::MATH | block::SYNC, condition::CORE), keep.encode()])
-        .chain(pass(NEXT_PHASE, Bits::ZERO))
-        .chain(pass(NEXT_SQUARE, ONE))
-        .collect()
-}
+/// How many `MVMUL`s half a square has in each phase.
+const PASS: u32 = 8;
 
-/// How many `MVMUL`s a square has in each phase.
-const PASS: u32 = 16;
-
-/// The product of two squares in one phase.
-fn pass(last: u32, flip_src_a: Bits<1>) -> impl Iterator<Item = u32> {
-    let modes = [NEXT, NEXT, NEXT, NEXT_COLUMNS, NEXT, NEXT, NEXT, NEXT_HALF];
-    let modes = modes.into_iter().chain([NEXT, NEXT, NEXT, NEXT_COLUMNS, NEXT, NEXT, NEXT, last]);
-    modes.zip(1..).map(move |(mode, number)| {
-        let flip_src_a = if number == PASS { flip_src_a } else { Bits::ZERO };
-        Mvmul { addr_mod: Bits::new(mode), flip_src_a, ..Mvmul::default() }.encode()
-    })
-}
-
-/// `MopCfg` of the matrix unit's thread: the product of two squares in so many phases, of which the last gives the
-/// right operand's bank back.
+/// `MopCfg` of the matrix unit's thread: the product of two squares in so many phases, first of the left half of the
+/// right operand's columns and then of the other, which gives that operand's bank back.
 pub(super) fn math_loop(phases: u32) -> [u32; 9] {
     let replay = |index| Replay { count: Bits::new(PASS), index: Bits::new(index), ..Replay::default() };
-    let (each, last) = (replay(0).encode(), replay(PASS).encode());
-    [1, phases, NOTHING, NOTHING, NOTHING, each, NOTHING, last, last]
+    let [each, last, last_of_all] = [0, PASS, 2 * PASS].map(|index| replay(index).encode());
+    [2, phases, NOTHING, NOTHING, NOTHING, each, NOTHING, last_of_all, last]
 }
 
-/// Expands [`math_loop`] or [`pack_loop`].
+/// Expands [`math_loop`] or the packer's.
 pub(super) const LOOP: u32 = Mop { template: ONE, count1: Bits::ZERO, mask_lo: Bits::ZERO }.encode();
 
 /// Waits for a half of `Dst`, in the matrix unit's thread.
@@ -383,33 +287,13 @@ pub(super) fn math_wait() -> u32 {
     wait(block::MATH | block::SYNC, WHILE_FULL)
 }
 
-/// Chooses the first half of `Dst`; the second adds [`HALF_OFFSET`] to it.
-pub(super) const MATH_TARGET: u32 = registers::DEST_TARGET_REG_CFG_MATH_OFFSET.set(Bits::ZERO).encode();
-/// What the second half adds to the word: that many rows.
+/// What the second half adds to the word that chooses the first: that many rows.
 pub(super) const HALF_OFFSET: u32 = HALF;
-
-/// Clears the first half of `Dst`; the second adds one to it.
-pub(super) const CLEAR: u32 = Zeroacc {
-    mode: Bits::new(2),
-    use_dst32b: ONE,
-    imm10: Bits::ZERO,
-    addr_mod: Bits::ZERO,
-    revert: Bits::ZERO,
-}
-.encode();
 
 /// Sets all of the matrix unit's counters to zero, and gives a bank of the left operand back or not.
 pub(super) fn math_counters(flip: bool) -> u32 {
     let flip_src_b = if flip { ONE } else { Bits::ZERO };
     Setrwc { src_a: ONE, src_b: ONE, dst: ONE, fidelity: ONE, flip_src_b, ..Setrwc::default() }.encode()
-}
-
-/// Reports a half of `Dst`, once it is computed. The thread's configuration has to wait as well.
-pub(super) fn math_done() -> [u32; 2] {
-    [
-        stall(block::MATH | block::SYNC | block::CONFIG, condition::MATH),
-        Sempost { semaphore_mask: RESULTS }.encode(),
-    ]
 }
 
 /// Says that there is a product, and that no half of `Dst` is computed.
@@ -426,72 +310,213 @@ pub(super) fn end() -> u32 {
     Semget { semaphore_mask: BUSY }.encode()
 }
 
-/// The configuration of the packer, which writes rows of results.
-pub(super) fn pack_config(kind: Kind, results: Rows) -> Vec<(u32, u32)> {
-    // Rows of `Dst` have 16 numbers of the format that is read from it.
-    let rows = |count: u32| Bits::new(count * ROW * kind.result_bytes());
-    let mut words = Words::default();
-    words
-        .set(registers::THCON_SEC0_REG1_ROW_START_SECTION_SIZE, Bits::ZERO)
-        .set(registers::THCON_SEC0_REG1_L1_DEST_ADDR, steps(results.at))
-        .set(registers::THCON_SEC0_REG1_IN_DATA_FORMAT, kind.result_format())
-        .set(registers::THCON_SEC0_REG1_OUT_DATA_FORMAT, kind.result_format())
-        .set(registers::THCON_SEC0_REG1_DISABLE_ZERO_COMPRESS, ONE)
-        .set(registers::THCON_SEC0_REG1_PACK_L1_ACC, Bits::ZERO)
-        .set(registers::PCK_DEST_RD_CTRL_READ_32B_DATA, ONE)
-        .set(registers::PACK_COUNTERS_SEC0_PACK_READS_PER_XY_PLANE, Bits::new(16))
-        .set(registers::PCK_EDGE_OFFSET_SEC0_MASK, Bits::MAX)
-        .set(registers::TILE_ROW_SET_MAPPING_0_ROW_SET_MAPPING_0, Bits::ZERO)
-        .set(registers::DEST_TARGET_REG_CFG_PACK_SEC0_OFFSET, Bits::ZERO)
-        .set(registers::PCK0_ADDR_CTRL_XY_REG_0_XSTRIDE, Bits::new(kind.result_bytes()))
-        .set(registers::PCK0_ADDR_CTRL_XY_REG_0_YSTRIDE, rows(SIDE))
-        .set(registers::PCK0_ADDR_CTRL_ZW_REG_0_ZSTRIDE, rows(1))
-        .set(registers::PCK0_ADDR_CTRL_ZW_REG_0_WSTRIDE, rows(HALF))
-        .set(registers::PCK0_ADDR_CTRL_XY_REG_1_YSTRIDE, Bits::new(results.pitch));
-    words.finish()
-}
+impl Engine {
+    fn registers(self) -> &'static Registers {
+        self.chip.registers()
+    }
 
-/// What the packer's thread begins with, behind its configuration.
-pub(super) fn pack_start() -> Vec<u32> {
-    let mut own = ThreadWords::default();
-    let [inside, at_the_end] = [0, 1];
-    own.set(registers::CFG_STATE_ID_STATE_ID, 0)
-        .set(section(&registers::ADDR_MOD_PACK_YSRC_INCR, inside), 1)
-        .set(section(&registers::ADDR_MOD_PACK_YSRC_CLEAR, at_the_end), 1)
-        .set(section(&registers::ADDR_MOD_PACK_ZSRC_INCR, at_the_end), 1)
-        .set(section(&registers::ADDR_MOD_PACK_YDST_INCR, at_the_end), 1);
-    let columns = Setadcxx { x0_val: Bits::ZERO, x1_val: Bits::new(ROW - 1), counters: counters::PACKERS };
-    own.finish()
-        .chain(zero_counters(counters::PACKERS))
-        .chain([columns.encode(), stall(block::PACK | block::SYNC, condition::CORE)])
-        .collect()
-}
+    fn stall(self, blocked: u32, condition: u32) -> u32 {
+        Stallwait { condition_mask: Bits::new(condition), block_mask: Bits::new(blocked) }.encode(self.chip)
+    }
 
-/// `MopCfg` of the packer's thread: 32 rows of a group's results.
-pub(super) fn pack_loop() -> [u32; 9] {
-    let one_interface = Bits::new(1);
-    let pack = |mode, last| {
-        Pacr { read_intf_sel: one_interface, addr_mod: Bits::new(mode), last, ..Pacr::default() }.encode()
-    };
-    let (inside, at_the_end) = (pack(0, Bits::ZERO), pack(1, ONE));
-    [SIDE, GROUP * SIDE / ROW, NOTHING, NOTHING, NOTHING, inside, NOTHING, at_the_end, at_the_end]
-}
+    /// Waits for what the thread's core has stored in the configuration.
+    fn wait_for_core(self, blocked: u32) -> u32 {
+        self.stall(blocked | block::SYNC, self.chip.conditions().core)
+    }
 
-/// Packs a half of `Dst`, once it is computed, to the first or second 32 rows in memory, and gives it back.
-pub(super) fn pack(half: u32) -> [u32; 7] {
-    let packers = counters::PACKERS;
-    let from = Setadcxy { y0: ONE, counters: packers, ..Setadcxy::default() };
-    let half_of_dst =
-        Setadczw { z0: ONE, w0: ONE, w0_val: Bits::new(half), counters: packers, ..Setadczw::default() };
-    let y = Bits::new(1);
-    let to = Setadc { new_value: Bits::new(half * SIDE), xyzw: y, channel: ONE, counters: packers };
-    [
-        wait(block::PACK | block::SYNC, WHILE_ZERO),
-        from.encode(),
-        half_of_dst.encode(),
-        to.encode(),
-        LOOP,
-        stall(block::PACK | block::SYNC, condition::PACK),
-        Semget { semaphore_mask: RESULTS }.encode(),
-    ]
+    /// The configuration of the unpackers.
+    pub(super) fn unpack_config(self, left: Rows, right: Rows) -> Vec<(u32, u32)> {
+        let (registers, kind) = (self.registers(), self.kind);
+        let (from, to) = (kind.operand_format(), kind.source_format());
+        let numbers = |rows: Rows| rows.pitch / kind.operand_bytes();
+        // How far it is from row to row of `SrcA` and `SrcB`, as a thread's counter Z counts them.
+        let row = Bits::new(ROW * kind.source_bytes());
+        let mut words = Words::default();
+        // What a descriptor has beside its format: that it is not compressed, its size in x, and one y and one z.
+        let descriptor = |rows: Rows| Bits::new(from.get() | 1 << 4 | numbers(rows) << 16);
+        for (field, rows) in [
+            (registers.thcon_sec0_reg0_tile_descriptor, right),
+            (registers.thcon_sec1_reg0_tile_descriptor, left),
+        ] {
+            words.set(field, descriptor(rows)).set(field.further(1), Bits::new(1 | 1 << 16));
+        }
+        words
+            .set(registers.thcon_sec0_reg2_out_data_format, to)
+            .set(registers.thcon_sec1_reg2_out_data_format, to)
+            .set(registers.thcon_sec0_reg2_disable_zero_compress_cntx0, ONE)
+            .set(registers.thcon_sec1_reg2_disable_zero_compress_cntx0, ONE)
+            .set(registers.thcon_sec0_reg3_base_address, steps(right.at))
+            .set(registers.thcon_sec1_reg3_base_address, steps(left.at))
+            .set(registers.thcon_sec0_reg5_tile_x_dim_cntx0, Bits::new(numbers(right)))
+            // The first four rows of `SrcA` are not counted. The counters are added to them.
+            .set(registers.thcon_sec0_reg5_dest_cntx0_address, Bits::new(4 * ROW))
+            .set(registers.unp0_add_dest_addr_cntr_add_dest_addr_cntr, ONE)
+            .set(registers.thcon_sec0_reg7_offset_address, Bits::ZERO)
+            .set(registers.unp0_addr_ctrl_zw_reg_1_zstride, row)
+            .set(registers.unp1_addr_ctrl_zw_reg_1_zstride, row);
+        words.finish()
+    }
+
+    /// What the unpackers' thread begins with, behind its configuration.
+    pub(super) fn unpack_start(self) -> Vec<u32> {
+        let registers = self.registers();
+        let mut own = ThreadWords::default();
+        own.set(registers.cfg_state_id_state_id, 0)
+            .set(registers.srca_set_set_ovrd_with_addr, 1)
+            .set(registers.unpack_misc_cfg_cfg_context_offset_0, 0)
+            .set(registers.unpack_misc_cfg_cfg_context_offset_1, 0);
+        let both = Bits::new(counters::UNPACKER_0.get() | counters::UNPACKER_1.get());
+        own.finish().chain(zero_counters(both)).chain([self.wait_for_core(block::UNPACK)]).collect()
+    }
+
+    /// The configuration of the matrix unit.
+    pub(super) fn math_config(self) -> Vec<(u32, u32)> {
+        let (registers, kind) = (self.registers(), self.kind);
+        let mut words = Words::default();
+        words
+            .set(registers.alu_format_spec_reg0_src_a, kind.source_format())
+            .set(registers.alu_format_spec_reg1_src_b, kind.source_format())
+            .set(registers.alu_format_spec_reg2_dstacc, kind.result_format())
+            .set(registers.alu_acc_ctrl_fp32_enabled, ONE)
+            // What another program may have left: results below zero, and operands that are denormal.
+            .set(registers.stacc_relu_apply_relu, Bits::ZERO)
+            .set(registers.alu_acc_ctrl_zero_flag_disabled_src, Bits::ZERO)
+            .set(registers.alu_acc_ctrl_zero_flag_disabled_dst, Bits::ZERO);
+        words.finish()
+    }
+
+    /// What the matrix unit's thread begins with, behind its configuration.
+    pub(super) fn math_start(self) -> Vec<u32> {
+        let registers = self.registers();
+        let mut own = ThreadWords::default();
+        own.set(registers.cfg_state_id_state_id, 0)
+            .set(registers.clr_dvalid_src_a_disable, 0)
+            .set(registers.clr_dvalid_src_b_disable, 0);
+        if let Some(base) = registers.addr_mod_set_base {
+            own.set(base, 0);
+        }
+        for (mode, fields) in (0..).zip(math_modes()) {
+            let MathMode { right, dst, phase, first_phase } = fields;
+            own.set(section(&registers.addr_mod_ab_src_a_incr, mode), right)
+                .set(section(&registers.addr_mod_ab_src_b_incr, mode), 8)
+                .set(section(&registers.addr_mod_dst_dest_incr, mode), dst)
+                .set(section(&registers.addr_mod_dst_fidelity_incr, mode), phase)
+                .set(section(&registers.addr_mod_dst_fidelity_clear, mode), first_phase)
+                .set(section(&registers.addr_mod_bias_bias_incr, mode), 0);
+        }
+        let keep = Replay { load: ONE, exec: Bits::ZERO, count: Bits::new(3 * PASS), index: Bits::ZERO };
+        own.finish()
+            .chain([self.wait_for_core(block::MATH), keep.encode()])
+            .chain(self.pass(NEXT_PHASE, Bits::ZERO))
+            .chain(self.pass(NEXT_HALF, Bits::ZERO))
+            .chain(self.pass(NEXT_HALF, ONE))
+            .collect()
+    }
+
+    /// The product of a square and half of another in one phase.
+    fn pass(self, last: u32, flip_src_a: Bits<1>) -> impl Iterator<Item = u32> {
+        let modes = [NEXT, NEXT, NEXT, NEXT_COLUMNS, NEXT, NEXT, NEXT, last];
+        modes.into_iter().zip(1..).map(move |(mode, number)| {
+            let flip_src_a = if number == PASS { flip_src_a } else { Bits::ZERO };
+            Mvmul { addr_mod: Bits::new(mode), flip_src_a, ..Mvmul::default() }.encode(self.chip)
+        })
+    }
+
+    /// Chooses the first half of `Dst`; the second adds [`HALF_OFFSET`] to it.
+    pub(super) fn math_target(self) -> u32 {
+        self.registers().dest_target_reg_cfg_math_offset.set(Bits::ZERO).encode()
+    }
+
+    /// Clears the first half of `Dst`; the second adds one to it.
+    pub(super) fn clear(self) -> u32 {
+        Zeroacc { mode: Bits::new(2), use_dst32b: ONE, ..Zeroacc::default() }.encode(self.chip)
+    }
+
+    /// Reports a half of `Dst`, once it is computed. The thread's configuration has to wait as well.
+    pub(super) fn math_done(self) -> [u32; 2] {
+        [
+            self.stall(block::MATH | block::SYNC | block::CONFIG, self.chip.conditions().math),
+            Sempost { semaphore_mask: RESULTS }.encode(),
+        ]
+    }
+
+    /// The configuration of the packer, which writes rows of results one behind the other.
+    pub(super) fn pack_config(self, results: Rows) -> Vec<(u32, u32)> {
+        let (registers, kind) = (self.registers(), self.kind);
+        // Rows of `Dst` have 16 numbers of the format that is read from it.
+        let rows = |count: u32| Bits::new(count * ROW * kind.result_bytes());
+        let mut words = Words::default();
+        words
+            .set(registers.thcon_sec0_reg1_row_start_section_size, Bits::ZERO)
+            .set(registers.thcon_sec0_reg1_l1_dest_addr, steps(results.at))
+            .set(registers.pck_dest_rd_ctrl_read_32b_data, ONE)
+            .set(registers.pck_edge_offset_sec0_mask, Bits::MAX)
+            .set(registers.tile_row_set_mapping_0_row_set_mapping_0, Bits::ZERO)
+            .set(registers.dest_target_reg_cfg_pack_sec0_offset, Bits::ZERO)
+            .set(registers.pck0_addr_ctrl_xy_reg_0_xstride, Bits::new(kind.result_bytes()))
+            .set(registers.pck0_addr_ctrl_xy_reg_0_ystride, rows(SIDE))
+            .set(registers.pck0_addr_ctrl_zw_reg_0_zstride, rows(1))
+            .set(registers.pck0_addr_ctrl_zw_reg_0_wstride, rows(HALF));
+        // Formats are the same in all packers, though one is used: the vendor's programs keep them so.
+        for &(further, counters) in [(0, 0)].iter().chain(registers.other_packers) {
+            words
+                .set(registers.thcon_sec0_reg1_in_data_format.further(further), kind.result_format())
+                .set(registers.thcon_sec0_reg1_out_data_format.further(further), kind.result_format())
+                .set(registers.thcon_sec0_reg1_disable_zero_compress.further(further), ONE)
+                .set(registers.thcon_sec0_reg1_pack_l1_acc.further(further), Bits::ZERO)
+                .set(registers.pack_counters_sec0_pack_reads_per_xy_plane.further(counters), Bits::new(16));
+        }
+        words.finish()
+    }
+
+    /// What the packer's thread begins with, behind its configuration.
+    pub(super) fn pack_start(self) -> Vec<u32> {
+        let registers = self.registers();
+        let mut own = ThreadWords::default();
+        let [inside, at_the_end] = [0, 1];
+        own.set(registers.cfg_state_id_state_id, 0)
+            .set(section(&registers.addr_mod_pack_ysrc_incr, inside), 1)
+            .set(section(&registers.addr_mod_pack_ysrc_clear, at_the_end), 1)
+            .set(section(&registers.addr_mod_pack_zsrc_incr, at_the_end), 1);
+        let columns =
+            Setadcxx { x0_val: Bits::ZERO, x1_val: Bits::new(ROW - 1), counters: counters::PACKERS };
+        own.finish().chain(zero_counters(counters::PACKERS)).chain([columns.encode()]).collect()
+    }
+
+    /// `MopCfg` of the packer's thread: 32 rows of a group's results.
+    pub(super) fn pack_loop(self) -> [u32; 9] {
+        let one = Bits::new(1);
+        let reader = match self.chip {
+            Chip::Blackhole => Pacr { read_intf_sel: one, ..Pacr::default() },
+            Chip::Wormhole => Pacr { packer_mask: one, ..Pacr::default() },
+        };
+        let pack = |mode, last| Pacr { addr_mod: Bits::new(mode), last, ..reader }.encode(self.chip);
+        let (inside, at_the_end, last) = (pack(0, Bits::ZERO), pack(1, Bits::ZERO), pack(1, ONE));
+        [SIDE, GROUP * SIDE / ROW, NOTHING, NOTHING, NOTHING, inside, NOTHING, last, at_the_end]
+    }
+
+    /// The word of the configuration that says where results go, and that of the first 32 rows; the second 32 rows are
+    /// behind them.
+    pub(super) fn pack_target(self, results: Rows) -> (u32, [u32; 2]) {
+        let field = self.registers().thcon_sec0_reg1_l1_dest_addr;
+        let second = results.at + SIDE * results.pitch;
+        (field.address(), [results.at, second].map(|at| field.place(steps(at))))
+    }
+
+    /// Packs a half of `Dst`, once it is computed, and gives it back.
+    pub(super) fn pack(self, half: u32) -> [u32; 7] {
+        let packers = counters::PACKERS;
+        let from = Setadcxy { y0: ONE, counters: packers, ..Setadcxy::default() };
+        let half_of_dst =
+            Setadczw { z0: ONE, w0: ONE, w0_val: Bits::new(half), counters: packers, ..Setadczw::default() };
+        [
+            wait(block::PACK | block::SYNC, WHILE_ZERO),
+            self.wait_for_core(block::PACK),
+            from.encode(),
+            half_of_dst.encode(),
+            LOOP,
+            self.stall(block::PACK | block::SYNC, self.chip.conditions().pack),
+            Semget { semaphore_mask: RESULTS }.encode(),
+        ]
+    }
 }

@@ -7,7 +7,6 @@
 
 use super::config::ThreadConfig;
 use super::error::{EngineError, zero};
-use hal_tenstorrent_loader::tensix::registers::blackhole as fields;
 
 /// A counter of so many bits, and the one beside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,31 +84,33 @@ impl Rwc {
     /// Goes on as an address mode of the thread says (`ApplyAddrMod`).
     #[expect(clippy::indexing_slicing, reason = "three bits of an instruction, and eight modes")]
     pub(super) fn apply(&mut self, config: ThreadConfig<'_>, mode: u32) -> Result<(), EngineError> {
-        let mode = (mode & 7) as usize;
-        zero("ADDR_MOD_BIAS_BiasIncr", config.get(fields::ADDR_MOD_BIAS_BIAS_INCR[mode]))?;
+        let fields = config.fields;
+        let base = fields.addr_mod_set_base.map_or(0, |base| config.get(base) << 2);
+        let mode = ((mode | base) & 7) as usize;
+        zero("ADDR_MOD_BIAS_BiasIncr", config.get(fields.addr_mod_bias_bias_incr[mode]))?;
         self.src_a.step(
-            config.get(fields::ADDR_MOD_AB_SRC_A_INCR[mode]),
-            config.has(fields::ADDR_MOD_AB_SRC_A_CR[mode]),
-            config.has(fields::ADDR_MOD_AB_SRC_A_CLEAR[mode]),
+            config.get(fields.addr_mod_ab_src_a_incr[mode]),
+            config.has(fields.addr_mod_ab_src_a_cr[mode]),
+            config.has(fields.addr_mod_ab_src_a_clear[mode]),
         );
         self.src_b.step(
-            config.get(fields::ADDR_MOD_AB_SRC_B_INCR[mode]),
-            config.has(fields::ADDR_MOD_AB_SRC_B_CR[mode]),
-            config.has(fields::ADDR_MOD_AB_SRC_B_CLEAR[mode]),
+            config.get(fields.addr_mod_ab_src_b_incr[mode]),
+            config.has(fields.addr_mod_ab_src_b_cr[mode]),
+            config.has(fields.addr_mod_ab_src_b_clear[mode]),
         );
-        let increment = config.get(fields::ADDR_MOD_DST_DEST_INCR[mode]);
-        if !config.has(fields::ADDR_MOD_DST_DEST_CLEAR[mode])
-            && config.has(fields::ADDR_MOD_DST_DEST_C_TO_CR[mode])
+        let increment = config.get(fields.addr_mod_dst_dest_incr[mode]);
+        if !config.has(fields.addr_mod_dst_dest_clear[mode])
+            && config.has(fields.addr_mod_dst_dest_c_to_cr[mode])
         {
             self.dst.add_and_keep(increment);
         } else {
-            let returns = config.has(fields::ADDR_MOD_DST_DEST_CR[mode]);
-            self.dst.step(increment, returns, config.has(fields::ADDR_MOD_DST_DEST_CLEAR[mode]));
+            let returns = config.has(fields.addr_mod_dst_dest_cr[mode]);
+            self.dst.step(increment, returns, config.has(fields.addr_mod_dst_dest_clear[mode]));
         }
-        if config.has(fields::ADDR_MOD_DST_FIDELITY_CLEAR[mode]) {
+        if config.has(fields.addr_mod_dst_fidelity_clear[mode]) {
             self.fidelity = 0;
         } else {
-            self.fidelity = (self.fidelity + config.get(fields::ADDR_MOD_DST_FIDELITY_INCR[mode])) & 3;
+            self.fidelity = (self.fidelity + config.get(fields.addr_mod_dst_fidelity_incr[mode])) & 3;
         }
         Ok(())
     }
@@ -119,27 +120,28 @@ impl Adc {
     /// Goes on as an address mode of the packer says.
     #[expect(clippy::indexing_slicing, reason = "two bits of an instruction, and four modes")]
     pub(super) fn apply_pack(&mut self, config: ThreadConfig<'_>, mode: u32) {
+        let fields = config.fields;
         let mode = (mode & 3) as usize;
         let [from, to] = &mut self.channels;
         from.y.step(
-            config.get(fields::ADDR_MOD_PACK_YSRC_INCR[mode]),
-            config.has(fields::ADDR_MOD_PACK_YSRC_CR[mode]),
-            config.has(fields::ADDR_MOD_PACK_YSRC_CLEAR[mode]),
+            config.get(fields.addr_mod_pack_ysrc_incr[mode]),
+            config.has(fields.addr_mod_pack_ysrc_cr[mode]),
+            config.has(fields.addr_mod_pack_ysrc_clear[mode]),
         );
         to.y.step(
-            config.get(fields::ADDR_MOD_PACK_YDST_INCR[mode]),
-            config.has(fields::ADDR_MOD_PACK_YDST_CR[mode]),
-            config.has(fields::ADDR_MOD_PACK_YDST_CLEAR[mode]),
+            config.get(fields.addr_mod_pack_ydst_incr[mode]),
+            config.has(fields.addr_mod_pack_ydst_cr[mode]),
+            config.has(fields.addr_mod_pack_ydst_clear[mode]),
         );
         from.z.step(
-            config.get(fields::ADDR_MOD_PACK_ZSRC_INCR[mode]),
+            config.get(fields.addr_mod_pack_zsrc_incr[mode]),
             false,
-            config.has(fields::ADDR_MOD_PACK_ZSRC_CLEAR[mode]),
+            config.has(fields.addr_mod_pack_zsrc_clear[mode]),
         );
         to.z.step(
-            config.get(fields::ADDR_MOD_PACK_ZDST_INCR[mode]),
+            config.get(fields.addr_mod_pack_zdst_incr[mode]),
             false,
-            config.has(fields::ADDR_MOD_PACK_ZDST_CLEAR[mode]),
+            config.has(fields.addr_mod_pack_zdst_clear[mode]),
         );
     }
 }

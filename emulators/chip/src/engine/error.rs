@@ -35,6 +35,12 @@ pub enum EngineError {
         /// The bits.
         bits: u32,
     },
+    /// A configuration word that does something when it is written.
+    #[error("word {word} of the configuration does something when it is written, which is not modelled")]
+    Acts {
+        /// Its number.
+        word: u32,
+    },
     /// The same of a word that each thread has.
     #[error("word {word} of the thread's configuration has bits {bits:#x} set, which are not modelled")]
     ThreadConfiguration {

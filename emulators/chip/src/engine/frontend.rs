@@ -7,8 +7,8 @@
 //! instructions go by without it. The replay expander keeps instructions and replays them. Order never changes.
 
 use super::error::{EngineError, rule, zero};
-use hal_tenstorrent_loader::tensix::blackhole::{Instruction, Mop, Replay, condition};
-use hal_tenstorrent_loader::tensix::instructions::block;
+use hal_tenstorrent_loader::tensix::instructions::{Instruction, Mop, Replay, block};
+use hal_tenstorrent_loader::tensix::{Chip, Conditions};
 use std::collections::VecDeque;
 
 /// How many instructions the queue takes. Hardware has more queues behind it, for what expanders make.
@@ -115,9 +115,9 @@ impl Unit {
 
 impl LatchedWait {
     /// `STALLWAIT`: masks of zero stand for others.
-    pub(super) const fn stall(conditions: u32, blocks: u32) -> Self {
-        const UNITS: u32 = condition::SCALAR | condition::UNPACK_0 | condition::UNPACK_1 | condition::PACK;
-        let conditions = if conditions == 0 { UNITS } else { conditions };
+    pub(super) const fn stall(chip: Chip, conditions: u32, blocks: u32) -> Self {
+        let Conditions { scalar, unpack_0, unpack_1, pack, .. } = chip.conditions();
+        let conditions = if conditions == 0 { scalar | unpack_0 | unpack_1 | pack } else { conditions };
         Self { conditions, semaphores: None, blocks: if blocks == 0 { block::MATH } else { blocks } }
     }
 }
@@ -133,6 +133,7 @@ struct Recording {
 /// A thread's instructions before they start.
 #[derive(Clone, Debug)]
 pub(super) struct Frontend {
+    chip: Chip,
     queue: VecDeque<Pushed>,
     mop: [u32; MOP_WORDS],
     mask_hi: u32,
@@ -147,8 +148,9 @@ pub(super) struct Frontend {
 }
 
 impl Frontend {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(chip: Chip) -> Self {
         Self {
+            chip,
             queue: VecDeque::with_capacity(QUEUE),
             mop: [0; MOP_WORDS],
             mask_hi: 0,
@@ -213,7 +215,7 @@ impl Frontend {
                 return Ok(Some(word));
             }
             let Some(Pushed { word, bypasses }) = self.queue.pop_front() else { return Ok(None) };
-            match Instruction::decode(word) {
+            match Instruction::decode(word, self.chip) {
                 Some(Instruction::MopCfg(fields)) if !bypasses => self.mask_hi = fields.mask_hi.get(),
                 Some(Instruction::Mop(mop)) if !bypasses => {
                     self.expand(mop).map_err(|error| (word, error))?;
@@ -295,7 +297,9 @@ impl Frontend {
             }
             return Ok(());
         }
-        let Some(Instruction::Replay(Replay { load, exec, count, index })) = Instruction::decode(word) else {
+        let Some(Instruction::Replay(Replay { load, exec, count, index })) =
+            Instruction::decode(word, self.chip)
+        else {
             self.ready.push_back(word);
             return Ok(());
         };
@@ -314,5 +318,5 @@ impl Frontend {
 
 /// True if a MOP leaves this instruction away.
 const fn is_nop(word: u32) -> bool {
-    word >> 24 == hal_tenstorrent_loader::tensix::blackhole::Nop::OPCODE
+    word >> 24 == hal_tenstorrent_loader::tensix::instructions::Nop::OPCODE
 }

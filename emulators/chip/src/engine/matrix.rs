@@ -14,8 +14,7 @@ use super::product::{
     multiply_accumulate_integers,
 };
 use super::source::{SRC_ROWS, Source};
-use hal_tenstorrent_loader::tensix::blackhole::{Cleardvalid, Incrwc, Mvmul, Setrwc, Zeroacc, Zerosrc};
-use hal_tenstorrent_loader::tensix::registers::blackhole as fields;
+use hal_tenstorrent_loader::tensix::instructions::{Cleardvalid, Incrwc, Mvmul, Setrwc, Zeroacc, Zerosrc};
 
 /// The registers, as the matrix unit sees them.
 pub(super) struct Registers<'a> {
@@ -52,14 +51,19 @@ const fn has_eight_bits(format: DataFormat) -> bool {
 impl Registers<'_> {
     /// The formats of both sources: of their banks, if the thread does not say otherwise.
     fn formats(&self) -> Result<(DataFormat, DataFormat), EngineError> {
+        let fields = self.config.fields;
         let named = |what, value| DataFormat::new(what, value);
-        let a = if self.thread.has(fields::DISABLE_IMPLIED_SRCA_FMT_BASE) {
-            named("ALU_FORMAT_SPEC_REG0_SrcA", self.config.get(fields::ALU_FORMAT_SPEC_REG0_SRC_A))?
+        let [of_a, of_b] = match fields.disable_implied_fmt {
+            Some(own) => own.map(|own| self.thread.has(own)),
+            None => [true; 2],
+        };
+        let a = if of_a {
+            named("ALU_FORMAT_SPEC_REG0_SrcA", self.config.get(fields.alu_format_spec_reg0_src_a))?
         } else {
             self.src_a.format()
         };
-        let b = if self.thread.has(fields::DISABLE_IMPLIED_SRCB_FMT_BASE) {
-            named("ALU_FORMAT_SPEC_REG1_SrcB", self.config.get(fields::ALU_FORMAT_SPEC_REG1_SRC_B))?
+        let b = if of_b {
+            named("ALU_FORMAT_SPEC_REG1_SrcB", self.config.get(fields.alu_format_spec_reg1_src_b))?
         } else {
             self.src_b.format()
         };
@@ -67,9 +71,10 @@ impl Registers<'_> {
     }
 
     fn style(&self) -> Result<Style, EngineError> {
+        let fields = self.config.fields;
         let (a, b) = self.formats()?;
         let fits = EngineError::Conversion { from: a as u8, to: b as u8 };
-        if self.config.has(fields::ALU_ACC_CTRL_INT8_MATH_ENABLED) {
+        if self.config.has(fields.alu_acc_ctrl_int8_math_enabled) {
             let integers = (a, b) == (DataFormat::Int8, DataFormat::Int8);
             return if integers { Ok(Style::Integers) } else { Err(fits) };
         }
@@ -83,11 +88,13 @@ impl Registers<'_> {
 
     /// The row of `Dst` that an instruction means.
     fn dst_row(&self, row: u32) -> u32 {
-        (row + self.rwc.dst.get() + self.thread.get(fields::DEST_TARGET_REG_CFG_MATH_OFFSET)) % DST_ROWS
+        let fields = self.config.fields;
+        (row + self.rwc.dst.get() + self.thread.get(fields.dest_target_reg_cfg_math_offset)) % DST_ROWS
     }
 
     /// Executes `MVMUL`, whose banks are the matrix unit's. Returns the rows of `Dst`.
     pub(super) fn multiply(&mut self, mvmul: Mvmul) -> Result<DstRows, EngineError> {
+        let fields = self.config.fields;
         const EIGHT: &str = "rows begin with a multiple of eight";
         zero("MVMUL's BroadcastSrcBRow", mvmul.broadcast_src_b_row.get())?;
         let style = self.style()?;
@@ -96,7 +103,7 @@ impl Registers<'_> {
         rule(a.is_multiple_of(16), "the row of SrcA", a, "it is a multiple of sixteen")?;
         rule(b.is_multiple_of(8), "the row of SrcB", b, EIGHT)?;
         rule(row.is_multiple_of(8), "the row of Dst", row, EIGHT)?;
-        let phase = (self.rwc.fidelity + self.thread.get(fields::FIDELITY_BASE_PHASE)) & 3;
+        let phase = (self.rwc.fidelity + self.thread.get(fields.fidelity_base_phase)) & 3;
         match style {
             Style::Integers => self.multiply_integers(row, (a, b), phase),
             Style::Floats { exponent, significant } => {
@@ -110,8 +117,9 @@ impl Registers<'_> {
 
     /// True if rows of 32 bits are meant where it is not said.
     fn is_wide(&self) -> bool {
-        self.config.has(fields::ALU_ACC_CTRL_FP32_ENABLED)
-            || self.config.has(fields::ALU_ACC_CTRL_INT8_MATH_ENABLED)
+        let fields = self.config.fields;
+        self.config.has(fields.alu_acc_ctrl_fp32_enabled)
+            || self.config.has(fields.alu_acc_ctrl_int8_math_enabled)
     }
 
     fn multiply_floats(
@@ -122,13 +130,14 @@ impl Registers<'_> {
         [of_a, of_b]: [u32; 2],
         phase: u32,
     ) -> Result<(), EngineError> {
+        let fields = self.config.fields;
         let (Some(a), Some(b)) = (rows(self.src_a, row_a), rows(self.src_b, row_b)) else { return Ok(()) };
         if exponent == Exponent::FiveBits {
             check_halves(a)?;
             check_halves(b)?;
         }
         let accumulator = match exponent {
-            _ if self.config.has(fields::ALU_ACC_CTRL_FP32_ENABLED) => Accumulator::Fp32,
+            _ if self.config.has(fields.alu_acc_ctrl_fp32_enabled) => Accumulator::Fp32,
             Exponent::EightBits => Accumulator::Bf16,
             Exponent::FiveBits => Accumulator::Fp16,
         };
@@ -136,7 +145,7 @@ impl Registers<'_> {
         for (row, sums) in (row..).zip(&mut sums) {
             *sums = read_floats(self.dst, row, accumulator);
         }
-        let kind = ProductKind { exponent, accumulator, phase };
+        let kind = ProductKind { exponent, accumulator, phase, minus_one: self.config.model.minus_one };
         let key =
             |source: &Source, row, significant| Key { version: source.version(), row, significant, phase };
         let a = Operand { rows: a, key: key(self.src_a, row_a, of_a) };
@@ -169,8 +178,9 @@ impl Registers<'_> {
 
     /// Gives banks back to the unpackers, unless the thread says not to, and goes on with the others.
     fn flip(&mut self, a: bool, b: bool) -> Result<(), EngineError> {
-        let keep_a = self.thread.has(fields::CLR_DVALID_SRC_A_DISABLE);
-        let keep_b = self.thread.has(fields::CLR_DVALID_SRC_B_DISABLE);
+        let fields = self.config.fields;
+        let keep_a = self.thread.has(fields.clr_dvalid_src_a_disable);
+        let keep_b = self.thread.has(fields.clr_dvalid_src_b_disable);
         for (chosen, keeps, source) in [(a, keep_a, &mut *self.src_a), (b, keep_b, &mut *self.src_b)] {
             if chosen && !keeps {
                 give_back(source)?;
@@ -273,7 +283,8 @@ impl Registers<'_> {
     }
 
     fn clear_row(&mut self, row: u32) -> Result<DstRows, EngineError> {
-        let row = row + self.rwc.dst.get() + self.thread.get(fields::DEST_TARGET_REG_CFG_MATH_OFFSET);
+        let fields = self.config.fields;
+        let row = row + self.rwc.dst.get() + self.thread.get(fields.dest_target_reg_cfg_math_offset);
         rule(row < DST_ROWS, "ZEROACC's row", row, "Dst has 1024 rows")?;
         let is_wide = self.is_wide();
         if is_wide {
@@ -286,8 +297,10 @@ impl Registers<'_> {
 
     /// Sixteen rows, counted from the half of `Dst` in which the thread works.
     fn clear_sixteen(&mut self, block: u32, wide: bool) -> Result<DstRows, EngineError> {
-        let offset = self.thread.get(fields::DEST_TARGET_REG_CFG_MATH_OFFSET) + self.rwc.dst.get();
+        let fields = self.config.fields;
+        let offset = self.thread.get(fields.dest_target_reg_cfg_math_offset) + self.rwc.dst.get();
         let (halves, blocks) = if wide { (offset & 768 != 0, 32) } else { (offset & 512 != 0, 64) };
+        let halves = halves && self.config.model.clears_in_half;
         let block = if halves { block + blocks / 2 } else { block };
         rule(block < blocks, "ZEROACC's Imm10", block, "there are 64 blocks of 16 rows, or 32 of 32 bits")?;
         for row in 16 * block..16 * (block + 1) {

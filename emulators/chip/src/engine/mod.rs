@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! The matrix engine of a Blackhole tile: the part of the Tensix coprocessor that a matrix product needs.
+//! The matrix engine of a tile: the part of the Tensix coprocessor that a matrix product needs.
 //!
 //! Cores push words into three threads. A thread's words pass [two expanders and a gate](frontend) in order, and then
 //! start in a unit: [unpackers] move elements from the tile's memory to [`SrcA` and `SrcB`](source), the [matrix unit]
@@ -35,6 +35,7 @@ mod error;
 mod format;
 mod frontend;
 mod matrix;
+mod model;
 mod order;
 mod packer;
 mod product;
@@ -54,11 +55,10 @@ use config::Config;
 use destination::Destination;
 use frontend::LatchedWait;
 pub(crate) use frontend::Unit;
-use hal_tenstorrent_loader::tensix::blackhole::{
-    Instruction, Mvmul, Pacr, Semwait, Unpacr, Wrcfg, condition,
-};
-use hal_tenstorrent_loader::tensix::registers::blackhole as fields;
+use hal_tenstorrent_loader::tensix::instructions::{Instruction, Mvmul, Pacr, Semwait, Unpacr, Wrcfg};
+use hal_tenstorrent_loader::tensix::{Chip, Conditions};
 use matrix::Registers;
+use model::Model;
 use order::{Order, Pipeline};
 use packer::Packer;
 use product::Multipliers;
@@ -74,6 +74,7 @@ const THREADS: usize = 3;
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     tile: Tile,
+    model: &'static Model,
     threads: [Thread; THREADS],
     config: Config,
     src_a: Source,
@@ -96,29 +97,20 @@ pub(crate) struct Engine {
 #[derive(Clone, Debug)]
 pub(crate) struct EngineSlot {
     tile: Tile,
-    is_modelled: bool,
+    chip: Chip,
     engine: Option<Box<Engine>>,
 }
 
 impl EngineSlot {
-    /// Without an engine yet; or for ever, if the family's is not modelled.
-    pub(crate) fn new(tile: Tile, is_modelled: bool) -> Self {
-        Self { tile, is_modelled, engine: None }
-    }
-
-    /// True if an access of a core to one of the engine's windows is the engine's. The configuration of an engine that
-    /// is not modelled holds other registers.
-    pub(crate) fn is_for(&self, address: u32) -> bool {
-        self.is_modelled || !window::is_config(address)
+    /// Without an engine yet.
+    pub(crate) fn new(tile: Tile, chip: Chip) -> Self {
+        Self { tile, chip, engine: None }
     }
 
     /// The engine.
-    pub(crate) fn get(&mut self, address: u32) -> Result<&mut Engine, Violation> {
-        let tile = self.tile;
-        if self.is_modelled {
-            return Ok(self.engine.get_or_insert_with(|| Box::new(Engine::new(tile))));
-        }
-        Err(Violation::NotModelled { what: "the matrix engine", tile, address: address.into() })
+    pub(crate) fn get(&mut self) -> &mut Engine {
+        let (tile, chip) = (self.tile, self.chip);
+        self.engine.get_or_insert_with(|| Box::new(Engine::new(tile, chip)))
     }
 
     /// The engine, if a core has used it.
@@ -147,11 +139,13 @@ pub(crate) enum Access<T> {
 #[expect(clippy::indexing_slicing, reason = "threads are numbered 0 to 2")]
 impl Engine {
     /// The engine of a tile after power-on.
-    pub(crate) fn new(tile: Tile) -> Self {
+    pub(crate) fn new(tile: Tile, chip: Chip) -> Self {
+        let model = Model::of(chip);
         Self {
             tile,
-            threads: [(); THREADS].map(|()| Thread::new()),
-            config: Config::new(),
+            model,
+            threads: [(); THREADS].map(|()| Thread::new(chip)),
+            config: Config::new(model),
             src_a: Source::new(),
             src_b: Source::new(),
             dst: Destination::new(),
@@ -159,7 +153,7 @@ impl Engine {
             packer: Packer::default(),
             semaphores: Semaphores::default(),
             counts: EngineCounts::default(),
-            order: Order::new(),
+            order: Order::new(model),
             unloaded: None,
             written: 0..0,
             broken: None,
@@ -214,7 +208,8 @@ impl Engine {
         let broken = |word, reason| Violation::Engine { tile, thread, word, reason };
         let next = self.threads[thread].frontend.next().map_err(|(word, reason)| broken(word, reason))?;
         let Some(word) = next else { return Ok(false) };
-        let instruction = Instruction::decode(word).ok_or_else(|| broken(word, EngineError::Unknown))?;
+        let instruction =
+            Instruction::decode(word, self.model.chip).ok_or_else(|| broken(word, EngineError::Unknown))?;
         let unit = Unit::of(instruction);
         if self.must_wait(thread, unit) || !self.may_start(instruction) {
             return Ok(false);
@@ -255,6 +250,7 @@ impl Engine {
             Instruction::Unpacr(_) => self.src_b.unpacker_may_write(),
             Instruction::UnpacrNop(nop) => {
                 let source = if nop.unpacker_select.get() == 0 { &self.src_a } else { &self.src_b };
+                // Wormhole's mode that only gives a bank away does not wait.
                 if nop.stall_clr_cntrl.get() == 1 {
                     source.unpacker_may_write()
                 } else {
@@ -267,10 +263,12 @@ impl Engine {
 
     /// True if a condition of `STALLWAIT` is not met. Units are done with their instructions at once.
     fn stalls(&self, conditions: u32) -> bool {
-        conditions & condition::SRC_A_CLEARED != 0 && !self.src_a.unpacker_may_write()
-            || conditions & condition::SRC_B_CLEARED != 0 && !self.src_b.unpacker_may_write()
-            || conditions & condition::SRC_A_VALID != 0 && !self.src_a.matrix_may_read()
-            || conditions & condition::SRC_B_VALID != 0 && !self.src_b.matrix_may_read()
+        let Conditions { src_a_cleared, src_b_cleared, src_a_valid, src_b_valid, .. } =
+            self.model.chip.conditions();
+        conditions & src_a_cleared != 0 && !self.src_a.unpacker_may_write()
+            || conditions & src_b_cleared != 0 && !self.src_b.unpacker_may_write()
+            || conditions & src_a_valid != 0 && !self.src_a.matrix_may_read()
+            || conditions & src_b_valid != 0 && !self.src_b.matrix_may_read()
     }
 
     /// Executes an instruction that may start.
@@ -287,7 +285,8 @@ impl Engine {
             }
             Instruction::Semwait(fields) => state.frontend.wait = Some(semaphore_wait(fields)?),
             Instruction::Stallwait(fields) => {
-                let wait = LatchedWait::stall(fields.condition_mask.get(), fields.block_mask.get());
+                let (conditions, blocks) = (fields.condition_mask.get(), fields.block_mask.get());
+                let wait = LatchedWait::stall(self.model.chip, conditions, blocks);
                 state.frontend.wait = Some(wait);
                 self.order.stall(thread, wait.conditions, wait.blocks);
             }
@@ -363,7 +362,8 @@ impl Engine {
         let unpacker = unpacr.which_unpacker.get() as usize;
         let source = if unpacker == 0 { &mut self.src_a } else { &mut self.src_b };
         let bank = source.unpack_bank();
-        let sets_address = self.config.thread(thread).has(fields::SRCA_SET_SET_OVRD_WITH_ADDR);
+        let sets_address =
+            self.config.thread(thread).has(self.model.chip.registers().srca_set_set_ovrd_with_addr);
         let adc = &mut self.threads[thread].adcs[unpacker];
         let read = unpacker::unpack(unpacr, self.config.bank(thread), sets_address, adc, source, l1)?;
         if self.unloaded.is_some_and(|address| read.contains(&address.into())) {
@@ -420,6 +420,6 @@ impl Engine {
 fn semaphore_wait(fields: Semwait) -> Result<LatchedWait, EngineError> {
     let conditions = fields.condition_mask.get();
     error::rule(conditions != 0, "SEMWAIT's ConditionMask", 0, "it waits for something")?;
-    let blocks = LatchedWait::stall(1, fields.block_mask.get()).blocks;
+    let blocks = LatchedWait::stall(Chip::Blackhole, 1, fields.block_mask.get()).blocks;
     Ok(LatchedWait { conditions, semaphores: Some(fields.semaphore_mask.get()), blocks })
 }

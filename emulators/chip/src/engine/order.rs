@@ -33,7 +33,9 @@
 
 use super::error::EngineError;
 use super::frontend::Unit;
-use hal_tenstorrent_loader::tensix::blackhole::{Instruction, condition};
+use super::model::{Model, has};
+use hal_tenstorrent_loader::tensix::instructions::Instruction;
+use hal_tenstorrent_loader::tensix::{Chip, Conditions};
 
 /// How many threads there are.
 const THREADS: usize = 3;
@@ -113,8 +115,8 @@ pub(super) struct Pushed {
 }
 
 impl Pushed {
-    pub(super) fn new(word: u32) -> Self {
-        let instruction = Instruction::decode(word);
+    pub(super) fn new(chip: Chip, word: u32) -> Self {
+        let instruction = Instruction::decode(word, chip);
         let (config, registers) = match instruction {
             None | Some(Instruction::Mop(_) | Instruction::Wrcfg(_)) => (true, true),
             Some(Instruction::Replay(fields)) => (fields.load.get() == 0, fields.load.get() == 0),
@@ -133,7 +135,9 @@ impl Pushed {
             Some(instruction) => Some(Unit::of(instruction)),
         };
         let covers = match instruction {
-            Some(Instruction::Stallwait(fields)) if fields.condition_mask.get() & condition::CORE != 0 => {
+            Some(Instruction::Stallwait(fields))
+                if fields.condition_mask.get() & chip.conditions().core != 0 =>
+            {
                 fields.block_mask.get()
             }
             _ => 0,
@@ -217,6 +221,7 @@ impl Touched {
 /// All of it.
 #[derive(Clone, Debug)]
 pub(super) struct Order {
+    model: &'static Model,
     started: [[u64; PIPELINES]; THREADS],
     threads: [ThreadOrder; THREADS],
     /// What the threads' cores know.
@@ -231,38 +236,14 @@ pub(super) struct Order {
     banks: [[(usize, u64); 2]; 2],
 }
 
-/// The words of the configuration that a unit reads throughout its instructions: formats and masks. Where they begin
-/// and how they go on is read at their start.
-const fn reads_throughout(pipeline: Pipeline, word: usize) -> bool {
-    match pipeline {
-        Pipeline::Unpack0 => matches!(word, 1 | 64 | 72 | 73),
-        Pipeline::Unpack1 => matches!(word, 1 | 112 | 120 | 121),
-        Pipeline::Matrix => matches!(word, 1 | 2),
-        Pipeline::Pack => matches!(word, 1 | 18 | 20 | 21 | 24..=28 | 70),
-    }
-}
-
-/// True if a unit's instructions read a word at all.
-const fn reads(unit: Unit, word: usize) -> bool {
-    match unit {
-        Unit::Unpack => matches!(word, 1 | 44..=67 | 72..=95 | 112..=115 | 120..=143),
-        Unit::Matrix => matches!(word, 0..=8),
-        Unit::Pack => matches!(word, 1 | 12..=40 | 68..=71 | 180..=183),
-        _ => false,
-    }
-}
-
-const PIPELINES_OF_CONDITIONS: [(u32, Pipeline); PIPELINES] = [
-    (condition::UNPACK_0, Pipeline::Unpack0),
-    (condition::UNPACK_1, Pipeline::Unpack1),
-    (condition::PACK, Pipeline::Pack),
-    (condition::MATH, Pipeline::Matrix),
-];
+const ALL_PIPELINES: [Pipeline; PIPELINES] =
+    [Pipeline::Unpack0, Pipeline::Unpack1, Pipeline::Matrix, Pipeline::Pack];
 
 #[expect(clippy::indexing_slicing, reason = "threads, blocks, semaphores and pipelines have these numbers")]
 impl Order {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(model: &'static Model) -> Self {
         Self {
+            model,
             started: [[0; PIPELINES]; THREADS],
             threads: [(); THREADS].map(|()| ThreadOrder::default()),
             cores: [Clock::default(); THREADS],
@@ -276,7 +257,7 @@ impl Order {
 
     /// Everything has ended, and all know.
     pub(super) fn forget(&mut self) {
-        *self = Self::new();
+        *self = Self::new(self.model);
     }
 
     /// An instruction is about to start: its thread learns from waits that would have kept it from doing so.
@@ -289,7 +270,13 @@ impl Order {
             }
             !learns
         });
-        if std::mem::take(written).any(|word| reads(unit, word)) {
+        let reads = match unit {
+            Unit::Unpack => self.model.read[0],
+            Unit::Matrix => self.model.read[1],
+            Unit::Pack => self.model.read[2],
+            _ => &[],
+        };
+        if std::mem::take(written).any(|word| has(reads, word)) {
             return Err(EngineError::Unordered(
                 "it reads a word that WRCFG wrote directly before: put a NOP in between",
             ));
@@ -308,8 +295,9 @@ impl Order {
     /// `STALLWAIT`: the instructions that have started before have ended, where it blocks.
     pub(super) fn stall(&mut self, thread: usize, conditions: u32, blocks: u32) {
         let mut clock = Clock::default();
-        for (condition, pipeline) in PIPELINES_OF_CONDITIONS {
-            if conditions & condition != 0 {
+        let Conditions { unpack_0, unpack_1, pack, math, .. } = self.model.chip.conditions();
+        for (condition, pipeline) in [unpack_0, unpack_1, math, pack].into_iter().zip(ALL_PIPELINES) {
+            if conditions & condition == condition {
                 clock.ended[thread][pipeline as usize] = self.started[thread][pipeline as usize];
             }
         }
@@ -477,22 +465,23 @@ impl Order {
         words: std::ops::Range<usize>,
     ) -> Result<(), EngineError> {
         let known = &self.threads[thread].known;
-        for (_, pipeline) in PIPELINES_OF_CONDITIONS {
+        for pipeline in ALL_PIPELINES {
             let busy = (0..THREADS)
                 .any(|other| known.ended[other][pipeline as usize] < self.started[other][pipeline as usize]);
-            if busy && words.clone().any(|word| reads_throughout(pipeline, word)) {
+            let reads = self.model.read_throughout[pipeline as usize];
+            if busy && words.clone().any(|word| has(reads, word)) {
                 return Err(EngineError::Unordered(match pipeline {
                     Pipeline::Unpack0 => {
-                        "unpacker 0 may still read the word: STALLWAIT for it (C1), with block bit B7, before"
+                        "unpacker 0 may still read the word: STALLWAIT for it, with block bit B7, before"
                     }
                     Pipeline::Unpack1 => {
-                        "unpacker 1 may still read the word: STALLWAIT for it (C2), with block bit B7, before"
+                        "unpacker 1 may still read the word: STALLWAIT for it, with block bit B7, before"
                     }
                     Pipeline::Pack => {
-                        "the packer may still read the word: STALLWAIT for it (C3), with block bit B7, before"
+                        "the packer may still read the word: STALLWAIT for it, with block bit B7, before"
                     }
                     Pipeline::Matrix => {
-                        "the matrix unit may still read the word: STALLWAIT for it (C4), with block bit B7, before"
+                        "the matrix unit may still read the word: STALLWAIT for it, with block bit B7, before"
                     }
                 }));
             }
@@ -530,7 +519,7 @@ impl Order {
             for other in 0..THREADS {
                 if block.read[other] > known.ended[other][Pipeline::Pack as usize] {
                     return Err(EngineError::Unordered(
-                        "the packer may still read these rows of Dst: STALLWAIT for it (C3), with block bit B6, or for \
+                        "the packer may still read these rows of Dst: STALLWAIT for it, with block bit B6, or for \
                          SEMPOST or SEMGET (B1) to the semaphore that this thread waits for, before",
                     ));
                 }

@@ -2,9 +2,10 @@
 
 //! The packer, which moves rows of `Dst` to memory (`PACR.md`, `Packers/`).
 //!
-//! Blackhole has one, with four interfaces that read a row each. The rows of instructions up to one that is the last
-//! follow each other in memory; behind the last, the rest of 16 bytes is filled with zeros. Of the packer's many stages
-//! there are the conversion of formats and the mask of columns.
+//! Blackhole has one, with four interfaces that read a row each; of Wormhole's four, the first is here, which reads one
+//! row. The rows of instructions up to one that is the last follow each other in memory; behind the last, the rest of
+//! 16 bytes is filled with zeros. Of the packer's many stages there are the conversion of formats and the mask of
+//! columns.
 
 use super::config::ConfigBank;
 use super::counters::Adc;
@@ -13,11 +14,8 @@ use super::error::{EngineError, rule, zero};
 use super::format::{DataFormat, Packing};
 use super::product::{COLUMNS, ROW_ELEMENTS, Row};
 use super::unpacker::MemoryRange;
-use hal_tenstorrent_loader::tensix::blackhole::Pacr;
-use hal_tenstorrent_loader::tensix::registers::blackhole as fields;
-
-/// The words with both maps from a tile's rows to masks.
-const ROW_MAPS: [usize; 2] = [20, 21];
+use hal_tenstorrent_loader::tensix::Chip;
+use hal_tenstorrent_loader::tensix::instructions::Pacr;
 
 /// What goes on from one instruction to the next, until the last.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +43,9 @@ struct Settings {
 
 impl Settings {
     fn new(config: ConfigBank<'_>) -> Result<Self, EngineError> {
-        let from = config.get(fields::THCON_SEC0_REG1_IN_DATA_FORMAT);
-        let between = config.get(fields::ALU_FORMAT_SPEC_REG2_DSTACC);
+        let fields = config.fields;
+        let from = config.get(fields.thcon_sec0_reg1_in_data_format);
+        let between = config.get(fields.alu_format_spec_reg2_dstacc);
         rule(
             from == between,
             "THCON_SEC0_REG1_In_data_format",
@@ -54,10 +53,10 @@ impl Settings {
             "it is ALU_FORMAT_SPEC_REG2_Dstacc too",
         )?;
         let from = DataFormat::new("THCON_SEC0_REG1_In_data_format", from)?;
-        let to = config.get(fields::THCON_SEC0_REG1_OUT_DATA_FORMAT);
+        let to = config.get(fields.thcon_sec0_reg1_out_data_format);
         let to = DataFormat::new("THCON_SEC0_REG1_Out_data_format", to)?;
-        let wide = config.has(fields::PCK_DEST_RD_CTRL_READ_32B_DATA);
-        let unsigned = config.has(fields::PCK_DEST_RD_CTRL_READ_UNSIGNED);
+        let wide = config.has(fields.pck_dest_rd_ctrl_read_32b_data);
+        let unsigned = config.has(fields.pck_dest_rd_ctrl_read_unsigned);
         Ok(Self { packing: Packing::new(wide, from, to, unsigned)?, from, to })
     }
 
@@ -78,13 +77,16 @@ impl Settings {
     }
 }
 
-/// Refuses what is not modelled of an instruction.
-fn check(pacr: Pacr) -> Result<(), EngineError> {
+/// Refuses what is not modelled of an instruction. Returns the interfaces that read `Dst`, each of which has a bit.
+fn check(chip: Chip, pacr: Pacr) -> Result<u32, EngineError> {
     const KNOWN: [u32; 5] = [0, 0b1, 0b11, 0b101, 0b1010];
-    let interfaces = pacr.read_intf_sel.get();
-    if !KNOWN.contains(&interfaces) {
-        return Err(EngineError::Value { what: "PACR's ReadIntfSel", value: interfaces });
-    }
+    let interfaces = match (chip, pacr.read_intf_sel.get(), pacr.packer_mask.get()) {
+        (Chip::Blackhole, interfaces, _) if KNOWN.contains(&interfaces) => interfaces,
+        (Chip::Blackhole, value, _) => return Err(EngineError::Value { what: "PACR's ReadIntfSel", value }),
+        // The first packer reads one row behind the other.
+        (Chip::Wormhole, _, 0 | 1) => 1,
+        (Chip::Wormhole, _, value) => return Err(EngineError::Value { what: "PACR's PackerMask", value }),
+    };
     zero("PACR's Flush", pacr.flush.get())?;
     zero("PACR's CtxtCtrl", pacr.ctxt_ctrl.get())?;
     zero("PACR's Concat", pacr.concat.get())?;
@@ -93,16 +95,18 @@ fn check(pacr: Pacr) -> Result<(), EngineError> {
     zero("PACR's AddrCntContext", pacr.addr_cnt_context.get())?;
     zero("PACR's DstAccessMode", pacr.dst_access_mode.get())?;
     zero("PACR's RowPadZero", pacr.row_pad_zero.get())?;
-    zero("PACR's CfgContext", pacr.cfg_context.get())
+    zero("PACR's CfgContext", pacr.cfg_context.get())?;
+    Ok(if interfaces == 0 { 15 } else { interfaces })
 }
 
 /// The first row of `Dst` that an instruction reads.
 fn first_row(config: ConfigBank<'_>, adc: &Adc, bytes: u32) -> Result<u32, EngineError> {
+    let fields = config.fields;
     const ALIGNED: &str = "a stride is a multiple of an element's bytes";
     let strides = [
-        config.get(fields::PCK0_ADDR_CTRL_XY_REG_0_YSTRIDE),
-        config.get(fields::PCK0_ADDR_CTRL_ZW_REG_0_ZSTRIDE),
-        config.get(fields::PCK0_ADDR_CTRL_ZW_REG_0_WSTRIDE),
+        config.get(fields.pck0_addr_ctrl_xy_reg_0_ystride),
+        config.get(fields.pck0_addr_ctrl_zw_reg_0_zstride),
+        config.get(fields.pck0_addr_ctrl_zw_reg_0_wstride),
     ];
     let [from, _] = &adc.channels;
     let mut address = 0;
@@ -112,31 +116,33 @@ fn first_row(config: ConfigBank<'_>, adc: &Adc, bytes: u32) -> Result<u32, Engin
     }
     let element = address / bytes;
     rule(element.is_multiple_of(ROW_ELEMENTS), "the element of Dst", element, "it is the first of its row")?;
-    Ok((element / ROW_ELEMENTS + config.get(fields::DEST_TARGET_REG_CFG_PACK_SEC0_OFFSET)) % DST_ROWS)
+    Ok((element / ROW_ELEMENTS + config.get(fields.dest_target_reg_cfg_pack_sec0_offset)) % DST_ROWS)
 }
 
 /// Where the first row of some goes in memory.
 fn first_address(config: ConfigBank<'_>, adc: &Adc) -> u64 {
+    let fields = config.fields;
     let [_, to] = &adc.channels;
-    let counted = to.y.get() * config.get(fields::PCK0_ADDR_CTRL_XY_REG_1_YSTRIDE)
-        + to.z.get() * config.get(fields::PCK0_ADDR_CTRL_ZW_REG_1_ZSTRIDE)
-        + to.w.get() * config.get(fields::PCK0_ADDR_CTRL_ZW_REG_1_WSTRIDE);
-    let address = config.get(fields::THCON_SEC0_REG1_L1_DEST_ADDR).wrapping_add(1);
+    let counted = to.y.get() * config.get(fields.pck0_addr_ctrl_xy_reg_1_ystride)
+        + to.z.get() * config.get(fields.pck0_addr_ctrl_zw_reg_1_zstride)
+        + to.w.get() * config.get(fields.pck0_addr_ctrl_zw_reg_1_wstride);
+    let address = config.get(fields.thcon_sec0_reg1_l1_dest_addr).wrapping_add(1);
     u64::from(address.wrapping_add(counted >> 4)) << 4
 }
 
 /// The mask of columns for a row of a plane: a bit for each column that is not zero.
 fn mask(config: ConfigBank<'_>, y: u32) -> Result<u32, EngineError> {
-    let map = config.get(fields::PCK_EDGE_TILE_ROW_SET_SELECT_SELECT) & 3;
-    let [first, second] = ROW_MAPS;
+    let fields = config.fields;
+    let map = config.get(fields.pck_edge_tile_row_set_select_select) & 3;
+    let first = fields.tile_row_set_mapping_0_row_set_mapping_0.word as usize;
     let map = match map {
         0 => config.word(first),
-        1 => config.word(second),
+        1 => config.word(first + 1),
         value => return Err(EngineError::Value { what: "PCK_EDGE_TILE_ROW_SET_SELECT_select", value }),
     };
     match map >> (2 * (y & 15)) & 3 {
-        0 => Ok(config.get(fields::PCK_EDGE_OFFSET_SEC0_MASK)),
-        1 => Ok(config.get(fields::PCK_EDGE_OFFSET_SEC1_MASK)),
+        0 => Ok(config.get(fields.pck_edge_offset_sec0_mask)),
+        1 => Ok(config.get(fields.pck_edge_offset_sec1_mask)),
         value => Err(EngineError::Value { what: "TILE_ROW_SET_MAPPING_row_set_mapping", value }),
     }
 }
@@ -152,15 +158,15 @@ impl Packer {
         dst: &Destination,
         l1: &mut [u8],
     ) -> Result<(DstRows, MemoryRange), EngineError> {
+        let fields = config.fields;
         const GROUP: &str = "the rows that interfaces read are in one group of four";
-        check(pacr)?;
+        let interfaces = check(config.model.chip, pacr)?;
         let settings = Settings::new(config)?;
-        let planes = config.get(fields::PACK_COUNTERS_SEC0_PACK_READS_PER_XY_PLANE);
+        let planes = config.get(fields.pack_counters_sec0_pack_reads_per_xy_plane);
         rule((1..=16).contains(&planes), "pack_reads_per_xy_plane", planes, "a plane has 1 to 16 rows")?;
         let [from, to] = &adc.channels;
         zero("the packer's counter X of channel 0", from.x.get())?;
         let count = to.x.get() + 1;
-        let interfaces = if pacr.read_intf_sel.get() == 0 { 15 } else { pacr.read_intf_sel.get() };
         let whole = count == 16 || count == 8 && interfaces == 1;
         rule(whole, "the packer's count", count, "a row has 16 elements, or 8 for interface 0 alone")?;
         let row = first_row(config, adc, settings.from.bytes())?;
@@ -169,6 +175,9 @@ impl Packer {
             let [_, to] = &adc.channels;
             zero("the packer's counter Z of channel 1", to.z.get())?;
             zero("the packer's counter W of channel 1", to.w.get())?;
+            if !config.model.packs_by_y {
+                zero("the packer's counter Y of channel 1", to.y.get())?;
+            }
         }
         let fresh = || Progress { address: first_address(config, adc), x: 0, y: 0 };
         let mut progress = self.progress.unwrap_or_else(fresh);

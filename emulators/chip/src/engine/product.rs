@@ -68,6 +68,8 @@ pub(super) struct ProductKind {
     pub(super) accumulator: Accumulator,
     /// 0 to 3.
     pub(super) phase: u32,
+    /// See [`Model`](super::model::Model::minus_one).
+    pub(super) minus_one: i32,
 }
 
 impl ProductKind {
@@ -366,7 +368,8 @@ fn accumulate<const WIDE: bool>(format: Rounding, old: u32, sums: [f32; 2], expo
     let rounded = ((sum * (1.0 + 1.0 / 2_147_483_648.0)) as f32).to_bits();
     let rounded = if WIDE { rounded } else { rounded.wrapping_add(format.half) & format.mask };
     let largest = ((largest + 8_388_608.0).to_bits() & 0xffff).cast_signed();
-    let exponent = largest + (rounded >> 23 & 0xff).cast_signed() - 127 - 23;
+    let minus_one = if sum == -1.0 { format.minus_one } else { 0 };
+    let exponent = largest + (rounded >> 23 & 0xff).cast_signed() - 127 - 23 + minus_one;
     let value = exponent.cast_unsigned() << 23 | rounded & 0x7f_ffff;
     let value = if exponent >= format.limit { format.most } else { value };
     if exponent <= 0 || rounded & !SIGN == 0 { 0 } else { rounded & SIGN | value }
@@ -381,14 +384,21 @@ struct Rounding {
     /// The first exponent that is too large, and what stands for such a number.
     limit: i32,
     most: u32,
+    /// What is added to the exponent of a sum of minus one.
+    minus_one: i32,
 }
 
 impl Rounding {
-    const fn new(format: Accumulator) -> Self {
-        match format {
-            Accumulator::Fp32 => Self { half: 0, mask: !0, limit: 255, most: 0x7f80_0000 },
-            Accumulator::Bf16 => Self { half: 1 << 15, mask: !0xffff, limit: 255, most: 0x7f80_0000 },
-            Accumulator::Fp16 => Self { half: 1 << 12, mask: !0x1fff, limit: 32, most: 0x0fff_e000 },
+    const fn new(kind: ProductKind) -> Self {
+        let minus_one = kind.minus_one;
+        match kind.accumulator {
+            Accumulator::Fp32 => Self { half: 0, mask: !0, limit: 255, most: 0x7f80_0000, minus_one },
+            Accumulator::Bf16 => {
+                Self { half: 1 << 15, mask: !0xffff, limit: 255, most: 0x7f80_0000, minus_one }
+            }
+            Accumulator::Fp16 => {
+                Self { half: 1 << 12, mask: !0x1fff, limit: 32, most: 0x0fff_e000, minus_one }
+            }
         }
     }
 }
@@ -481,7 +491,7 @@ fn with_lanes<T: Lane, const WIDE: bool>(
 ) {
     let of_nothing = kind.bias() as f32;
     let bias = of_nothing + (a.range.most + b.range.most) as f32;
-    let format = Rounding::new(kind.accumulator);
+    let format = Rounding::new(kind);
     for (dst, row) in dst.iter_mut().zip(b.values.iter().zip(&b.powers)) {
         let Sums { sums: [first, second], exponents: [e, f] } = multiply(a, row, bias, of_nothing);
         let each = first.iter().zip(&second).zip(e.iter().zip(&f));

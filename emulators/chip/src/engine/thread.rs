@@ -5,7 +5,8 @@
 use super::counters::{Adc, Rwc};
 use super::error::{EngineError, zero};
 use super::frontend::Frontend;
-use hal_tenstorrent_loader::tensix::blackhole::{
+use hal_tenstorrent_loader::tensix::Chip;
+use hal_tenstorrent_loader::tensix::instructions::{
     Incadcxy, Incadczw, Setadc, Setadcxx, Setadcxy, Setadczw, Setdmareg,
 };
 
@@ -23,8 +24,13 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    pub(super) fn new() -> Self {
-        Self { frontend: Frontend::new(), adcs: [Adc::default(); 3], rwc: Rwc::default(), gprs: [0; GPRS] }
+    pub(super) fn new(chip: Chip) -> Self {
+        Self {
+            frontend: Frontend::new(chip),
+            adcs: [Adc::default(); 3],
+            rwc: Rwc::default(),
+            gprs: [0; GPRS],
+        }
     }
 
     /// The counters that a mask chooses.

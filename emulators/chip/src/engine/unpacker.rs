@@ -7,14 +7,15 @@
 //! uncompressed floats and integers; unpacker 0 can also transpose faces of 16 by 16, and bring rows of 32 elements
 //! that are apart.
 
-use super::config::{ConfigBank, TILE_DESCRIPTORS};
+use super::config::ConfigBank;
 use super::counters::Adc;
 use super::error::{EngineError, rule, zero};
 use super::format::{DataFormat, Unpacking};
+use super::model::Model;
 use super::product::{COLUMNS, ROW_ELEMENTS};
 use super::source::{SRC_ROWS, Source};
-use hal_tenstorrent_loader::tensix::blackhole::{Unpacr, UnpacrNop};
-use hal_tenstorrent_loader::tensix::registers::blackhole as fields;
+use hal_tenstorrent_loader::tensix::instructions::{Unpacr, UnpacrNop};
+use hal_tenstorrent_loader::tensix::{Bits, Chip};
 
 /// The element of `SrcA` that an output address of zero stands for is this far in front of its first.
 const SRC_A_OFFSET: u32 = 64;
@@ -42,9 +43,12 @@ struct Settings {
 
 impl Settings {
     fn new(config: ConfigBank<'_>, unpacker: usize) -> Result<Self, EngineError> {
-        let [first, second] = if unpacker == 0 { [64, 65] } else { [112, 113] };
-        debug_assert!(TILE_DESCRIPTORS.contains(&first));
-        let (descriptor, dimensions) = (config.word(first), config.word(second));
+        let fields = config.fields;
+        let descriptor = match unpacker {
+            0 => fields.thcon_sec0_reg0_tile_descriptor,
+            _ => fields.thcon_sec1_reg0_tile_descriptor,
+        };
+        let (descriptor, dimensions) = (config.get(descriptor), config.get(descriptor.further(1)));
         let from = DataFormat::new("the tile descriptor's InDataFormat", descriptor & 15)?;
         let common = Self {
             from,
@@ -63,44 +67,45 @@ impl Settings {
         };
         let to = |value| DataFormat::new("REG2_Out_data_format", value);
         if unpacker == 0 {
-            let stride = config.get(fields::THCON_SEC0_REG2_SHIFT_AMOUNT_CNTX0) << 4
-                | config.get(fields::THCON_SEC0_REG2_SHIFT_AMOUNT_CNTX1) << 8
-                | config.get(fields::THCON_SEC0_REG2_SHIFT_AMOUNT_CNTX2) << 12;
-            let apart = config.has(fields::THCON_SEC0_REG2_TILEIZE_MODE);
+            let stride = config.get(fields.thcon_sec0_reg2_shift_amount_cntx0) << 4
+                | config.get(fields.thcon_sec0_reg2_shift_amount_cntx1) << 8
+                | config.get(fields.thcon_sec0_reg2_shift_amount_cntx2) << 12;
+            let apart = config.has(fields.thcon_sec0_reg2_tileize_mode);
             if !apart {
                 zero("THCON_SEC0_REG2_Shift_amount", stride)?;
             }
-            let offset = config.get(fields::THCON_SEC0_REG7_OFFSET_ADDRESS);
+            let offset = config.get(fields.thcon_sec0_reg7_offset_address);
             return Ok(Self {
-                to: to(config.get(fields::THCON_SEC0_REG2_OUT_DATA_FORMAT))?,
-                unsigned: config.has(fields::ALU_FORMAT_SPEC_REG0_SRC_A_UNSIGNED),
-                uncompressed: config.has(fields::THCON_SEC0_REG2_DISABLE_ZERO_COMPRESS_CNTX0),
-                x_dim: config.get(fields::THCON_SEC0_REG5_TILE_X_DIM_CNTX0),
-                base: config.get(fields::THCON_SEC0_REG3_BASE_ADDRESS).wrapping_add(offset),
-                y_stride: config.get(fields::UNP0_ADDR_CTRL_XY_REG_1_YSTRIDE),
-                z_stride: config.get(fields::UNP0_ADDR_CTRL_ZW_REG_1_ZSTRIDE),
-                w_stride: config.get(fields::UNP0_ADDR_CTRL_ZW_REG_1_WSTRIDE),
-                transposes: config.has(fields::THCON_SEC0_REG2_HALOIZE_MODE),
+                to: to(config.get(fields.thcon_sec0_reg2_out_data_format))?,
+                unsigned: config.has(fields.alu_format_spec_reg0_src_a_unsigned),
+                uncompressed: config.has(fields.thcon_sec0_reg2_disable_zero_compress_cntx0),
+                x_dim: config.get(fields.thcon_sec0_reg5_tile_x_dim_cntx0),
+                base: config.get(fields.thcon_sec0_reg3_base_address).wrapping_add(offset),
+                y_stride: config.get(fields.unp0_addr_ctrl_xy_reg_1_ystride),
+                z_stride: config.get(fields.unp0_addr_ctrl_zw_reg_1_zstride),
+                w_stride: config.get(fields.unp0_addr_ctrl_zw_reg_1_wstride),
+                transposes: config.has(fields.thcon_sec0_reg2_haloize_mode),
                 row_stride: apart.then_some(stride),
                 ..common
             });
         }
-        let offset = config.get(fields::THCON_SEC1_REG7_OFFSET_ADDRESS);
+        let offset = config.get(fields.thcon_sec1_reg7_offset_address);
         Ok(Self {
-            to: to(config.get(fields::THCON_SEC1_REG2_OUT_DATA_FORMAT))?,
-            unsigned: config.has(fields::ALU_FORMAT_SPEC_REG0_SRC_B_UNSIGNED),
-            uncompressed: config.has(fields::THCON_SEC1_REG2_DISABLE_ZERO_COMPRESS_CNTX0),
-            base: config.get(fields::THCON_SEC1_REG3_BASE_ADDRESS).wrapping_add(offset),
-            y_stride: config.get(fields::UNP1_ADDR_CTRL_XY_REG_1_YSTRIDE),
-            z_stride: config.get(fields::UNP1_ADDR_CTRL_ZW_REG_1_ZSTRIDE),
-            w_stride: config.get(fields::UNP1_ADDR_CTRL_ZW_REG_1_WSTRIDE),
+            to: to(config.get(fields.thcon_sec1_reg2_out_data_format))?,
+            unsigned: config.has(fields.alu_format_spec_reg0_src_b_unsigned),
+            uncompressed: config.has(fields.thcon_sec1_reg2_disable_zero_compress_cntx0),
+            base: config.get(fields.thcon_sec1_reg3_base_address).wrapping_add(offset),
+            y_stride: config.get(fields.unp1_addr_ctrl_xy_reg_1_ystride),
+            z_stride: config.get(fields.unp1_addr_ctrl_zw_reg_1_zstride),
+            w_stride: config.get(fields.unp1_addr_ctrl_zw_reg_1_wstride),
             ..common
         })
     }
 
-    /// How many elements of a row are together in memory: all, if rows are not apart.
-    const fn row_width(self) -> u32 {
-        if self.from.bytes() == 1 { 16 } else { 32 }
+    /// How many elements of a row are together in memory, where rows are apart.
+    const fn row_width(self, model: &Model) -> u32 {
+        let [of_one_byte, of_more] = model.row_width;
+        if self.from.bytes() == 1 { of_one_byte } else { of_more }
     }
 
     /// The address of the first element.
@@ -114,6 +119,7 @@ impl Settings {
 
     /// The number of the register's element that is written first.
     fn output(self, adc: &Adc, config: ConfigBank<'_>, unpacker: usize) -> Result<u32, EngineError> {
+        let fields = config.fields;
         const ALIGNED: &str = "a stride of the output is a multiple of an element's bytes";
         const ROW: &str = "the output begins with a row";
         let bytes = self.to.bytes();
@@ -124,8 +130,8 @@ impl Settings {
         let counted = to.y.get() * self.y_stride + to.z.get() * self.z_stride + to.w.get() * self.w_stride;
         let counted = counted / bytes;
         let output = if unpacker == 0 {
-            let context = config.get(fields::THCON_SEC0_REG5_DEST_CNTX0_ADDRESS);
-            let adds = config.has(fields::UNP0_ADD_DEST_ADDR_CNTR_ADD_DEST_ADDR_CNTR);
+            let context = config.get(fields.thcon_sec0_reg5_dest_cntx0_address);
+            let adds = config.has(fields.unp0_add_dest_addr_cntr_add_dest_addr_cntr);
             let output = if adds { counted + context } else { context };
             output.checked_sub(SRC_A_OFFSET).ok_or(EngineError::Undefined {
                 what: "the output address of unpacker 0",
@@ -191,8 +197,10 @@ pub(super) fn unpack(
         let low = u32::try_from(input & 15).unwrap_or_default();
         rule(low == 0, "the input address modulo 16", low, "this mode's input is aligned")?;
     }
-    let mut write = Output { source, wraps: unpacker == 0, transposes: settings.transposes, element: output };
-    let width = if settings.row_stride.is_some() { settings.row_width().min(count) } else { count };
+    let wraps = unpacker == 0 && config.model.src_a_wraps;
+    let mut write = Output { source, wraps, transposes: settings.transposes, element: output };
+    let width =
+        if settings.row_stride.is_some() { settings.row_width(config.model).min(count) } else { count };
     let stride = settings.row_stride.unwrap_or(width * settings.from.bytes());
     let (mut address, mut left, mut range) = (input, count, input..input);
     while left > 0 {
@@ -252,7 +260,7 @@ impl Output<'_> {
     /// Writes some elements of a row.
     fn row(&mut self, column: usize, values: &[u32]) -> Result<(), EngineError> {
         let row = self.element / ROW_ELEMENTS;
-        rule(self.wraps || row < 64, "the row of SrcB", row, "it has 64")?;
+        rule(self.wraps || row < 64, "the row of SrcA or SrcB", row, "it has 64")?;
         let row = row as usize % SRC_ROWS;
         let rows = self.source.unpacked();
         if self.transposes {
@@ -268,7 +276,15 @@ impl Output<'_> {
 
 /// Executes `UNPACR_NOP`, which may start: sets a bank to zero, or to what stands for minus infinity.
 pub(super) fn clear(nop: UnpacrNop, config: ConfigBank<'_>, source: &mut Source) -> Result<(), EngineError> {
+    let fields = config.fields;
     const MODE: &str = "only the mode that clears a bank is modelled";
+    let nop = match (config.model.chip, nop.no_op.get()) {
+        (Chip::Blackhole, _) => nop,
+        (Chip::Wormhole, mode) => {
+            rule(matches!(mode, 1 | 5), "UNPACR_NOP's NoOp", mode, MODE)?;
+            UnpacrNop { unpack_pop: Bits::new(1), src_clr_val_ctrl: Bits::new(mode >> 2), ..nop }
+        }
+    };
     rule(nop.unpack_pop.get() == 1, "UNPACR_NOP's Unpack_Pop", nop.unpack_pop.get(), MODE)?;
     zero("UNPACR_NOP's BankClrCtrl", nop.bank_clr_ctrl.get())?;
     zero("UNPACR_NOP's ClrTo1FmtCtrl", nop.clr_to1_fmt_ctrl.get())?;
@@ -287,9 +303,9 @@ pub(super) fn clear(nop: UnpacrNop, config: ConfigBank<'_>, source: &mut Source)
     if nop.set_dvalid.get() == 1 {
         rule(source.unpacker_may_write(), "UNPACR_NOP's SetDvalid", 1, "the bank is the unpacker's")?;
         let format = if unpacker == 0 {
-            config.get(fields::THCON_SEC0_REG2_OUT_DATA_FORMAT)
+            config.get(fields.thcon_sec0_reg2_out_data_format)
         } else {
-            config.get(fields::THCON_SEC1_REG2_OUT_DATA_FORMAT)
+            config.get(fields.thcon_sec1_reg2_out_data_format)
         };
         source.give_to_matrix(DataFormat::new("REG2_Out_data_format", format)?);
     }

@@ -4,9 +4,10 @@
 //! (`BabyRISCV/README.md`, `PushTensixInstruction.md`, `ManualTTSync.md`).
 
 use super::frontend::MOP_WORDS;
+use super::model::Model;
 use super::order::Pushed;
 use super::thread::GPRS;
-use super::{Access, Engine, EngineError, THREADS, config};
+use super::{Access, Engine, EngineError, THREADS};
 use crate::tensix::Core;
 use crate::violation::Violation;
 
@@ -25,8 +26,7 @@ const SEMAPHORES: u32 = 0xffe8_0020;
 /// The configuration: two banks, and one that is written as both.
 const CONFIG: u32 = 0xffef_0000;
 
-/// The word of a thread's configuration that lets hardware keep the core's accesses in order, and what each needs.
-const SYNC: u32 = 56;
+/// What lets hardware keep a core's accesses in order, of the word of its thread that says so.
 const TRACKS_CONFIG: u32 = 1 << 0 | 1 << 4;
 const TRACKS_REGISTERS: u32 = 1 << 2 | 1 << 4;
 
@@ -34,11 +34,6 @@ const TRACKS_REGISTERS: u32 = 1 << 2 | 1 << 4;
 fn word(address: u32, window: u32, count: usize) -> Option<usize> {
     let number = address.checked_sub(window)? as usize / 4;
     (number < count).then_some(number)
-}
-
-/// True if an address is in the configuration.
-pub(super) fn is_config(address: u32) -> bool {
-    word(address, CONFIG, 3 * config::WORDS).is_some()
 }
 
 /// The thread of a core that has one.
@@ -77,8 +72,8 @@ impl Engine {
                 .map(|number| self.threads[number / GPRS].gprs[number % GPRS]),
         };
         let config = || {
-            let number = word(address, CONFIG, 2 * config::WORDS)?;
-            self.config.read(number / config::WORDS, number % config::WORDS)
+            let number = word(address, CONFIG, 2 * self.model.words)?;
+            self.config.read(number / self.model.words, number % self.model.words)
         };
         let found = registers.or_else(config);
         self.order.core_loaded(thread, address);
@@ -181,12 +176,13 @@ impl Engine {
     }
 
     fn store_config(&mut self, thread: Option<usize>, address: u32, value: u32) -> Access<()> {
-        let Some(number) = word(address, CONFIG, 3 * config::WORDS) else { return Access::Unmapped };
+        let Model { words, windows, .. } = *self.model;
+        let Some(number) = word(address, CONFIG, windows * words) else { return Access::Unmapped };
         let is_tracked = self.is_tracked(thread, TRACKS_CONFIG);
         if let Err(reason) = self.order.check_core_store(thread, is_tracked) {
             return self.refuse(reason);
         }
-        let (bank, number) = (number / config::WORDS, number % config::WORDS);
+        let (bank, number) = (number / words, number % words);
         let banks = if bank == 2 { 0..2 } else { bank..bank + 1 };
         for bank in banks {
             if let Err(reason) = self.config.write(bank, number, value) {
@@ -199,7 +195,8 @@ impl Engine {
 
     /// True if hardware keeps accesses of a thread's core in order with its instructions.
     fn is_tracked(&self, thread: Option<usize>, bits: u32) -> bool {
-        thread.is_some_and(|thread| self.config.thread(thread).word(SYNC) & bits == bits)
+        let word = |thread| self.model.sync.map_or(0, |sync| self.config.thread(thread).word(sync));
+        thread.is_some_and(|thread| word(thread) & bits == bits)
     }
 
     fn refuse(&self, reason: EngineError) -> Access<()> {
@@ -211,7 +208,7 @@ impl Engine {
         if self.threads[thread].frontend.is_full() {
             return Access::Wait;
         }
-        if let Err(reason) = self.order.push(core, thread, &Pushed::new(value)) {
+        if let Err(reason) = self.order.push(core, thread, &Pushed::new(self.model.chip, value)) {
             return Access::Broken(Violation::Engine { tile: self.tile, thread, word: value, reason });
         }
         self.threads[thread].frontend.push(value, core.is_none());

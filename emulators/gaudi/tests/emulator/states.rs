@@ -5,7 +5,7 @@
 use crate::common::{
     BOTH, Card, Program, bytes, card, dispatch, executing, faulty, gated, host, open, options, try_open,
 };
-use emulator_core::{Errno, System};
+use emulator_core::{Errno, SupervisedMachine, System};
 use emulator_gaudi::{Emulator, Options};
 use hal_backend::HostCall;
 use hal_gaudi_abi::generation::Generation;
@@ -130,10 +130,9 @@ fn close_with_buffers_is_clean_and_with_work_is_a_reset() {
             drop(commands);
             busy.close()
         });
-        std::thread::sleep(Duration::from_millis(20));
+        // rule(open-release): an open meanwhile fails with `EAGAIN`, and with `EBUSY` before the close.
+        until("the close", || try_open(&machine, 0).err() == Some(Errno::AGAIN));
         assert!(!closer.is_finished(), "a close waits until no worker is at the memory");
-        // rule(open-release): an open meanwhile fails with `EAGAIN`.
-        assert_eq!(try_open(&machine, 0).err(), Some(Errno::AGAIN), "{generation}");
         gate.open();
         assert_eq!(closer.join().unwrap().hard_resets, 1, "{generation}");
         // rule(reset-count): a reset counts when it is over.
@@ -297,8 +296,8 @@ fn notified_error_ends_waits_with_an_error_and_refuses_new_ones() {
         let waits = card.counts().waits;
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| card.wait_for(hung, Duration::from_secs(20)));
+            // A wait is counted under the lock under which it begins to sleep.
             until("the sleeper sleeps", || card.counts().waits > waits);
-            std::thread::sleep(Duration::from_millis(20));
             card.machine().report_error(0);
             let (result, answer) = sleeper.join().unwrap();
             assert_eq!((result, answer.status), (Err(Errno::IO), wait::ABORTED), "{generation}");
@@ -343,6 +342,7 @@ fn reset_wakes_every_waiter_whatever_it_waits_for() {
         let queued = card.run(&commands, 0, packet.len()).unwrap();
         let signal = card.signal(0).unwrap().seq;
         gate.reached();
+        let waits = card.counts().waits;
         std::thread::scope(|scope| {
             let wait = |sequence| {
                 let card = &card;
@@ -363,7 +363,8 @@ fn reset_wakes_every_waiter_whatever_it_waits_for() {
                     card.call::<_, uapi::WaitOut>(Call::Wait, &request)
                 })
             });
-            std::thread::sleep(Duration::from_millis(20));
+            let sleepers = 3 + u64::from(map.is_some());
+            until("all sleep", || card.counts().waits == waits + sleepers);
             let plain = card.commands(&Card::nop());
             card.run(&plain, 1, 8).unwrap();
             for waiter in waiters {
@@ -514,4 +515,46 @@ fn older_drivers_have_their_attributes_elsewhere() {
     assert_eq!(read("device_type").unwrap(), "GAUDI2\n");
     assert_eq!(read("pci_addr").unwrap(), "0000:11:00.0\n");
     assert_eq!((read("device/pci_addr"), read("device/vendor")), (Err(Errno::NOENT), Err(Errno::NOENT)));
+}
+
+/// rule(debugfs)
+#[test]
+fn words_of_a_programs_memory_are_debugged_by_their_device_addresses() {
+    for (abi, folder) in [(uapi::Abi::Drm, "accel/0000:11:00.0"), (uapi::Abi::Old, "habanalabs/hl1")] {
+        for generation in BOTH {
+            let machine = Emulator::new(Options { abi, ..options(generation) }).unwrap();
+            let path = |name: &str| Path::new("/sys/kernel/debug").join(folder).join(name);
+            let read = |name| machine.read(&path(name));
+            let write = |name, text: &str| machine.write_attribute(&path(name), text.as_bytes());
+            assert_eq!(read("addr").unwrap(), "0x0000000000000000\n");
+            assert_eq!(read("data32"), Err(Errno::INVAL), "no program has the card open");
+            let card = open(&machine, 1);
+            let memory = host(4096);
+            let address = card.map_host(&memory);
+            let text = format!("{:#x}\0", address + 8);
+            assert_eq!(write("addr", &text), Ok(text.len()));
+            assert_eq!(write("data64", "0x1122334455667788\n"), Ok(19));
+            assert_eq!(read("data64").unwrap(), "0x1122334455667788\n");
+            assert_eq!(read("data32").unwrap(), "0x55667788\n");
+            assert_eq!((write("data32", "9"), write("data32", "0x100000000")), (Ok(1), Err(Errno::RANGE)));
+            assert_eq!(bytes(&memory, 8, 8), [9, 0, 0, 0, 0x44, 0x33, 0x22, 0x11]);
+            // Memory of the card.
+            write("addr", &card.dram(1).to_string()).unwrap();
+            assert_eq!(
+                (write("data64", "abc"), read("data64")),
+                (Ok(3), Ok("0x0000000000000abc\n".to_owned()))
+            );
+            write("addr", &format!("{:#x}", address + 4094)).unwrap();
+            assert_eq!((read("data32"), write("data64", "1")), (Err(Errno::INVAL), Err(Errno::INVAL)));
+            assert_eq!(
+                (write("addr", "a page"), write("colour", "1")),
+                (Err(Errno::INVAL), Err(Errno::NOENT))
+            );
+            assert_eq!((read("clk_gate"), write("clk_gate", "0")), (Ok(String::new()), Ok(1)));
+            card.machine().report_error(1);
+            assert_eq!((read("data32"), write("data32", "1")), (Ok(String::new()), Ok(0)));
+            card.machine().pull_out(1);
+            assert_eq!((read("addr"), write("addr", "1")), (Err(Errno::IO), Err(Errno::IO)));
+        }
+    }
 }

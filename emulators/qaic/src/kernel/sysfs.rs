@@ -57,6 +57,7 @@ impl Machine {
             functions: present.iter().map(|&number| function(number)).collect(),
             devices: present.iter().enumerate().map(device).collect(),
             files: parameters.map(|(name, _)| Path::new(sysfs::PARAMETERS).join(name)).collect(),
+            live: Vec::new(),
         }
     }
 

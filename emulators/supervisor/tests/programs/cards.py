@@ -1104,6 +1104,61 @@ def telemetry(board):
     assert "0\n" not in read("iommu_group/type")
 
 
+def debugs():
+    """Words at device addresses by the files of debugfs, whose every read and write the driver answers."""
+    card = Card("/dev/accel/accel1")
+    root = "/sys/kernel/debug"
+    [folder] = [f"{root}/{kind}/{name}" for kind in ("accel", "habanalabs") if kind in os.listdir(root)
+                for name in os.listdir(f"{root}/{kind}") if name in ("0000:11:00.0", "hl1")]
+    assert {"addr", "data32", "data64", "clk_gate"} <= set(os.listdir(folder))
+    assert stat.S_IMODE(os.stat(f"{folder}/data32").st_mode) == 0o644 and magic(folder + "/addr") == 0x64626720
+    at, word, long = [os.open(f"{folder}/{name}", flags) for name, flags in
+                      (("addr", os.O_WRONLY), ("data32", os.O_RDWR), ("data64", os.O_RDWR | os.O_CLOEXEC))]
+    memory, address = card.host(b"\x11\x22\x33\x44\x55")
+    assert os.write(at, hex(address).encode() + b"\0") == len(hex(address)) + 1
+    assert os.pread(word, 64, 0) == b"0x44332211\n" and os.pread(long, 64, 0) == b"0x0000005544332211\n"
+    assert os.pwrite(word, b"0xdeadbeef", 0) == 10 and memory.raw[:5] == b"\xef\xbe\xad\xde\x55"
+    # A read has a position, and a write has none.
+    assert os.read(word, 4) == b"0xde" and os.read(word, 64) == b"adbeef\n" and os.read(word, 64) == b""
+    assert os.write(word, b"1") == 1 and os.lseek(word, 0, os.SEEK_SET) == 0 and os.read(word, 64) == b"0x00000001\n"
+    # Languages, tools and children.
+    with open(f"{folder}/data32") as file:
+        assert file.read() == "0x00000001\n"
+    with open(f"{folder}/addr", "w") as file:
+        file.write(str(address + 4))
+    shown = subprocess.run(["cat", f"{folder}/addr", f"{folder}/data32"], capture_output=True, check=True).stdout
+    assert int(shown.split()[0], 16) == address + 4 and shown.split()[1] == b"0x00000055", shown
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if os.pread(word, 64, 0) == b"0x00000055\n" and os.write(word, b"7") == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0 and memory[4] == b"\7"
+    # Rights, values, addresses.
+    assert refused(lambda: os.read(at, 8), errno.EBADF) and refused(lambda: os.open(folder + "/x", 0), errno.ENOENT)
+    reader = os.open(f"{folder}/data32", os.O_RDONLY)
+    assert refused(lambda: os.write(reader, b"1"), errno.EBADF)
+    assert refused(lambda: os.write(word, b"0x100000000"), errno.ERANGE)
+    assert refused(lambda: os.write(word, b"much"), errno.EINVAL)
+    os.write(at, hex(address + 2 * SIZE).encode())
+    assert refused(lambda: os.pread(word, 64, 0), errno.EINVAL) and refused(lambda: os.write(long, b"1"), errno.EINVAL)
+    # A duplicate elsewhere is no way to the card, and says so.
+    assert refused(lambda: os.write(os.dup(at), b"0"), errno.EPERM)
+    # There are only so many; closed ones are given again.
+    more = []
+    assert refused(lambda: [more.append(os.open(f"{folder}/addr", os.O_RDONLY)) for _ in range(1000)], errno.EMFILE)
+    assert len(more) >= 32
+    for file in more:
+        os.close(file)
+    for _ in range(200):
+        os.close(os.open(f"{folder}/addr", os.O_RDONLY))
+    # Other descriptors with such numbers are the system's.
+    pipe = os.pipe()
+    free = more[0]
+    os.dup2(pipe[1], free)
+    assert os.write(free, b"through") == 7 and os.read(pipe[0], 99) == b"through"
+    with open(f"{folder}/clk_gate", "r+") as file:
+        assert file.read() == "" and file.write("0") == 1
+
+
 if __name__ == "__main__":
     arguments = [int(word, 16) if word.startswith("0x") else word for word in sys.argv[2:]]
     globals()[sys.argv[1]](*arguments)

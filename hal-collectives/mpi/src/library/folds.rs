@@ -2,8 +2,12 @@
 
 //! How MPI folds two operands into one: with an operation of its own, or with one of ours.
 //!
-//! Ours are for numbers that MPI does not know, and for the smallest and largest float, which are not a number if
-//! either operand is not.
+//! Ours are for
+//!
+//! - numbers that MPI does not know;
+//! - the smallest and largest float, which are not a number if either operand is not;
+//! - numbers of 8 and 16 bits, of which Open MPI 4.1's sums do not wrap around (`ompi/mca/op/avx`, `_mm256_adds_epi8`);
+//! - the smallest and largest number without a sign, which MPICH 4.0 takes for ones with a sign.
 
 use super::Handle;
 use hal_backend::HostRange;
@@ -23,12 +27,16 @@ pub(crate) struct Fold {
 impl Fold {
     /// The place of MPI's own operation among its four, if it computes the same.
     pub(super) fn native(self) -> Option<usize> {
-        let is_native = match (self.element, self.reduction) {
-            (Element::I64 | Element::U64, Reduction::Average) => false,
-            (_, Reduction::Average) => true,
-            (Element::F16 | Element::Bf16, _) => false,
-            (Element::F32 | Element::F64, how) => matches!(how, Reduction::Sum | Reduction::Product),
-            _ => true,
+        let is_native = match self.element {
+            Element::F16 | Element::Bf16 | Element::I8 | Element::U8 | Element::I16 | Element::U16 => {
+                self.reduction == Reduction::Average
+            }
+            Element::I32 => true,
+            Element::I64 => self.reduction != Reduction::Average,
+            Element::U32 | Element::F32 | Element::F64 => {
+                !matches!(self.reduction, Reduction::Minimum | Reduction::Maximum)
+            }
+            Element::U64 => matches!(self.reduction, Reduction::Sum | Reduction::Product),
         };
         is_native.then_some(match self.reduction {
             Reduction::Sum | Reduction::Average => 0,
@@ -40,39 +48,36 @@ impl Fold {
 }
 
 macro_rules! own {
-    ($($element:ident $reduction:ident $function:ident,)*) => {
-        $(unsafe extern "C" fn $function(
-            left: *mut c_void,
-            right: *mut c_void,
-            count: *mut c_int,
-            _of: *mut Handle,
-        ) {
-            // SAFETY: MPI passes operands of so many numbers.
-            unsafe { fold(Element::$element, Reduction::$reduction, left, right, count) }
-        })*
-
-        /// All folds that MPI has not.
-        pub(super) const OWN: [(Fold, Function); [$(Element::$element),*].len()] = [
-            $((Fold { element: Element::$element, reduction: Reduction::$reduction }, $function as Function)),*
-        ];
-    };
+    ($($element:ident [$($reduction:ident)*],)*) => { [$($((
+        Fold { element: Element::$element, reduction: Reduction::$reduction },
+        own::<{ Element::$element as usize }, { Reduction::$reduction as usize }> as Function,
+    )),*),*] };
 }
 
-own! {
-    F16 Sum f16_sum,
-    F16 Product f16_product,
-    F16 Minimum f16_minimum,
-    F16 Maximum f16_maximum,
-    Bf16 Sum bf16_sum,
-    Bf16 Product bf16_product,
-    Bf16 Minimum bf16_minimum,
-    Bf16 Maximum bf16_maximum,
-    F32 Minimum f32_minimum,
-    F32 Maximum f32_maximum,
-    F64 Minimum f64_minimum,
-    F64 Maximum f64_maximum,
-    I64 Average i64_average,
-    U64 Average u64_average,
+/// All folds that MPI has not.
+pub(super) const OWN: [(Fold, Function); 34] = own! {
+    I8 [Sum Product Minimum Maximum],
+    U8 [Sum Product Minimum Maximum],
+    I16 [Sum Product Minimum Maximum],
+    U16 [Sum Product Minimum Maximum],
+    F16 [Sum Product Minimum Maximum],
+    Bf16 [Sum Product Minimum Maximum],
+    U32 [Minimum Maximum],
+    F32 [Minimum Maximum],
+    F64 [Minimum Maximum],
+    I64 [Average],
+    U64 [Minimum Maximum Average],
+};
+
+/// The fold of the element and the reduction with these numbers.
+unsafe extern "C" fn own<const ELEMENT: usize, const REDUCTION: usize>(
+    left: *mut c_void,
+    right: *mut c_void,
+    count: *mut c_int,
+    _of: *mut Handle,
+) {
+    // SAFETY: MPI passes operands of so many numbers.
+    unsafe { fold(const { Element::ALL[ELEMENT] }, const { Reduction::ALL[REDUCTION] }, left, right, count) }
 }
 
 /// Folds two operands into the second.
@@ -104,4 +109,20 @@ unsafe fn fold(
         let written = right.write(at, bytes);
         debug_assert!(written, "a result is as long as its operands");
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folds_are_those_of_mpi_or_ours() {
+        for (element, reduction) in
+            Element::ALL.into_iter().flat_map(|element| Reduction::ALL.map(|reduction| (element, reduction)))
+        {
+            let fold = Fold { element, reduction };
+            let own = OWN.iter().filter(|(own, _)| *own == fold).count();
+            assert_eq!(own, usize::from(fold.native().is_none()), "{fold:?}");
+        }
+    }
 }

@@ -95,3 +95,54 @@ impl Stall {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that polls at these times, in milliseconds, and has an answer of its only peer after some of them: the
+    /// polls at which it asks, and those behind which it believes what came.
+    fn polls(at: &[u64], answered_after: &[u64]) -> (Vec<u64>, Vec<u64>) {
+        let mut stall = Stall::new();
+        let begin = stall.polled();
+        let (mut asks, mut believes, mut question) = (Vec::new(), Vec::new(), None);
+        for &at in at {
+            let now = begin + Duration::from_millis(at);
+            if stall.believes(std::iter::once(1), now) {
+                believes.push(at);
+            }
+            if stall.polls(now) {
+                asks.push(at);
+                question = Some(stall.ask(BTreeSet::from([1]), now));
+            }
+            stall.end_if_over(now);
+            if let Some(question) = question.filter(|_| answered_after.contains(&at)) {
+                stall.answered(question, 1);
+            }
+        }
+        (asks, believes)
+    }
+
+    #[test]
+    fn process_that_stood_still_believes_what_came_until_its_question_is_old_and_what_comes_after_that_when_it_polls()
+     {
+        // It has the answer at once.
+        assert_eq!(polls(&[50, 200, 210, 220, 310], &[200]), (vec![200], vec![50, 210, 220, 310]));
+        // It has none, until its time is over.
+        let often: Vec<u64> = (150..1_400).step_by(90).collect();
+        assert_eq!(polls(&often, &[]), (vec![150], vec![1_320]));
+        // It stands still again before it has seen the answer, which is from before that.
+        let still = [150, 390, 395, 410, 420, 430];
+        assert_eq!(polls(&still, &[150]), (vec![150, 410], vec![390, 395]));
+        assert_eq!(polls(&still, &[150, 410]), (vec![150, 410], vec![390, 395, 420, 430]));
+    }
+
+    #[test]
+    fn answer_to_an_earlier_question_is_none_to_this_one() {
+        let mut stall = Stall::new();
+        let now = stall.polled();
+        let [before, _] = [(); 2].map(|()| stall.ask(BTreeSet::from([1]), now));
+        stall.answered(before, 1);
+        assert!(!stall.believes(std::iter::once(1), now));
+    }
+}

@@ -314,8 +314,8 @@ fn kernels_statistics_are_the_times_of_a_profile() {
     machine.bench.until_ended(machine.bench.epoch).unwrap();
     let seen = times.0.lock().clone();
     let [(first, middle), (second, last)] = seen[..] else { panic!("{seen:?}") };
-    // Each begins when the driver asked and what the kernel measured was over. A thread that was held up before it asked
-    // shortens the second one, up to nothing, and never makes the first one shorter than it was.
+    // Each begins when the driver asked and what the kernel measured was over. A thread that was held up before it
+    // asked shortens the second one, up to nothing, and never makes the first one shorter than it was.
     assert!(middle - first >= 4_000_000 && last >= second && last <= hal_kernel::clock(), "{seen:?}");
     assert!(second >= middle, "the card was not done with the first one before: {seen:?}");
     assert_eq!(times.1.lock().len(), 1);

@@ -1,8 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Instructions. Most are the same on both chips; [`blackhole`] and [`wormhole`] have all that theirs knows.
+//! Instructions. Most are the same on both chips.
 
-use super::Bits;
+use super::{Bits, Chip};
+
+/// The bits of a value in a word, from the lowest on.
+const fn place(value: u32, low: u32, width: u32) -> u32 {
+    assert!(value <= mask(width), "a value is too large for its field, or the chip lacks the field");
+    value << low
+}
+
+/// The largest value of so many bits.
+const fn mask(width: u32) -> u32 {
+    if width == 0 { 0 } else { u32::MAX >> (32 - width) }
+}
 
 macro_rules! instructions {
     ($($(#[$about:meta])* $name:ident = $opcode:literal { $($field:ident: $low:literal, $width:literal;)* })*) => {$(
@@ -24,8 +35,12 @@ macro_rules! instructions {
                 Self::OPCODE << 24 $(| self.$field.get() << $low)*
             }
 
+            const fn encode_for(self, _: Chip) -> u32 {
+                self.encode()
+            }
+
             /// The fields of a word, if it is this instruction and has no other bits.
-            pub const fn decode(word: u32) -> Option<Self> {
+            const fn decode(word: u32, _: Chip) -> Option<Self> {
                 let found = Self { $($field: Bits::wrapping(word >> $low),)* };
                 if found.encode() == word { Some(found) } else { None }
             }
@@ -39,9 +54,63 @@ macro_rules! instructions {
     )*};
 }
 
-macro_rules! set {
-    ($(#[$about:meta])* $($name:ident,)*) => {
+/// Instructions whose fields are elsewhere on Wormhole. A chip lacks a field that has no bits there.
+macro_rules! different {
+    ($($(#[$about:meta])* $name:ident = $opcode:literal {
+        $($field:ident: $width:literal, ($low:literal, $bits:literal), ($wh_low:literal, $wh_bits:literal);)*
+    })*) => {$(
         $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name {
+            $(
+                #[doc = concat!("`", stringify!($field), "`")]
+                pub $field: Bits<$width>,
+            )*
+        }
+
+        impl $name {
+            /// What the upper eight bits of the word are.
+            pub const OPCODE: u32 = $opcode;
+
+            /// The word.
+            ///
+            /// # Panics
+            /// When a value does not fit, or is of a field that the chip lacks: for constants that is an error of
+            /// compilation.
+            pub const fn encode(self, chip: Chip) -> u32 {
+                Self::OPCODE << 24 | match chip {
+                    Chip::Blackhole => 0 $(| place(self.$field.get(), $low, $bits))*,
+                    Chip::Wormhole => 0 $(| place(self.$field.get(), $wh_low, $wh_bits))*,
+                }
+            }
+
+            const fn encode_for(self, chip: Chip) -> u32 {
+                self.encode(chip)
+            }
+
+            /// The fields of a word, if it is this instruction and has no other bits.
+            const fn decode(word: u32, chip: Chip) -> Option<Self> {
+                let found = match chip {
+                    Chip::Blackhole => Self { $($field: Bits::new(word >> $low & mask($bits)),)* },
+                    Chip::Wormhole => Self { $($field: Bits::new(word >> $wh_low & mask($wh_bits)),)* },
+                };
+                if found.encode(chip) == word { Some(found) } else { None }
+            }
+        }
+
+        const _: () = {
+            // Fields that overlap add up to less than their widths.
+            let one = 0 $(| mask($bits) << $low)*;
+            let other = 0 $(| mask($wh_bits) << $wh_low)*;
+            assert!(one >> 24 == 0 && one.count_ones() == 0 $(+ $bits)*, "fields overlap, or leave their word");
+            assert!(other >> 24 == 0 && other.count_ones() == 0 $(+ $wh_bits)*, "fields overlap, or leave their word");
+        };
+    )*};
+}
+
+macro_rules! set {
+    ($($name:ident,)*) => {
+        /// An instruction.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Instruction {
             $(
@@ -52,14 +121,14 @@ macro_rules! set {
 
         impl Instruction {
             /// The word.
-            pub const fn encode(self) -> u32 {
-                match self { $(Self::$name(fields) => fields.encode(),)* }
+            pub const fn encode(self, chip: Chip) -> u32 {
+                match self { $(Self::$name(fields) => fields.encode_for(chip),)* }
             }
 
-            /// What a word is, if it is known here and has no bits outside of its fields.
-            pub const fn decode(word: u32) -> Option<Self> {
+            /// What a word is to a chip, if it is known here and has no bits outside of its fields.
+            pub const fn decode(word: u32, chip: Chip) -> Option<Self> {
                 match word >> 24 {
-                    $($name::OPCODE => match $name::decode(word) {
+                    $($name::OPCODE => match $name::decode(word, chip) {
                         Some(fields) => Some(Self::$name(fields)),
                         None => None,
                     },)*
@@ -172,118 +241,41 @@ instructions! {
     Semwait = 0xa6 { condition_mask: 0, 2; semaphore_mask: 2, 8; block_mask: 15, 9; }
 }
 
-/// The instructions of a Blackhole tile.
-pub mod blackhole {
-    use super::Bits;
-    pub use super::{
-        Cleardvalid, Incadcxy, Incadczw, Incrwc, Mop, MopCfg, Nop, Replay, Semget, Seminit, Sempost, Semwait,
-        Setadc, Setadcxx, Setadcxy, Setadczw, Setc16, Setdmareg, Setrwc, Unpacr, Wrcfg, Zerosrc,
-    };
-
-    /// Bits of the condition mask of `STALLWAIT`: what is waited for the end of. The bits are not Wormhole's.
-    pub mod condition {
-        /// The scalar unit's requests to memory.
-        pub const SCALAR: u32 = 1 << 0;
-        /// The thread's instructions in unpacker 0.
-        pub const UNPACK_0: u32 = 1 << 1;
-        /// The thread's instructions in unpacker 1.
-        pub const UNPACK_1: u32 = 1 << 2;
-        /// The thread's instructions in the packer.
-        pub const PACK: u32 = 1 << 3;
-        /// The thread's instructions in the matrix unit.
-        pub const MATH: u32 = 1 << 4;
-        /// A bank of `SrcA` that its unpacker cannot write yet.
-        pub const SRC_A_CLEARED: u32 = 1 << 5;
-        /// A bank of `SrcB` that its unpacker cannot write yet.
-        pub const SRC_B_CLEARED: u32 = 1 << 6;
-        /// A bank of `SrcA` that the matrix unit cannot read yet.
-        pub const SRC_A_VALID: u32 = 1 << 7;
-        /// A bank of `SrcB` that the matrix unit cannot read yet.
-        pub const SRC_B_VALID: u32 = 1 << 8;
-        /// Requests of the thread's core to the configuration.
-        pub const CORE: u32 = 1 << 10;
+different! {
+    /// Makes rows of `Dst` undefined, which read as zeros (`ZEROACC.md`).
+    Zeroacc = 0x10 {
+        imm10: 10, (0, 10), (0, 10); addr_mod: 3, (14, 3), (15, 2); revert: 1, (17, 1), (0, 0);
+        use_dst32b: 1, (18, 1), (21, 1); mode: 2, (19, 2), (19, 2);
     }
-
-    instructions! {
-        /// Makes rows of `Dst` undefined, which read as zeros (`ZEROACC.md`).
-        Zeroacc = 0x10 { imm10: 0, 10; addr_mod: 14, 3; revert: 17, 1; use_dst32b: 18, 1; mode: 19, 2; }
-        /// Adds a product of eight rows of `SrcB` and sixteen of `SrcA` to eight of `Dst` (`MVMUL.md`).
-        Mvmul = 0x26 {
-            dst_row: 0, 10; addr_mod: 14, 3; broadcast_src_b_row: 19, 1; flip_src_a: 22, 1; flip_src_b: 23, 1;
-        }
-        /// Moves data from `Dst` to memory (`PACR.md`; the interfaces that read `Dst`, and how, are Blackhole's own).
-        Pacr = 0x41 {
-            last: 0, 1; flush: 1, 1; ctxt_ctrl: 2, 2; concat: 4, 1; ovrd_thread_id: 7, 1; read_intf_sel: 8, 4;
-            zero_write: 12, 1; addr_cnt_context: 13, 2; addr_mod: 15, 2; dst_access_mode: 17, 1; row_pad_zero: 18, 3;
-            cfg_context: 21, 2;
-        }
-        /// Clears a bank of `SrcA` or `SrcB`, and gives it to the matrix unit.
-        UnpacrNop = 0x43 {
-            unpack_pop: 0, 2; src_clr_val_ctrl: 2, 2; bank_clr_ctrl: 4, 1; stall_clr_cntrl: 5, 1;
-            clr_to1_fmt_ctrl: 6, 2; set_dvalid: 8, 1; msg_clr_cnt: 12, 3; stream_id: 16, 6; unpacker_select: 23, 1;
-        }
-        /// Keeps instructions of the thread from starting until others have ended (`STALLWAIT.md`).
-        Stallwait = 0xa2 { condition_mask: 0, 12; block_mask: 15, 9; }
+    /// Adds a product of eight rows of `SrcB` and sixteen of `SrcA` to eight of `Dst` (`MVMUL.md`).
+    Mvmul = 0x26 {
+        dst_row: 10, (0, 10), (0, 10); addr_mod: 3, (14, 3), (15, 2); broadcast_src_b_row: 1, (19, 1), (19, 1);
+        flip_src_a: 1, (22, 1), (22, 1); flip_src_b: 1, (23, 1), (23, 1);
     }
-
-    set! {
-        /// An instruction of a Blackhole tile.
-        Mop, Nop, MopCfg, Replay, Zeroacc, Zerosrc, Mvmul, Cleardvalid, Setrwc, Incrwc, Pacr, Unpacr, UnpacrNop,
-        Setdmareg, Setadc, Setadcxy, Incadcxy, Setadczw, Incadczw, Setadcxx, Stallwait, Seminit, Sempost, Semget,
-        Semwait, Wrcfg, Setc16,
+    /// Moves data from `Dst` to memory (`PACR.md`): by one packer with several interfaces that read `Dst`
+    /// (Blackhole), or by several packers (Wormhole).
+    Pacr = 0x41 {
+        last: 1, (0, 1), (0, 1); flush: 1, (1, 1), (1, 1); ctxt_ctrl: 2, (2, 2), (0, 0);
+        concat: 1, (4, 1), (4, 1); ovrd_thread_id: 1, (7, 1), (7, 1); read_intf_sel: 4, (8, 4), (0, 0);
+        packer_mask: 4, (0, 0), (8, 4); zero_write: 1, (12, 1), (12, 1); addr_cnt_context: 2, (13, 2), (0, 0);
+        addr_mod: 2, (15, 2), (15, 2); dst_access_mode: 1, (17, 1), (0, 0); row_pad_zero: 3, (18, 3), (0, 0);
+        cfg_context: 2, (21, 2), (0, 0);
     }
+    /// Clears a bank of `SrcA` or `SrcB`, or gives it to the matrix unit (`UNPACR_NOP.md`): what, says `unpack_pop`
+    /// with other fields (Blackhole), or `no_op` (Wormhole).
+    UnpacrNop = 0x43 {
+        unpack_pop: 2, (0, 2), (0, 0); src_clr_val_ctrl: 2, (2, 2), (0, 0); bank_clr_ctrl: 1, (4, 1), (0, 0);
+        stall_clr_cntrl: 1, (5, 1), (0, 0); clr_to1_fmt_ctrl: 2, (6, 2), (0, 0); set_dvalid: 1, (8, 1), (0, 0);
+        msg_clr_cnt: 3, (12, 3), (0, 0); stream_id: 6, (16, 6), (0, 0); no_op: 5, (0, 0), (0, 5);
+        unpacker_select: 1, (23, 1), (23, 1);
+    }
+    /// Keeps instructions of the thread from starting until others have ended (`STALLWAIT.md`).
+    /// [`Conditions`](super::Conditions) has the bits of what is waited for.
+    Stallwait = 0xa2 { condition_mask: 15, (0, 12), (0, 15); block_mask: 9, (15, 9), (15, 9); }
 }
 
-/// The instructions of a Wormhole tile.
-pub mod wormhole {
-    use super::Bits;
-    pub use super::{
-        Cleardvalid, Incadcxy, Incadczw, Incrwc, Mop, MopCfg, Nop, Replay, Semget, Seminit, Sempost, Semwait,
-        Setadc, Setadcxx, Setadcxy, Setadczw, Setc16, Setdmareg, Setrwc, Unpacr, Wrcfg, Zerosrc,
-    };
-
-    /// Bits of the condition mask of `STALLWAIT` (`STALLWAIT.md`): what is waited for the end of.
-    pub mod condition {
-        /// C0: the scalar unit's requests to memory.
-        pub const SCALAR: u32 = 1 << 0;
-        /// C1: the thread's instructions in unpacker 0.
-        pub const UNPACK_0: u32 = 1 << 1;
-        /// C2: the thread's instructions in unpacker 1.
-        pub const UNPACK_1: u32 = 1 << 2;
-        /// C3 to C6: the thread's instructions in the packers.
-        pub const PACK: u32 = 0xf << 3;
-        /// C7: the thread's instructions in the matrix unit.
-        pub const MATH: u32 = 1 << 7;
-        /// C10: a bank of `SrcA` that the matrix unit cannot read yet.
-        pub const SRC_A_VALID: u32 = 1 << 10;
-        /// C11: a bank of `SrcB` that the matrix unit cannot read yet.
-        pub const SRC_B_VALID: u32 = 1 << 11;
-        /// C13: requests of the thread's core to the configuration.
-        pub const CORE: u32 = 1 << 13;
-    }
-
-    instructions! {
-        /// Makes rows of `Dst` undefined, which read as zeros (`ZEROACC.md`).
-        Zeroacc = 0x10 { imm10: 0, 10; addr_mod: 15, 2; mode: 19, 2; use_dst32b: 21, 1; }
-        /// Adds a product of eight rows of `SrcB` and sixteen of `SrcA` to eight of `Dst` (`MVMUL.md`).
-        Mvmul = 0x26 {
-            dst_row: 0, 10; addr_mod: 15, 2; broadcast_src_b_row: 19, 1; flip_src_a: 22, 1; flip_src_b: 23, 1;
-        }
-        /// Moves data from `Dst` to memory (`PACR.md`).
-        Pacr = 0x41 {
-            last: 0, 1; flush: 1, 1; concat: 4, 1; ovrd_thread_id: 7, 1; packer_mask: 8, 4; zero_write: 12, 1;
-            addr_mod: 15, 2;
-        }
-        /// Clears a bank of `SrcA` or `SrcB`, or gives it to the matrix unit.
-        UnpacrNop = 0x43 { no_op: 0, 5; which_unpacker: 23, 1; }
-        /// Keeps instructions of the thread from starting until others have ended (`STALLWAIT.md`).
-        Stallwait = 0xa2 { condition_mask: 0, 15; block_mask: 15, 9; }
-    }
-
-    set! {
-        /// An instruction of a Wormhole tile.
-        Mop, Nop, MopCfg, Replay, Zeroacc, Zerosrc, Mvmul, Cleardvalid, Setrwc, Incrwc, Pacr, Unpacr, UnpacrNop,
-        Setdmareg, Setadc, Setadcxy, Incadcxy, Setadczw, Incadczw, Setadcxx, Stallwait, Seminit, Sempost, Semget,
-        Semwait, Wrcfg, Setc16,
-    }
+set! {
+    Mop, Nop, MopCfg, Replay, Zeroacc, Zerosrc, Mvmul, Cleardvalid, Setrwc, Incrwc, Pacr, Unpacr, UnpacrNop,
+    Setdmareg, Setadc, Setadcxy, Incadcxy, Setadczw, Incadczw, Setadcxx, Stallwait, Seminit, Sempost, Semget,
+    Semwait, Wrcfg, Setc16,
 }

@@ -367,7 +367,7 @@ fn process_that_stood_still_waits_for_no_answer_of_ranks_that_have_no_part_in_an
 fn process_that_cannot_receive_notices_fails_its_groups_and_begins_no_receive_again_and_again() {
     let (ranks, groups) = pair();
     let (_, told) = sum(&*groups[0], 1);
-    break_tests();
+    break_tests(true);
     assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::Unavailable));
     let later = ranks[0].join(b"later", TERMS);
     let (_, told) = sum(&*later, 1);
@@ -377,14 +377,72 @@ fn process_that_cannot_receive_notices_fails_its_groups_and_begins_no_receive_ag
     assert!(calls() - before < 20, "{} calls", calls() - before);
 }
 
+/// No group has to wait for its time because MPI has failed in another one, too.
+#[test]
+fn failures_of_mpi_in_several_groups_at_once_fail_each_of_them() {
+    let (ranks, groups) = pair();
+    let others = [0, 1].map(|rank: usize| ranks[rank].join(b"another", TERMS));
+    meet(&ranks, &others);
+    let alone = [&groups[0], &others[0]].map(|group| sum(&**group, 1).1);
+    // Notices are tested first.
+    before(1, || break_tests(true));
+    ranks[0].poll();
+    break_tests(false);
+    for told in alone {
+        assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::Unavailable));
+    }
+}
+
+/// Ranks that have not joined the group do not know it, and pass nothing on.
+#[test]
+fn group_that_fails_before_all_ranks_have_joined_it_fails_for_those_that_have_with_its_cause() {
+    for (ends, joined) in (0..8).flat_map(|ends| (0..8).map(move |joined| (ends, joined))) {
+        for is_late in [false, true] {
+            if ends == joined {
+                continue;
+            }
+            let ranks = job(8);
+            let base: Vec<_> = ranks.iter().map(|rank| rank.join(b"base", TERMS)).collect();
+            meet(&ranks, &base);
+            let [first, second] = [ends, joined].map(|rank: usize| ranks[rank].join(b"group", TERMS));
+            let before = (!is_late).then(|| sum(&*second, 1).1);
+            poll_all(&ranks);
+            first.end(&Failure::new(Code::DataLoss, "gone"));
+            poll_all(&ranks);
+            if is_late && ranks[joined].0.groups.all().len() == 1 {
+                // It has heard of it.
+                continue;
+            }
+            let told = before.unwrap_or_else(|| sum(&*second, 1).1);
+            let end = Instant::now() + LONG / 2;
+            let outcome = loop {
+                poll_all(&ranks);
+                match told.try_recv() {
+                    Ok(outcome) => break outcome,
+                    Err(_) => assert!(Instant::now() < end, "rank {joined} waits, {ends} has ended it"),
+                }
+            };
+            assert_eq!(outcome, Err(Code::DataLoss), "rank {joined}, {ends} has ended it");
+        }
+    }
+}
+
 /// MPI may have begun with it, and does not say so.
 #[test]
-fn memory_of_a_collective_that_mpi_refuses_is_never_released() {
-    let (ranks, groups) = pair();
-    fail(Some(0));
-    let (_recv, released, told) = watched_sum(&*groups[0]);
-    assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::Unavailable));
-    assert!(!fail(None) && released.try_recv().is_err());
+fn memory_of_a_call_that_mpi_refuses_is_never_released() {
+    for is_transfer in [false, true] {
+        let (ranks, groups) = pair();
+        fail(Some(0));
+        let (released, told) = if is_transfer {
+            let (words, released) = watched(1);
+            (released, transfer(&*groups[0], Kind::Send { to: 1 }, words))
+        } else {
+            let (_recv, released, told) = watched_sum(&*groups[0]);
+            (released, told)
+        };
+        assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::Unavailable));
+        assert!(!fail(None) && released.try_recv().is_err());
+    }
 }
 
 #[test]

@@ -110,6 +110,38 @@ fn part_whose_rank_gives_it_up_before_it_is_there_fails_for_all() {
     }
 }
 
+/// The others hear of it when they do not know the part yet, and those next to them wait in it.
+#[test]
+fn part_that_fails_before_some_ranks_know_it_fails_for_all_with_its_cause() {
+    for joined in 1..8_usize {
+        let ranks = job(8);
+        // They compare nothing, so the split begins at once.
+        let terms = Terms { check: Check::Off, ..Terms::from(TERMS) };
+        let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", terms)).collect();
+        meet(&ranks, &groups);
+        let parts: Vec<_> = groups.iter().map(|group| group.split(Some(0), 0).unwrap().unwrap()).collect();
+        let early = [0, joined].map(|rank| &ranks[rank]);
+        let is_known = |rank: usize| ranks[rank].0.groups.all().len() > 1;
+        until("the split is not over", || {
+            early.iter().for_each(|rank| rank.poll());
+            is_known(0) && is_known(joined)
+        });
+        let told = sum(&*parts[joined], 1).1;
+        poll_all(&ranks[joined..=joined]);
+        parts[0].end(&Failure::new(Code::DataLoss, "gone"));
+        poll_all(&ranks[..1]);
+        let end = Instant::now() + LONG / 2;
+        let outcome = loop {
+            poll_all(&ranks);
+            match told.try_recv() {
+                Ok(outcome) => break outcome,
+                Err(_) => assert!(Instant::now() < end, "rank {joined} waits"),
+            }
+        };
+        assert_eq!(outcome, Err(Code::DataLoss), "rank {joined}");
+    }
+}
+
 /// Another thread runs that callback, and the process may end meanwhile.
 #[test]
 fn rank_whose_split_has_ended_but_for_its_callback_does_not_end_mpi() {

@@ -748,6 +748,8 @@ fn forked_process_waits_for_no_lock_and_for_no_operation() {
     let group = ranks[0].join(b"pair", TERMS);
     let operation = Operation { kind: Kind::AllReduce(Reduction::Sum), element: Element::U32, count: 1 };
     let [started, dropped] = [0, 1].map(|_| group.enter(operation).unwrap());
+    // The other rank does not come to it.
+    let part = group.split(Some(0), 0).unwrap().unwrap();
     let engine = ranks[0].0.clone();
     let (_commands, _progress) = (ranks[0].0.commands.lock(), ranks[0].0.progress.lock());
     engine.is_forked.store(true, Ordering::Relaxed);
@@ -760,6 +762,9 @@ fn forked_process_waits_for_no_lock_and_for_no_operation() {
         let failures = [
             group.enter(operation).err(),
             group.split(Some(0), 0).err(),
+            part.place().err(),
+            part.enter(operation).err(),
+            part.split(Some(0), 0).err(),
             told_end.recv_timeout(LONG / 4).ok().and_then(Result::err),
         ];
         group.end(&Failure::new(Code::DataLoss, "gone"));

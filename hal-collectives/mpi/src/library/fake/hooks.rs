@@ -86,9 +86,9 @@ pub(crate) fn fail(after: Option<usize>) -> bool {
     FAILING.replace(after).is_some()
 }
 
-/// From now on each test of a request by this thread fails.
-pub(crate) fn break_tests() {
-    BROKEN.set(true);
+/// From now on each test of a request by this thread fails, or none does.
+pub(crate) fn break_tests(are_broken: bool) {
+    BROKEN.set(are_broken);
 }
 
 pub(super) fn are_tests_broken() -> bool {
