@@ -47,7 +47,7 @@ pub(crate) const BENCHMARK: Package = Package {
         let is_new = |header: &&str| {
             std::fs::read_to_string(header).is_ok_and(|text| text.contains("ProfilerManager"))
         };
-        headers.iter().any(|header| is_new(&header))
+        headers.iter().any(is_new)
     },
     purpose: "iree-benchmark-module",
 };
