@@ -322,6 +322,14 @@ fn nvidia(bench: &Bench) -> Result<Vec<Step>> {
 
 const LARGE_TRANSFERS: &str = "large_transfers_cover_everything_once";
 
+/// One product on all tiles, then others.
+const PRODUCTS: [&str; 4] = [
+    "every_tile_multiplies_as_the_host",
+    "products_of_all_shapes_are_right",
+    "products_with_long_sides_are_right",
+    "products_of_a_batch_do_not_reach_into_each_other",
+];
+
 fn tenstorrent(bench: &Bench) -> Result<Vec<Step>> {
     let mut transfers = bench.tests("transfers", &[LARGE_TRANSFERS]);
     transfers.env("HAL_TENSTORRENT_CARD", bench.path());
@@ -329,6 +337,9 @@ fn tenstorrent(bench: &Bench) -> Result<Vec<Step>> {
     // The result of a simulator says nothing about a card.
     dispatches.args(["--test-threads=1", "--skip", "gives_the_same"]);
     dispatches.env("HAL_TENSTORRENT_CARD", bench.path());
+    let mut products = bench.cargo(&["test", "-p", "hal-tenstorrent", "--test", "products", "--"]);
+    products.args(PRODUCTS).args(["--exact", "--nocapture", "--test-threads=1"]);
+    products.env("HAL_TENSTORRENT_CARD", bench.path());
     let mut suite = bench.whole_suite()?;
     // The formats that the cores of every card run.
     suite.env("HAL_CTS_FORMATS", cts::PLAIN_RISC_V);
@@ -339,6 +350,11 @@ fn tenstorrent(bench: &Bench) -> Result<Vec<Step>> {
             transfers,
         ),
         Step::new("dispatches", "IREE's kernels, however work is divided and memory lies", dispatches),
+        Step::new(
+            "products",
+            "matrix products on the engine of each tile, and which rows its packer reads",
+            products,
+        ),
         Step::new("suite", "IREE's conformance suite, with its executables compiled for riscv32", suite),
     ])
 }
@@ -357,6 +373,7 @@ mod tests {
             ("hal-driver/tests/driver/gaudi.rs", GAUDI_QUEUES.as_slice()),
             ("hal-driver/tests/driver/qaic.rs", QAIC_QUEUES.as_slice()),
             ("backends/tenstorrent/tests/transfers.rs", [LARGE_TRANSFERS].as_slice()),
+            ("backends/tenstorrent/tests/products.rs", PRODUCTS.as_slice()),
             ("emulators/gaudi/tests/emulator/validation.rs", [GAUDI_RULES].as_slice()),
             ("emulators/qaic/tests/emulator/table.rs", [QAIC_RULES].as_slice()),
         ];

@@ -4,9 +4,10 @@
 
 use crate::cards::{CardClass, CardHandle, NamedCard, descriptor};
 use crate::drm::{self, Unidentified};
-use crate::system::{DeviceRange, Errno, System};
+use crate::system::{DeviceRange, Errno, System, printable};
 use hal_backend::{Code, Failure, HostRange};
 use rustix::fs::OFlags;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -103,6 +104,29 @@ impl CardClass {
         }
     }
 
+    /// Who has a node open, for people: what the kernel lists, which is every user's processes, or else what is found
+    /// among this user's.
+    pub fn holder(&self, system: &dyn System, node: &Path) -> String {
+        let found = self.listed_users(system, node).or_else(|| system.holder(node));
+        found.unwrap_or_else(|| "another process".to_owned())
+    }
+
+    /// The processes that the kernel lists, without this one unless it is alone.
+    fn listed_users(&self, system: &dyn System, node: &Path) -> Option<String> {
+        /// How many are named.
+        const NAMED: usize = 4;
+        let number = node.to_str()?.strip_prefix(self.node)?.parse().ok()?;
+        let list = system.read(&self.users?(number)).ok()?;
+        // A process that this one's container cannot see is a zero.
+        let users = list.lines().filter_map(|line| line.trim().parse().ok()).filter(|&user: &u32| user != 0);
+        let (others, own): (BTreeSet<u32>, BTreeSet<u32>) =
+            users.partition(|&user| user != std::process::id());
+        let users = if others.is_empty() { own } else { others };
+        let names: Vec<String> = users.iter().take(NAMED).map(|user| named_process(system, *user)).collect();
+        let more = if users.len() > NAMED { " and others" } else { "" };
+        (!names.is_empty()).then(|| names.join(", ") + more)
+    }
+
     #[cold]
     fn cannot_open(
         &self,
@@ -130,7 +154,7 @@ impl CardClass {
                 ),
             ),
             Reason::InUse => {
-                let holder = system.holder(node).unwrap_or_else(|| "another process".to_owned());
+                let holder = self.holder(system, node);
                 let message =
                     format!("{name} is in use by {holder}, which has it open; a card has one user at a time");
                 (Code::Unavailable, message)
@@ -253,6 +277,14 @@ impl Drop for CardFile {
     }
 }
 
+/// A process by its number, and by its name if that can be read.
+pub(crate) fn named_process(system: &dyn System, process: impl fmt::Display) -> String {
+    match system.read(Path::new(&format!("/proc/{process}/comm"))) {
+        Ok(name) => format!("process {process} ({})", printable(name.trim())),
+        Err(_) => format!("process {process}"),
+    }
+}
+
 impl fmt::Debug for CardFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CardFile")
@@ -292,6 +324,8 @@ mod tests {
         opens: Mutex<Vec<Errno>>,
         exclusive: Mutex<usize>,
         closed: Mutex<usize>,
+        /// Files, by path.
+        texts: Mutex<Vec<(&'static str, String)>>,
     }
 
     impl System for Failing {
@@ -312,9 +346,41 @@ mod tests {
             *self.closed.lock() += 1;
         }
 
+        fn read(&self, path: &Path) -> Result<String, Errno> {
+            let lists = self.texts.lock();
+            lists
+                .iter()
+                .find(|(known, _)| Path::new(known) == path)
+                .map(|(_, text)| text.clone())
+                .ok_or(Errno::NOENT)
+        }
+
         fn holder(&self, _: &Path) -> Option<String> {
             Some("process 7".to_owned())
         }
+    }
+
+    /// The kernel names processes of every user; this process may be one of them.
+    #[test]
+    fn holders_are_those_that_the_kernel_lists() {
+        let class = CardClass { users: Some(|card| format!("/proc/cards/{card}").into()), ..CLASS };
+        let node = Path::new("/dev/accel/accel3");
+        let me = std::process::id();
+        let system = Failing::default();
+        assert_eq!(class.holder(&system, node), "process 7", "there is no list");
+        for (list, holders) in [
+            ("", "process 7"),
+            ("0\nnobody\n", "process 7"),
+            ("11\n12\n11\n", "process 11 (train\\n), process 12"),
+            ("1\n2\n3\n4\n5\n", "process 1, process 2, process 3, process 4 and others"),
+            (&format!("{me}\n"), &format!("process {me}")),
+            (&format!("{me}\n12\n"), "process 12"),
+        ] {
+            *system.texts.lock() =
+                vec![("/proc/cards/3", list.to_owned()), ("/proc/11/comm", "train\\n".to_owned())];
+            assert_eq!(class.holder(&system, node), holders, "{list:?}");
+        }
+        assert_eq!(class.holder(&system, Path::new("/dev/null")), "process 7");
     }
 
     fn open(errors: &[Errno], patience: Duration) -> Result<CardFile, Failure> {

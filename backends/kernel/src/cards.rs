@@ -41,6 +41,9 @@ pub struct CardClass {
     pub exclusive: bool,
     /// The kinds of emulated cards: the first words of paths that name them.
     pub emulated: &'static [&'static str],
+    /// The path at which the kernel lists the processes that have the card of a number open, each on a line of its
+    /// own, if it does.
+    pub users: Option<fn(u32) -> PathBuf>,
     /// The driver's own meanings of errors of an open. The rest has [common ones](crate::card_file::Reason).
     pub open_errors: &'static [OpenError],
 }
@@ -328,6 +331,7 @@ pub(crate) mod tests {
         default: "HAL_DEVICE_DEFAULT",
         exclusive: false,
         emulated: &["emulated", "simulated"],
+        users: None,
         open_errors: &[],
     };
 

@@ -2,7 +2,8 @@
 
 //! The system calls of Linux.
 
-use crate::system::{DeviceRange, Errno, System, printable};
+use crate::card_file::named_process;
+use crate::system::{DeviceRange, Errno, System};
 use hal_backend::HostRange;
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -206,8 +207,7 @@ impl System for Linux {
             let Ok(files) = std::fs::read_dir(folder.join("fd")) else { continue };
             let mut targets = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
             if targets.any(|target| target == path) {
-                let name = self.read(&folder.join("comm")).unwrap_or_default();
-                return Some(format!("process {process} ({})", printable(name.trim())));
+                return Some(named_process(self, process));
             }
         }
         None

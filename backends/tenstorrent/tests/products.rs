@@ -15,6 +15,7 @@ use hal_backend::{
     Code, Command, Device, Dispatch, Failure, LoadRequest, MemoryRequest, Parameters, Span, Workgroups,
 };
 use hal_tenstorrent::{Executable, FORMAT, TenstorrentDevice};
+use proptest::prelude::*;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use support::compiler::{PLAIN_FLOATS, compile};
@@ -226,12 +227,14 @@ fn check(bench: &Bench, kind: Kind, shape: Shape, phases: &str, offsets: [u64; 3
         let is_right = error <= tolerance * size + precision * sum.abs();
         assert!(is_right, "{kind:?} {shape:?}, {phases} phases, {index}: {found} instead of {sum}");
     }
-    // To compare simulators by hand: the same bits have the same sum.
-    let sum = found.iter().fold(0_u64, |sum, number| sum.wrapping_mul(31) + u64::from(number.to_bits()));
-    println!(
-        "{kind:?} {shape:?}, {phases} phases: {:.1e}, bits {sum:016x}",
-        norm_of_errors(&found, &expected)
-    );
+    // To compare simulators by hand.
+    let (sum, error) = (sum_of_bits(&found), norm_of_errors(&found, &expected));
+    println!("{kind:?} {shape:?}, {phases} phases: {error:.1e}, bits {sum:016x}");
+}
+
+/// The same for the same bits.
+fn sum_of_bits(found: &[f32]) -> u64 {
+    found.iter().fold(0, |sum, number| sum.wrapping_mul(31).wrapping_add(number.to_bits().into()))
 }
 
 /// Without a phase, cores run the functions.
@@ -243,6 +246,37 @@ fn products_of_cores_are_right() {
             check(&bench, kind, [2, 5, 7, 9], "4", [0, 64, 128]);
         }
     }
+}
+
+/// Each tile multiplies a square, whose rows are all different: that says also which rows the packer reads. The page of
+/// Blackhole's `PACR` can be read so that one interface reads the first of four rows for all of them.
+#[test]
+fn every_tile_multiplies_as_the_host() {
+    let bench = Bench::new(&[("tiles", "256"), ("l1", "0")]);
+    // The last tile runs no dispatches.
+    let [tiles @ .., _] = bench.device.card().grid().tiles() else { panic!("a card without tiles") };
+    let rows = 32 * tiles.len();
+    #[expect(clippy::cast_precision_loss, reason = "one of 32 rows")]
+    let row = |index: usize| (index % 32 + 1) as f32;
+    let (a, b) = ((0..rows).map(row).collect::<Vec<_>>(), [1.0; 32]);
+    let shape = [1, rows as u32, 32, 1];
+    let found = Case { kind: Kind::Bf16ToF32, shape, a: &a, b: &b, offsets: [0; 3] }.run(&bench).unwrap();
+    let squares = found.chunks_exact(32 * 32).zip(tiles);
+    let have = |square: &[f32], of: fn(usize) -> usize| {
+        square.chunks_exact(32).enumerate().all(|(at, found)| found.iter().all(|found| *found == row(of(at))))
+    };
+    let wrong: Vec<_> = squares.filter(|(square, _)| !have(square, |at| at)).collect();
+    let fourth = wrong.iter().filter(|(square, _)| have(square, |at| at - at % 4)).count();
+    let places: Vec<String> = wrong.iter().map(|(_, tile)| tile.to_string()).collect();
+    assert!(
+        wrong.is_empty(),
+        "of {} tiles, {} have another square than the host, at {}. In {fourth} of them PACR reads the first of each four \
+         rows of Dst, and not the row that is asked for: please report this output",
+        tiles.len(),
+        wrong.len(),
+        places.join(", ")
+    );
+    println!("{} tiles multiply as the host; PACR reads the row of Dst that is asked for", tiles.len());
 }
 
 /// Engines have integers of a sign and a magnitude, so cores multiply these.
@@ -330,25 +364,92 @@ fn products_of_a_batch_do_not_reach_into_each_other() {
     let bench = Bench::new(&[("tiles", "1"), ("l1", "0")]);
     check(&bench, Kind::Tf32, [2, 63, 513, 7], "4", [0, 8, 10_024]);
     check(&bench, Kind::Bf16, [5, 33, 35, 37], "4", [2, 6, 10]);
+    // Rows of results that the network cannot write from where they are, by two tiles.
+    let bench = Bench::new(&[("tiles", "2"), ("l1", "0")]);
+    check(&bench, Kind::Bf16, [7, 100, 63, 1], "4", [0, 0, 0]);
+    // Rows of the right operand that are shorter than a square, and are read to its end, of more blocks than one.
+    let bench = Bench::new(&[("tiles", "1"), ("l1", "0")]);
+    check(&bench, Kind::Bf16ToF32, [1, 512, 1, 31], "4", [0, 0, 0]);
+    check(&bench, Kind::Tf32, [1, 512, 13, 64], "4", [0, 0, 0]);
 }
 
-/// Buffers are in DRAM, in tiles, also in those that multiply, and in memory of the host.
+/// What the vendor's simulators of both chips have left, which is the same.
 #[test]
-fn products_of_random_shapes_are_right_wherever_they_are() {
-    let mut state = 12_345_u32;
-    let mut random = |limit: u32| {
-        state = state.wrapping_mul(1_103_515_245).wrapping_add(12_345);
-        (state >> 16) % limit
-    };
-    for l1 in ["0", "64", "256:block", "256:interleaved"] {
-        let (tiles, phases) = ((1 + random(9)).to_string(), (1 + random(4)).to_string());
-        let bench = Bench::new(&[("tiles", &tiles), ("phases", &phases), ("l1", l1)]);
-        for _ in 0..6 {
-            let shape = [1 + random(3), 1 + random(130), 1 + random(200), random(160)];
-            let offsets = [(); 3].map(|()| u64::from(4 * random(2000)));
-            check(&bench, FLOATS[random(3) as usize], shape, &phases, offsets);
+fn products_have_the_bits_of_the_vendors_simulators() {
+    for (phases, sums) in [
+        ("1", [0x5bdf_e0a9_1b1c_0a42, 0x5f85_1b4d_1f3e_0000, 0x5bdf_e0a9_1b1c_0a42]),
+        ("4", [0x5d71_a4cf_f16f_833c, 0xee24_a207_a9e5_0000, 0x68d3_79f3_cfa4_5a2c]),
+    ] {
+        for board in ["p150", "n150"] {
+            let bench = Bench::new(&[("board", board), ("tiles", "1"), ("phases", phases), ("l1", "0")]);
+            let found = FLOATS.map(|kind| {
+                let (a, b) = (numbers(kind, 3 * 33 * 33, 36), numbers(kind, 3 * 33 * 160, 167));
+                let case = Case { kind, shape: [3, 33, 160, 33], a: &a, b: &b, offsets: [64, 4036, 124] };
+                sum_of_bits(&case.run(&bench).unwrap())
+            });
+            assert_eq!(found, sums, "{board}, {phases} phases");
         }
     }
+}
+
+/// Wormhole's engine has a sum that is minus one in the last of its bits as one that is 134,217,728 times as large,
+/// where Blackhole's has it right.
+#[test]
+fn sum_of_minus_one_in_its_last_bit_is_what_each_chip_has() {
+    for (board, expected) in [("p150", -1.0 / 8_388_608.0), ("n150", -16.0)] {
+        let bench = Bench::new(&[("board", board), ("tiles", "1"), ("l1", "0")]);
+        let mut a = [0.0; 17];
+        // The first sixteen are summed before the last.
+        (a[0], a[8], a[16]) = (-1.0, -1.0 / 8_388_608.0, 1.0);
+        let case =
+            Case { kind: Kind::Bf16ToF32, shape: [1, 1, 1, 17], a: &a, b: &[1.0; 17], offsets: [0; 3] };
+        assert_eq!(case.run(&bench).unwrap(), [expected], "{board}");
+    }
+}
+
+/// Sides around those of squares, groups and pages, and any others.
+fn sides() -> impl Strategy<Value = u32> {
+    prop_oneof![prop::sample::select(vec![1, 31, 32, 33, 63, 64, 65, 100, 127, 129, 512, 4096]), 1..200_u32]
+}
+
+/// A shape of so few elements and products that it takes no time.
+fn shapes() -> impl Strategy<Value = Shape> {
+    let depths = prop_oneof![Just(0), Just(1), sides()];
+    (1..8_u32, sides(), sides(), depths).prop_map(|(batch, m, n, k)| {
+        let mut shape = [batch, m, n, k];
+        let product = |shape: &Shape| shape.iter().map(|side| u64::from(*side).max(1)).product::<u64>();
+        let places = |shape: &Shape| u64::from(shape[0]) * u64::from(shape[1]) * u64::from(shape[2]);
+        // The batch goes first, and then sides in turns.
+        for side in [0, 2, 1, 3, 2, 1, 3].into_iter().cycle().take(14) {
+            if product(&shape) > 1 << 21 || places(&shape) > 1 << 16 {
+                shape[side] = (shape[side] / 8).max(u32::from(side != 3 || k != 0));
+            }
+        }
+        shape
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Buffers are in DRAM, or in tiles, also in those that multiply.
+    #[test]
+    fn products_of_any_shape_are_right_wherever_they_are(
+        shape in shapes(),
+        kind in prop::sample::select(&FLOATS[..]),
+        tiles in 1..10_u32,
+        phases in 1..5_u32,
+        l1 in prop::sample::select(vec!["0", "64", "256:block", "256:interleaved"]),
+        offsets in prop::array::uniform3((0..2000_u64).prop_map(|place| 4 * place)),
+    ) {
+        let (tiles, phases) = (tiles.to_string(), phases.to_string());
+        let bench = Bench::new(&[("tiles", &tiles), ("phases", &phases), ("l1", l1)]);
+        check(&bench, kind, shape, &phases, offsets);
+    }
+}
+
+#[test]
+fn products_of_memory_of_the_host_are_right() {
     let bench = Bench::new(&[]);
     let products = Products::load(&bench);
     let (a, b) = (numbers(Kind::Tf32, 40 * 50, 1), numbers(Kind::Tf32, 50 * 60, 2));
@@ -497,8 +598,7 @@ fn n150_gives_the_same() {
         let text = String::from_utf8_lossy(output).into_owned();
         text.lines().filter(|line| line.contains(", bits ")).map(str::to_owned).collect()
     };
-    let names =
-        ["products_of_a_batch", "products_of_random_shapes", "products_without", "numbers_that_are_none"];
+    let names = ["products_of_a_batch", "products_without", "numbers_that_are_none", "stopped"];
     let run = |board: &str| {
         let mut command = support::on_a_board(support::again(&names), board);
         let output = command.args(["--nocapture", "--test-threads=1"]).output().unwrap();
@@ -506,7 +606,7 @@ fn n150_gives_the_same() {
         of(&output.stdout)
     };
     let found = run("n150");
-    assert!(found.len() > 20, "{found:?}");
+    assert!(found.len() > 3, "{found:?}");
     assert_eq!(found, run("p150"));
 }
 

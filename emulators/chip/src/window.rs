@@ -65,7 +65,8 @@ impl Windows {
         };
         let after = |from: u32, count: u32| field(address_bits + from, count);
         let wrong = |what| Err(Violation::Window { window, what });
-        // From the address on: ends, starts, plane, multicast, ordering, linked, static channel.
+        // From the address on: ends, starts, plane, multicast, ordering, linked, static channel. A channel has no
+        // effect here.
         let plane = self.family.plane_bits;
         if after(24 + plane, 1) == 1 {
             return wrong("multicast, which is not modelled");
@@ -79,8 +80,8 @@ impl Windows {
         if after(24, plane) != 0 {
             return wrong("the second plane of the network, which is not modelled");
         }
-        if after(27 + plane, 2) != 0 {
-            return wrong("linked transfers or a static channel, which are not modelled");
+        if after(27 + plane, 1) == 1 {
+            return wrong("linked transfers, which are not modelled");
         }
         #[expect(clippy::cast_possible_truncation, reason = "six bits")]
         let tile = Tile { x: after(0, 6) as u8, y: after(6, 6) as u8 };
@@ -128,11 +129,13 @@ mod tests {
     fn settings_that_are_not_modelled_are_refused() {
         for (family, from, planes) in [(&BLACKHOLE, 43, 2), (&WORMHOLE, 16, 1)] {
             let mut windows = Windows::new(family);
-            for bit in [12, 18, 24, 24 + planes, 27 + planes, 28 + planes] {
+            for bit in [12, 18, 24, 24 + planes, 27 + planes] {
                 set(&mut windows, 0, 1 << (from + bit));
                 let refused = windows.target(0, 0, 4);
                 assert!(matches!(refused, Err(Violation::Window { window: 0, .. })), "bit {bit}");
             }
+            set(&mut windows, 0, 1 << (from + 28 + planes));
+            assert!(windows.target(0, 0, 4).is_ok(), "a static channel");
             // All orderings have the same effect here, but for the last.
             for (ordering, known) in [(0, true), (1, true), (2, true), (3, false)] {
                 set(&mut windows, 0, ordering << (from + 25 + planes));

@@ -316,7 +316,7 @@ impl Machine {
         }
     }
 
-    /// Records an error, and resets the card.
+    /// Records an error, and resets the card if its generation does. The queue is stuck.
     fn report(&self, state: &mut State, number: usize, queue: u32, error: CommandError) {
         let stamp = clock();
         let card = &mut state.cards[number];
@@ -348,7 +348,18 @@ impl Machine {
         card.errors.engine.get_or_insert((stamp, engine));
         // Any such error counts as met by an engine that a program used. rule(error-events)
         let events = events | event::USER_ENGINE_ERROR | event::DEVICE_RESET;
-        self.fail(state, number, events, ("error-events", &format!("queue {queue}: {words}")));
+        let line = format!("queue {queue}: {words}");
+        if self.hardware.errors_reset {
+            self.fail(state, number, events, ("error-events", &line));
+        } else {
+            context.notify(events);
+            card.complaints.add_by_rule(
+                "error-events",
+                &format!(
+                    "{line}: the program is notified, and the work stands still until its timeout or a close"
+                ),
+            );
+        }
     }
 }
 

@@ -50,6 +50,8 @@ pub(crate) struct Hardware {
     pub(crate) timeout: u64,
     /// True if the compute engines are reset after each close.
     pub(crate) release_reset: bool,
+    /// True if an error of an engine resets the card. rule(error-events)
+    pub(crate) errors_reset: bool,
     /// The program's first sync object, monitor and completion queue.
     pub(crate) first_sob: u32,
     pub(crate) first_monitor: u32,
@@ -103,6 +105,7 @@ static GAUDI1: Hardware = Hardware {
     staged: true,
     timeout: 600,
     release_reset: false,
+    errors_reset: false,
     first_sob: 144,
     first_monitor: 72,
     first_cq: 0xFFFF,
@@ -138,6 +141,7 @@ static GAUDI2: Hardware = Hardware {
     staged: false,
     timeout: 30,
     release_reset: true,
+    errors_reset: true,
     first_sob: 413,
     first_monitor: 289,
     first_cq: 2,

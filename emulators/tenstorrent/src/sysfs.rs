@@ -19,9 +19,6 @@ const DRIVER: &str = "tenstorrent";
 /// The major number that the module gets for its nodes.
 const MAJOR: u32 = 241;
 
-/// The folder of the lists of processes.
-const PROCESSES: &str = "/proc/driver/tenstorrent";
-
 /// The module's version.
 const VERSION: &str = "/sys/module/tenstorrent/version";
 
@@ -209,11 +206,11 @@ impl Machine {
         if path == Path::new(VERSION) {
             return Ok(format!("{}\n", self.options.module));
         }
-        if let Ok(inside) = path.strip_prefix(PROCESSES) {
+        if let Ok(inside) = path.strip_prefix(paths::STATES) {
             let (number, file) =
                 inside.to_str().and_then(|inside| inside.split_once('/')).ok_or(Errno::NOENT)?;
             let number = number.parse().map_err(|_| Errno::NOENT)?;
-            return if file == "pids" { self.processes(number) } else { Err(Errno::NOENT) };
+            return if file == paths::USERS { self.processes(number) } else { Err(Errno::NOENT) };
         }
         let (number, file) = paths::file(path).ok_or(Errno::NOENT)?;
         let board = {
@@ -288,7 +285,7 @@ impl Machine {
                 uevent: "",
                 attributes: names.map(|name| (name.to_owned(), path(name))).collect(),
             });
-            shown.files.push(Path::new(PROCESSES).join(format!("{number}/pids")));
+            shown.files.push(paths::users(u32::try_from(number).unwrap_or(u32::MAX)));
         }
         shown
     }

@@ -19,6 +19,7 @@ pub const CARDS: CardClass = CardClass {
     default: "HAL_GAUDI_DEFAULT",
     exclusive: false,
     emulated: &["emulated"],
+    users: None,
     open_errors: &[
         OpenError {
             errno: Errno::AGAIN,

@@ -22,6 +22,7 @@ pub const CARDS: CardClass = CardClass {
     default: "HAL_QAIC_DEFAULT",
     exclusive: false,
     emulated: &["emulated"],
+    users: None,
     open_errors: &[OpenError {
         errno: Errno::NODEV,
         retry: Retry::Patiently,

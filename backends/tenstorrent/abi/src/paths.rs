@@ -2,7 +2,7 @@
 
 //! The paths of cards, and the offsets of a card's file that can be mapped.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The folder of nodes.
 pub const NODES: &str = "/dev/tenstorrent";
@@ -13,6 +13,11 @@ pub const PREFIX: &str = "tenstorrent!";
 /// In a card's folder: what it is on its bus, as lines of keys and values.
 pub const DESCRIPTION: &str = "device/uevent";
 
+/// The folder with a folder for each card, by number, and the file there that lists the processes that have the card
+/// open.
+pub const STATES: &str = "/proc/driver/tenstorrent";
+pub const USERS: &str = "pids";
+
 /// The offset in a card's file at which windows are mapped uncached: at their offset in the first region, or behind
 /// that region's length at their offset in the third.
 pub const WINDOWS_UNCACHED: u64 = 6 << 36;
@@ -20,6 +25,11 @@ pub const WINDOWS_UNCACHED: u64 = 6 << 36;
 pub const WINDOWS_COMBINING: u64 = 7 << 36;
 /// How long each of these is.
 pub const MAPPABLE: u64 = 1 << 36;
+
+/// The file that lists the processes that have a card open, each on a line of its own.
+pub fn users(card: u32) -> PathBuf {
+    Path::new(STATES).join(card.to_string()).join(USERS)
+}
 
 /// The number of the card that a node is of.
 pub fn node(path: &Path) -> Option<usize> {

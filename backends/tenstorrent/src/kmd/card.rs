@@ -64,7 +64,7 @@ impl Card {
     /// Opens a node, and waits up to `patience` for another program that has it.
     pub fn open(system: Arc<dyn System>, node: &Path, patience: Duration) -> Result<Self, Failure> {
         let begin = Instant::now();
-        let file = CardFile::open(&CARDS, system, node, patience)?;
+        let file = CardFile::open(&CARDS, system.clone(), node, patience)?;
         let name = file.name().to_owned();
         let of = |error: Error| error.failure(&name);
         let calls = Calls::new(file).map_err(|error| match error {
@@ -85,7 +85,7 @@ impl Card {
             );
             Failure::new(Code::FailedPrecondition, message)
         })?;
-        take_alone(&name, &calls, || begin.elapsed() < patience)?;
+        take_alone(&name, &calls, || begin.elapsed() < patience, || CARDS.holder(&*system, node))?;
         if calls.driver().has(Feature::PowerState) {
             let flags = power::MAX_AI_CLOCK | power::MEMORY_AWAKE | power::TENSIX;
             calls.set_power(Power { flags }).map_err(|error| of(error.into()))?;
@@ -207,13 +207,19 @@ impl Card {
 
 /// Has the card for this program alone where the module opens it for all, by the [`LOCK`]. That keeps out programs
 /// with this driver, not others.
-fn take_alone(name: &str, calls: &Calls<CardFile>, may_wait: impl Fn() -> bool) -> Result<(), Failure> {
+fn take_alone(
+    name: &str,
+    calls: &Calls<CardFile>,
+    may_wait: impl Fn() -> bool,
+    holder: impl FnOnce() -> String,
+) -> Result<(), Failure> {
     if calls.driver().has(Feature::ExclusiveOpen) {
         return Ok(());
     }
     while !calls.try_lock(LOCK).map_err(|error| Error::from(error).failure(name))? {
         if !may_wait() {
-            let message = format!("{name} is in use by another program, which has its lock {LOCK}");
+            let message =
+                format!("{name} is in use: its lock {LOCK} is taken, and it is open in {}", holder());
             return Err(Failure::new(Code::Unavailable, message));
         }
         std::thread::sleep(Duration::from_millis(10));

@@ -19,6 +19,7 @@ pub const CARDS: CardClass = CardClass {
     default: "HAL_TENSTORRENT_DEFAULT",
     exclusive: true,
     emulated: &["emulated", "ttsim"],
+    users: Some(paths::users),
     open_errors: &[
         OpenError { errno: Errno::AGAIN, retry: Retry::Patiently, reason: Reason::InUse },
         // This driver never answers so: DRM drivers do, and disks, which open no file alone.

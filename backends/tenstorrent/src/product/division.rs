@@ -144,9 +144,13 @@ impl Division {
         self.rows * SIDE + shift(request, (request.m, request.k), self.left_pitch(request))
     }
 
-    /// How many rows a place of the right operand has.
+    /// How many rows a place of the right operand has. Where squares are wider than rows are apart, they are read to the
+    /// end of a square, which must not reach into the next place: that may be written meanwhile.
     pub(crate) fn right_rows(&self, request: &Request) -> u32 {
-        self.depth + shift(request, (request.k, request.n), self.right_pitch(request))
+        let pitch = self.right_pitch(request);
+        let read = self.columns * SIDE * request.bytes;
+        let behind = read.saturating_sub(pitch).div_ceil(pitch.max(1)).next_multiple_of(SIDE);
+        self.depth + behind + shift(request, (request.k, request.n), pitch)
     }
 
     /// The size of all places of the left operand.

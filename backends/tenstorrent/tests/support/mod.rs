@@ -133,7 +133,7 @@ const OWN_BOARD: &str = "HAL_TENSTORRENT_OWN_BOARD";
 const BOARDS: [&str; 4] = ["board", "columns", "rows", "banks"];
 
 /// Parameters that every card takes.
-const COMMON: [&str; 5] = ["tiles", "cores", "l1", "paging", "open_timeout"];
+const COMMON: [&str; 6] = ["tiles", "cores", "l1", "paging", "phases", "open_timeout"];
 
 /// Opens the emulated card of a machine with these parameters, or the card that `HAL_TENSTORRENT_CARD` names with
 /// those that it takes.

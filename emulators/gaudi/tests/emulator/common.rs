@@ -376,6 +376,21 @@ impl Card {
         }
     }
 
+    /// Waits until an error in a submission's commands has stopped it: on the first generation it stands still, on the
+    /// second the card is reset. rule(error-events)
+    pub fn stopped(&self, seq: u64) {
+        if self.generation == Generation::Gaudi2 {
+            return self.lost(seq);
+        }
+        let limit = Instant::now() + Duration::from_secs(60);
+        while self.complaint().is_none() {
+            assert!(Instant::now() < limit, "{seq} meets no error");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (result, answer) = self.wait_for(seq, Duration::ZERO);
+        assert_eq!((result, answer.status), (Ok(()), wait::BUSY), "{:?}", self.complaint());
+    }
+
     /// Waits for the end of a submission, which must be a good one.
     pub fn finish(&self, seq: u64) -> WaitOut {
         let (result, answer) = self.wait_for(seq, Duration::from_secs(20));

@@ -214,8 +214,12 @@ fn decoders_interrupts_have_two_numbers_each() {
     for (decoder, waits) in [(0, 0), (9, 9), (3, wait::ANY_DECODER_INTERRUPT)] {
         assert!(view.write(0, &[0; 8]));
         std::thread::scope(|scope| {
+            let sleeps = card.counts().waits + 1;
             let waits = scope.spawn(|| wait_for(&card, waits, handle, 0, 1));
-            std::thread::sleep(Duration::from_millis(20));
+            // A wait is counted under the lock under which it begins to sleep. It looks at the counter before that.
+            while card.counts().waits < sleeps {
+                std::thread::yield_now();
+            }
             card.execute(0, &long(address, 1));
             // Its second interrupt is for errors, and the next one's is another's.
             for number in [2 + 2 * decoder, 3 + 2 * decoder] {
@@ -223,7 +227,6 @@ fn decoders_interrupts_have_two_numbers_each() {
                     card.execute(0, &long(DOORBELL, number));
                 }
             }
-            std::thread::sleep(Duration::from_millis(20));
             assert!(!waits.is_finished(), "decoder {decoder}");
             card.execute(0, &long(DOORBELL, 1 + 2 * decoder));
             assert_eq!(waits.join().unwrap(), (Ok(()), wait::COMPLETED), "decoder {decoder}");

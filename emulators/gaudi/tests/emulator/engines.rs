@@ -299,7 +299,7 @@ fn transfer_of_the_second_generation_signals_a_sync_object_at_its_end() {
         card.close();
         let card = open(&machine, 0);
         let commands = card.commands(&transfer(1));
-        card.lost(card.run(&commands, queue, transfer(1).len()).unwrap());
+        card.stopped(card.run(&commands, queue, transfer(1).len()).unwrap());
         let said = card.complaint().unwrap();
         assert!(said.contains("no address is set"), "{queue}: {said}");
     }
@@ -322,7 +322,7 @@ fn transfer_of_the_second_generation_signals_a_sync_object_at_its_end() {
 fn complaint(generation: Generation, queue: u32, packets: &[u8]) -> String {
     let card = card(options(generation));
     let commands = card.commands(packets);
-    card.lost(card.run(&commands, queue, packets.len()).unwrap());
+    card.stopped(card.run(&commands, queue, packets.len()).unwrap());
     card.complaint().unwrap()
 }
 

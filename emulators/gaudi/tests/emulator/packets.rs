@@ -78,7 +78,7 @@ fn complaint(
     let address = card.map_host(&memory);
     let packets = packets(&card, address);
     let commands = card.commands(&packets);
-    card.lost(card.run(&commands, queue, packets.len()).unwrap());
+    card.stopped(card.run(&commands, queue, packets.len()).unwrap());
     assert_eq!(
         card.events(),
         events | event::USER_ENGINE_ERROR | event::DEVICE_RESET,

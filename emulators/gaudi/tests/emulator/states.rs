@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Waits until something is so.
 fn until(what: &str, so: impl Fn() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(10);
+    let limit = Instant::now() + Duration::from_secs(60);
     while !so() {
         assert!(Instant::now() < limit, "{what} does not happen");
         std::thread::sleep(Duration::from_millis(1));
@@ -393,7 +393,7 @@ fn trouble(generation: Generation, queue: u32, packets: impl Fn(&Card) -> Vec<u8
     let packets = packets(&card);
     let commands = card.commands(&packets);
     let sequence = card.run(&commands, queue, packets.len()).unwrap();
-    card.lost(sequence);
+    card.stopped(sequence);
     // rule(error-events)
     let always = event::USER_ENGINE_ERROR | event::DEVICE_RESET;
     assert_eq!(card.events(), events | always, "{:?}", card.complaint());
@@ -557,4 +557,36 @@ fn words_of_a_programs_memory_are_debugged_by_their_device_addresses() {
             assert_eq!((read("addr"), write("addr", "1")), (Err(Errno::IO), Err(Errno::IO)));
         }
     }
+}
+
+/// rule(error-events): on the first generation an engine's error is a notice. The work stands still, the rest of the
+/// card goes on, and the reset comes with the timeout or the close.
+#[test]
+fn error_of_an_engine_of_the_first_generation_only_notifies() {
+    let fault = |card: &Card| card.copy(0x1_0000_1234_0000, card.dram(1), 64);
+    let card = trouble(Generation::Gaudi1, 0, fault, event::PAGE_FAULT);
+    let found: uapi::PageFault = card.info(info::PAGE_FAULT_EVENT).unwrap();
+    assert_eq!(found.addr, 0x1_0000_1234_0000);
+    assert!(card.complaint().unwrap().contains("stands still"), "{:?}", card.complaint());
+    assert_eq!(
+        (card.status(), card.counts().hard_resets, card.counts().in_flight),
+        (status::OPERATIONAL, 0, 1)
+    );
+    let commands = card.commands(&Card::nop());
+    card.finish(card.run(&commands, 1, 8).unwrap());
+    assert_eq!(card.wait_for(card.run(&commands, 0, 8).unwrap(), Duration::ZERO).1.status, wait::BUSY);
+    card.give_back(commands);
+    let after = card.close();
+    assert_eq!((after.hard_resets, after.kills), (1, 0));
+    // And a program with an eventfd that does not close.
+    let card = self::card(executing(Generation::Gaudi1, |execution| execution.speed = 20));
+    let notifier = eventfd();
+    register(&card, &notifier).unwrap();
+    let bad = fault(&card);
+    let commands = card.commands(&bad);
+    let chunk = one_second();
+    let sequence = card.run_with(&chunk, &commands, 0, bad.len()).unwrap();
+    until("the notification", || rustix::io::read(&notifier, &mut [0; 8]).is_ok());
+    assert_eq!(card.wait_for(sequence, Duration::ZERO).1.status, wait::BUSY);
+    until("its timeout", || card.events() & event::CS_TIMEOUT != 0);
 }

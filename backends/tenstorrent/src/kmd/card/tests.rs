@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A card whose mappings the kernel has taken back.
+//! Cards that are reset, in use, or refused: what is left of them in the kernel, and what a program is told.
 
 use super::*;
 use emulator_tenstorrent::{Emulator, Options};
@@ -106,4 +106,98 @@ fn card_that_was_reset_is_closed_without_a_signal() {
     other.reset(Reset::Chip).unwrap();
     drop(card);
     assert_eq!(signals.load(Ordering::Relaxed), 0);
+}
+
+/// The kernel's list names processes of every user. Here both programs are one process.
+#[test]
+fn card_that_is_in_use_is_refused_with_the_process_that_has_it() {
+    for module in ["2.9", "2.10"] {
+        let options = Options::read(&mut Parameters::new("tenstorrent", [("module", module)])).unwrap();
+        let machine = Emulator::new(options).unwrap();
+        let node = Path::new("/dev/tenstorrent/0");
+        let card = Card::open(machine.clone(), node, Duration::ZERO).unwrap();
+        let refused = Card::open(machine.clone(), node, Duration::ZERO).unwrap_err();
+        let process = format!("process {}", std::process::id());
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+        assert!(refused.message().contains("in use") && refused.message().contains(&process), "{refused}");
+        drop(card);
+        drop(Card::open(machine, node, Duration::ZERO).unwrap());
+    }
+}
+
+/// A system that refuses one of the calls about a card.
+#[derive(Debug)]
+struct Refusing {
+    machine: Arc<Emulator>,
+    /// How many calls are made before it.
+    before: AtomicUsize,
+    errno: Errno,
+}
+
+impl Refusing {
+    fn pass(&self) -> Result<(), Errno> {
+        match self.before.fetch_sub(1, Ordering::Relaxed) {
+            0 => Err(self.errno),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl System for Refusing {
+    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        self.machine.open(path)
+    }
+
+    fn open_exclusive(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        self.machine.open_exclusive(path)
+    }
+
+    fn close(&self, file: OwnedFd) {
+        self.machine.close(file);
+    }
+
+    fn ioctl(&self, file: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> Result<(), Errno> {
+        self.pass()?;
+        self.machine.ioctl(file, request, argument)
+    }
+
+    fn map_device(
+        &self,
+        file: BorrowedFd<'_>,
+        length: usize,
+        offset: u64,
+    ) -> Result<Arc<dyn DeviceRange>, Errno> {
+        self.pass()?;
+        self.machine.map_device(file, length, offset)
+    }
+}
+
+/// Whatever call fails while a card is opened or closed, its windows are free again for other programs.
+#[test]
+fn windows_are_given_back_whichever_call_fails() {
+    for (board, errno) in [("p100a", Errno::IO), ("p100a", Errno::NOMEM), ("n150", Errno::NODEV)] {
+        let options = Options::read(&mut Parameters::new("tenstorrent", [("board", board)])).unwrap();
+        let machine = Emulator::new(options).unwrap();
+        let node = Path::new("/dev/tenstorrent/0");
+        let (mut refused, mut most) = (0, 0);
+        for before in 0.. {
+            let system = Refusing { machine: machine.clone(), before: AtomicUsize::new(before), errno };
+            let system = Arc::new(system);
+            let card = Card::open(system.clone(), node, Duration::ZERO);
+            let is_opened = card.is_ok();
+            most = machine.counts(0).windows.max(most);
+            drop(card);
+            let counts = machine.counts(0);
+            assert_eq!(
+                (counts.files, counts.windows, counts.mappings),
+                (0, 0, 0),
+                "{board} {errno} {before}"
+            );
+            refused += usize::from(!is_opened);
+            if is_opened && system.before.load(Ordering::Relaxed) <= before {
+                break;
+            }
+        }
+        assert!(refused > 2 && most > 32, "{board}: {refused} refused, {most} windows at most");
+    }
 }
