@@ -325,7 +325,7 @@ impl Subscriber {
         let mut call = EngineCall::new(&*engine);
         match state {
             // No wait is for more than the largest value, whatever the other driver counts.
-            Ok(value) => timeline_state.reach(value.min(MAX_VALUE), || None, call.deferred()),
+            Ok(value) => _ = timeline_state.reach(value.min(MAX_VALUE), || None, call.deferred()),
             Err(failure) => drop(timeline_state.fail(&failure, |_| None, call.deferred())),
         }
     }

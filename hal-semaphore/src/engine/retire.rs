@@ -271,7 +271,11 @@ impl<B: Backend> QueueGuard<'_, B> {
             return true;
         };
         let state = match outcome {
-            Ok(value) => self.shared.reach(timeline_state, &timeline, value, self.deferred).map(|()| value),
+            Ok(value) => match self.shared.reach(timeline_state, &timeline, value, self.deferred) {
+                // Its waiters are notified of the failure by the thread that failed it.
+                Ok(false) => return false,
+                reached => reached.map(|_| value),
+            },
             Err(failure) => {
                 self.shared.fail(timeline_state, &timeline, &failure, self.deferred);
                 Err(failure)
@@ -330,15 +334,15 @@ mod tests {
         };
         assert_eq!(gated_by(|_, _| ()), (true, 1));
         assert_eq!(
-            gated_by(|timeline_state, deferred| timeline_state.reach(1, || None, deferred)),
+            gated_by(|timeline_state, deferred| _ = timeline_state.reach(1, || None, deferred)),
             (true, 1)
         );
         assert_eq!(
-            gated_by(|timeline_state, deferred| timeline_state.reach(2, || None, deferred)),
+            gated_by(|timeline_state, deferred| _ = timeline_state.reach(2, || None, deferred)),
             (false, 0)
         );
         assert_eq!(
-            gated_by(|timeline_state, deferred| timeline_state.reach(2, failure, deferred)),
+            gated_by(|timeline_state, deferred| _ = timeline_state.reach(2, failure, deferred)),
             (false, 0)
         );
     }

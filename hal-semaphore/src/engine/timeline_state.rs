@@ -248,21 +248,25 @@ impl TimelineState {
     }
 
     /// Raises the timeline for an operation that has ended, unless the value is reached or the timeline has
-    /// failed. `show` runs in the same step; if it returns a failure, the timeline fails.
+    /// failed. `show` runs in the same step; if it returns a failure, the timeline fails. Returns false if it had
+    /// failed before.
     pub(crate) fn reach(
         self: &Arc<Self>,
         value: u64,
         show: impl FnOnce() -> Option<Failure>,
         deferred: &mut DeferredWork,
-    ) {
+    ) -> bool {
         let mut state = self.state.lock();
-        if state.failure.is_some() || value <= self.value() {
-            return;
+        if state.failure.is_some() {
+            return false;
         }
-        match show() {
-            Some(failure) => self.fail_at(&mut state, self.value(), failure, deferred),
-            None => self.raise(&mut state, value, deferred),
+        if value > self.value() {
+            match show() {
+                Some(failure) => self.fail_at(&mut state, self.value(), failure, deferred),
+                None => self.raise(&mut state, value, deferred),
+            }
         }
+        true
     }
 
     #[inline]

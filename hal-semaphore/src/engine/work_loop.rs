@@ -251,15 +251,15 @@ impl<B: Backend> Shared<B> {
         self.count_panic(self.foreign(move || drop(value)));
     }
 
-    /// Raises a timeline of this engine for an operation that has ended. If the timeline panics when it is
-    /// shown the value, it fails, and the failure is returned.
+    /// Raises a timeline of this engine for an operation that has ended. Returns false if it had failed before. If it
+    /// panics when it is shown the value, it fails, and the failure is returned.
     pub(super) fn reach(
         &self,
         timeline_state: &Arc<TimelineState>,
         timeline: &B::Timeline,
         value: u64,
         deferred: &mut DeferredWork,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let mut shown = Ok(());
         let show = || {
             self.foreign_counted(|| timeline.show(Ok(value))).unwrap_or_else(|panic| {
@@ -267,8 +267,8 @@ impl<B: Backend> Shared<B> {
                 Some(panic)
             })
         };
-        timeline_state.reach(value, show, deferred);
-        shown
+        let is_step = timeline_state.reach(value, show, deferred);
+        shown.map(|()| is_step)
     }
 
     /// Fails a timeline of this engine, even if it panics when it is shown the failure.
