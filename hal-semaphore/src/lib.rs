@@ -41,7 +41,8 @@
 //!             std::thread::spawn(move || {
 //!                 for (queue, epoch, work) in pieces {
 //!                     work.into_iter().for_each(|work| work());
-//!                     // Everything of this queue up to `epoch` has ended. `fail` reports a failure.
+//!                     // Everything of this queue up to `epoch` has ended. `fail` reports a failure. An error
+//!                     // here means that the engine is gone.
 //!                     completer.get().map(|completer| completer.complete(queue, epoch));
 //!                 }
 //!             });
@@ -95,7 +96,8 @@
 //! | you want | use |
 //! |---|---|
 //! | queues that wait for each other without the host | [`NativeWaits`](backend::NativeWaits), and a piece's [`waits`](backend::Submission::waits) |
-//! | a device that is polled, or has a file descriptor | [`Completion`](backend::Completion) and [`Engine::poll`] |
+//! | a device that is polled, or has a file descriptor | [`Completion`](backend::Completion); the program calls [`Engine::poll`] while something is under way, since a wait does not |
+//! | an operation on whichever queue is best | [`Affinity::ANY`]: the queue of its waits, or the one with the least work |
 //! | a device that is full, refuses an operation or is lost | [`Submitted`](backend::Submitted), [`Completer`](backend::Completer) |
 //! | to signal several timelines, or wait for several | longer lists of waits and signals; [`Action::Barrier`] |
 //! | a callback, or a future | [`Semaphore::subscribe`]; `Semaphore::reached`, with the feature `futures` |
