@@ -6,7 +6,7 @@
 #[path = "../tests/support/cases.rs"]
 mod cases;
 
-use emulator_chip::{Chip, Core, SOFT_RESET, Tile};
+use emulator_chip::{Board, Chip, Core, Model, SOFT_RESET, Tile};
 use hal_tenstorrent_loader::encode::{Assembler, Reg, lw, sw};
 use hal_tenstorrent_loader::tensix::instructions::{Mvmul, Setadcxx, Setc16, Setrwc, Unpacr, Zeroacc};
 use hal_tenstorrent_loader::tensix::registers::Field;
@@ -21,18 +21,18 @@ const ON: Bits<1> = Bits::MAX;
 fn compare(path: &str) -> (usize, usize) {
     let (mut right, mut wrong) = (0, 0);
     let file = std::fs::read(path).expect("a file of cases");
-    let mut chip = cases::chip();
+    let mut last = None;
     for (number, case) in cases::cases(&file).iter().enumerate() {
-        if case.is_first {
-            chip = cases::chip();
-        }
+        let chip = last.take().filter(|_| !case.is_first).unwrap_or_else(|| case.chip());
         match case.check(&chip) {
-            Ok(()) => right += 1,
+            Ok(()) => {
+                right += 1;
+                last = Some(chip);
+            }
+            // What it left behind would be wrong as well.
             Err(reason) => {
                 wrong += 1;
                 println!("{path}, case {number}: {reason}");
-                // What it left behind would be wrong as well.
-                chip = cases::chip();
             }
         }
     }
@@ -115,7 +115,7 @@ fn program(phases: u32) -> Assembler {
 }
 
 fn measure(phases: u32) {
-    let chip = cases::chip();
+    let chip = Chip::new(Board::new(Model::P150));
     let put = |address: u64, bytes: &[u8]| chip.tile_write(TILE, address, bytes).expect("a tile");
     for address in [0x2_0000_u32, 0x4_0000] {
         let mut state = address;

@@ -78,6 +78,7 @@ mod tag {
     pub(super) const BOARD_HIGH: u32 = 1;
     pub(super) const BOARD_LOW: u32 = 2;
     pub(super) const CLOCK: u32 = 14;
+    pub(super) const MEMORY: u32 = 22;
     pub(super) const FIRMWARE: u32 = 28;
     pub(super) const HEARTBEAT: u32 = 32;
     pub(super) const TENSIX_COLUMNS: u32 = 34;
@@ -129,8 +130,12 @@ impl Arc {
         let harvested = ANSWERED_ROWS.into_iter().enumerate().filter(missing).map(|(bit, _)| 1 << bit).sum();
         match board.model() {
             Model::P100a | Model::P150 | Model::Blackhole => {
+                // Two bits for each bank: it is ready, and it has failed.
+                let ready =
+                    (0..8).filter(|bank| board.banks() >> bank & 1 == 1).map(|bank| 1 << (2 * bank)).sum();
                 let mut own = vec![
                     (tag::CLOCK, CLOCK),
+                    (tag::MEMORY, ready),
                     // No Ethernet tile is present.
                     (tag::ETHERNET, 0),
                     // Two bits each: the first one as the host sees it, the second one is fused off.
@@ -153,7 +158,8 @@ impl Arc {
                 Self::with(&BLACKHOLE, [&common[..], &own].concat(), &started, &[], 0)
             }
             Model::N150 | Model::Wormhole => {
-                let own = [(tag::CLOCK, WORMHOLE_CLOCK)];
+                // Four bits for each bank, of which the second says that it is ready.
+                let own = [(tag::CLOCK, WORMHOLE_CLOCK), (tag::MEMORY, 0x22_2222)];
                 let started = [
                     (POST_CODE, 0xc0de_0001),
                     (ARGUMENT, 0),

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many instructions a core executes before the next one runs.
 const SLICE: u64 = 32;
-/// The length of the bridge's own interface to the network.
-const BRIDGE_BYTES: u64 = 0x1000;
+/// The length of a part's own interface to the network.
+const INTERFACE_BYTES: u64 = 0x1000;
 
 /// An address in one of the regions that the host maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,10 +72,7 @@ impl Chip {
     /// A chip after power-on.
     pub fn new(board: Board) -> Self {
         let (family, grid) = (board.family(), Grid::new(&board));
-        let location = |(x, y)| {
-            let named = grid.named(x, y);
-            Location { tile: Tile { x, y }, named: Tile { x: named.0, y: named.1 } }
-        };
+        let location = |place| location(&grid, place);
         #[expect(
             clippy::expect_used,
             reason = "a tile that is left out would shift the numbers of all behind it"
@@ -166,7 +163,7 @@ impl Chip {
             return None;
         }
         match offset.checked_sub(self.family.bridge) {
-            Some(within) if within < BRIDGE_BYTES => {
+            Some(within) if within < INTERFACE_BYTES => {
                 self.bridge_at.register(&self.family.noc, u32::try_from(within).ok()?)
             }
             _ if Windows::has_setting(self.family, offset) => {
@@ -215,12 +212,28 @@ impl Chip {
         &self.tensix[self.index(column, row)]
     }
 
+    /// A setting of the interface to the network that the controller and the bridge have, at an address of theirs.
+    fn interface_setting(&self, part: Endpoint, tile: Tile, address: u64) -> Option<u32> {
+        let within = address.checked_sub(self.family.interface).filter(|&within| within < INTERFACE_BYTES)?;
+        if !matches!(part, Endpoint::Arc | Endpoint::Pcie) {
+            return None;
+        }
+        location(&self.grid, (tile.x, tile.y)).register(&self.family.noc, u32::try_from(within).ok()?)
+    }
+
     /// Reads over the network.
     pub fn tile_read(&self, tile: Tile, address: u64, bytes: &mut [u8]) -> Result<(), Violation> {
         self.check_lost()?;
         let length = bytes.len();
         let unmapped = Violation::Unmapped { tile, address, length };
-        match self.touch(tile, address)? {
+        let part = self.touch(tile, address)?;
+        if let Some(setting) = self.interface_setting(part, tile, address)
+            && length == 4
+        {
+            bytes.copy_from_slice(&setting.to_le_bytes());
+            return Ok(());
+        }
+        match part {
             Endpoint::Tensix { column, row } => self.tensix(column, row).lock().read(address, bytes),
             Endpoint::Dram { bank } => {
                 let bank = self.banks.get(usize::from(bank)).ok_or(unmapped.clone())?.read();
@@ -390,6 +403,12 @@ impl Chip {
         }
         stopped
     }
+}
+
+/// The coordinates of the part at a place.
+fn location(grid: &Grid, (x, y): (u8, u8)) -> Location {
+    let (named_x, named_y) = grid.named(x, y);
+    Location { tile: Tile { x, y }, named: Tile { x: named_x, y: named_y } }
 }
 
 fn not_modelled(endpoint: Endpoint, tile: Tile, address: u64) -> Violation {

@@ -48,6 +48,8 @@ pub struct Family {
     pub(crate) mirror: Option<u64>,
     /// The offset of the bridge's own interface to the network in the first region.
     pub(crate) bridge: u64,
+    /// The address of the interface to the network of parts that are no Tensix tiles, on the network.
+    pub(crate) interface: u64,
     /// The cores' interface to the network.
     pub noc: NocRegisters,
     /// The start addresses of cores.
@@ -191,6 +193,7 @@ pub static BLACKHOLE: Family = Family {
     fused_off: (16, 2),
     mirror: None,
     bridge: 0x1fd0_4000,
+    interface: 0xffff_ffff_ff00_0000,
     noc: NocRegisters {
         stride: 0x800,
         command: 0x40,
@@ -237,6 +240,7 @@ pub static WORMHOLE: Family = Family {
     fused_off: (18, 27),
     mirror: Some(480 << 20),
     bridge: 0x1fd0_2000,
+    interface: 0xf_ffb2_0000,
     noc: NocRegisters {
         stride: 0x400,
         command: 0x28,

@@ -112,6 +112,8 @@ fn telemetry_reports_fused_off_parts() {
     assert_eq!(entries.get(&34), Some(&0x3e7f));
     assert_eq!(entries.get(&36), Some(&0xdf));
     assert_eq!(entries.get(&1), Some(&0x430));
+    // The banks that are there are ready.
+    assert_eq!(entries.get(&22), Some(&0x5155));
     let beats = entries.get(&32).copied().unwrap();
     chip.step(1 << 20);
     let entry = entries.keys().position(|&tag| tag == 32).unwrap() as u64;

@@ -6,7 +6,7 @@
 mod cases;
 mod support;
 
-use cases::{cases, chip};
+use cases::cases;
 use emulator_chip::{Board, Chip, Core, CoreStop, EngineCounts, Model, SOFT_RESET, Stopped, Tile};
 use hal_tenstorrent_loader::encode::{Assembler, Reg, lw, sw};
 use hal_tenstorrent_loader::tensix::instructions::{
@@ -24,18 +24,22 @@ const CONFIG: u32 = 0xffef_0000;
 
 /// Runs the cases of a file.
 fn check(file: &[u8]) {
-    let mut chip = chip();
+    let mut last = None;
     for (number, case) in cases(file).iter().enumerate() {
-        if case.is_first {
-            chip = cases::chip();
-        }
+        let chip = last.take().filter(|_| !case.is_first).unwrap_or_else(|| case.chip());
         assert_eq!(case.check(&chip), Ok(()), "case {number}");
+        last = Some(chip);
     }
 }
 
 #[test]
 fn products_are_the_vendors_to_the_bit() {
     check(include_bytes!("golden/products.bin"));
+}
+
+#[test]
+fn products_of_wormhole_are_the_vendors_to_the_bit() {
+    check(include_bytes!("golden/wormhole.bin"));
 }
 
 #[test]
@@ -46,6 +50,10 @@ fn random_instructions_leave_what_the_vendors_do() {
 #[test]
 fn threads_with_semaphores_and_expanders_end_as_the_vendors_do() {
     check(include_bytes!("golden/threads.bin"));
+}
+
+fn chip() -> Chip {
+    Chip::new(Board::new(Model::P150))
 }
 
 /// Lets core B store words.

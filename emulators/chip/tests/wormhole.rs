@@ -293,3 +293,25 @@ fn its_cores_have_no_floats() {
     let [Stopped { stop: CoreStop::Trap(trap), .. }] = &stopped[..] else { panic!("{stopped:?}") };
     assert!(trap.to_string().contains("no floats"), "{trap}");
 }
+
+/// Software asks the parts beside the tiles for their place on the network, to find out whether that hangs.
+#[test]
+fn controller_and_bridge_name_their_place() {
+    let place = |chip: &Chip, tile: Tile, address| {
+        let mut word = [0; 4];
+        chip.tile_read(tile, address, &mut word).map(|()| u32::from_le_bytes(word))
+    };
+    let wormhole = chip();
+    for tile in [ARC, Tile { x: 0, y: 3 }] {
+        let found = place(&wormhole, tile, 0xf_ffb2_002c).unwrap();
+        assert_eq!(found & 0xfff, u32::from(tile.x) | u32::from(tile.y) << 6, "{tile}");
+    }
+    let blackhole = Chip::new(Board::new(Model::P150));
+    for tile in [Tile { x: 8, y: 0 }, Tile { x: 2, y: 0 }] {
+        let found = place(&blackhole, tile, 0xffff_ffff_ff00_0044).unwrap();
+        assert_eq!(found & 0xfff, u32::from(tile.x) | u32::from(tile.y) << 6, "{tile}");
+        assert_eq!(place(&blackhole, tile, 0xffff_ffff_ff00_0148).ok(), None, "what it does not have");
+    }
+    // What is behind the bridge is the host's.
+    assert!(matches!(place(&blackhole, Tile { x: 2, y: 0 }, 64), Err(Violation::NotModelled { .. })));
+}

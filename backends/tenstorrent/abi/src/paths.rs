@@ -13,9 +13,9 @@ pub const PREFIX: &str = "tenstorrent!";
 /// In a card's folder: what it is on its bus, as lines of keys and values.
 pub const DESCRIPTION: &str = "device/uevent";
 
-/// The folder with a folder for each card, by number, and the file there that lists the processes that have the card
-/// open.
+/// The folder with a folder for each card, by number.
 pub const STATES: &str = "/proc/driver/tenstorrent";
+/// The file there that lists the processes that have the card open.
 pub const USERS: &str = "pids";
 
 /// The offset in a card's file at which windows are mapped uncached: at their offset in the first region, or behind

@@ -3,13 +3,13 @@
 """Takes results of the matrix engine from the vendor's simulator: writes random programs, and what became of them.
 
 usage: engine.py LIBRARY KIND SEED COUNT > FILE
-KIND is products, programs or threads. LIBRARY is libttsim.so, built for Blackhole.
+KIND is products, programs or threads, of a LIBRARY (libttsim.so) built for Blackhole, or wormhole, of one for that.
 
 A file has cases, each a list of sections. A section is a letter, an address and a length as little-endian words, and
 what the letter says: W as many bytes, which are written to the tile's memory; G a style, a format and a number, of
 which as many elements are made and written; S nothing, but a core starts at the address, whose number is in place of
 the length; R the hash (FNV-1a, 64 bits) of as many bytes, which are read when each core that started has written its
-word at DONE. E ends a case, and N is a new chip for the cases behind it.
+word at DONE. E ends a case, and N is a new Blackhole chip for the cases behind it, M a new Wormhole chip.
 """
 
 import ctypes
@@ -19,6 +19,8 @@ import struct
 import subprocess
 import sys
 
+# Where the host sees the chip's first region.
+BASE = 1 << 32
 DONE, CODE = 0x70000, 0x80000
 LEFT, RIGHT, RESULT, DUMP = 0x20000, 0x40000, 0xA0000, 0x60000
 B, T0, T1, T2 = range(4)
@@ -78,6 +80,7 @@ class Vendor:
         for call in (self.library.libttsim_pci_mem_wr_bytes, self.library.libttsim_pci_mem_rd_bytes):
             call.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint32]
         self.library.libttsim_init()
+        self.is_wormhole = self.library.libttsim_pci_config_rd32(0, 0) >> 16 == 0x401E
 
     def put(self, address, data):
         self.library.libttsim_pci_mem_wr_bytes(address, data, len(data))
@@ -88,18 +91,23 @@ class Vendor:
         return buffer.raw
 
     def window(self, number, address):
-        # Of tile (1, 2).
+        # Of tile (1, 2), or (18, 18) of Wormhole.
+        if self.is_wormhole:
+            value = address >> 20 | 18 << 16 | 18 << 22 | 1 << 43
+            self.put(BASE + 0x1FC00000 + 8 * number, struct.pack("<Q", value))
+            return
         for at, value in enumerate((address >> 21, 1 << 11 | 2 << 17, 1 << 6)):
-            self.put((1 << 32) + 0x1FC00000 + 4 * (3 * number + at), struct.pack("<I", value))
+            self.put(BASE + 0x1FC00000 + 4 * (3 * number + at), struct.pack("<I", value))
 
     def register(self, address, value):
-        self.put((1 << 32) + 0x200000 + address - 0xFFA00000, struct.pack("<I", value))
+        size = 0x100000 if self.is_wormhole else 0x200000
+        self.put(BASE + size + address % size, struct.pack("<I", value))
 
     def run(self, case):
         """Runs a case, and returns what its ranges hold in the end."""
-        base = 1 << 32
+        base = BASE
         self.window(0, 0)
-        self.window(1, 0xFFA00000)
+        self.window(1, 0xFFB00000 if self.is_wormhole else 0xFFA00000)
         self.register(0xFFB121B0, 0x47800)
         for address, data in case.writes:
             for at in range(0, len(data), 1 << 16):
@@ -110,7 +118,8 @@ class Vendor:
             held &= ~(0x800 << core)
             if core != B:
                 self.register(0xFFB12228 + 4 * (core - 1), address)
-        self.register(0xFFB12234, 7)
+        if not self.is_wormhole:
+            self.register(0xFFB12234, 7)
         self.register(0xFFB121B0, held)
         for _ in range(1 << 12):
             self.library.libttsim_clock(64)
@@ -314,6 +323,59 @@ def products(rng):
             case.push(core, word("MVMUL", addr_mod=5 if last and not first else 4, flip=3 if last else 0))
     for at in range(16):
         case.push(core, word("PACR", last=int(at == 15)))
+    case.reads.append((RESULT, 1024 * BYTES[kind[4]]))
+    case.finish()
+    return case
+
+
+# Those that Wormhole's packer has, too.
+WORMHOLE_KINDS = [kind for kind in KINDS if kind != (BF16, BF16, True, FP32, FP16)
+                  and kind != (FP16, FP16, True, FP32, FP16)]
+
+
+def wormhole_words(kind, unsigned):
+    """The words of Wormhole's configuration for a product."""
+    memory, source, wide, packed, result = kind
+    size = BYTES[packed]
+    words = {1: case_words(kind, unsigned)[1], 8: size | 16 * size << 12, 14: int(wide) | unsigned << 1, 20: 0xFFFF,
+             52: memory | 1 << 4 | 256 << 16, 53: 1 | 4 << 16, 57: (RESULT >> 4) - 1, 60: source, 61: 1,
+             64: (RIGHT >> 4) - 1, 72: 64, 74: 256, 92: memory | 1 << 4 | 256 << 16, 93: 1 | 4 << 16, 100: source,
+             101: 1, 104: (LEFT >> 4) - 1}
+    # All four packers have the same.
+    words |= {word: result << 4 | packed << 8 for word in (58, 86, 98, 126)} | {word: 16 << 8 for word in range(24, 28)}
+    return words
+
+
+def wormhole(rng):
+    """Products of blocks of tiles on Wormhole, whose instructions have four modes and core B alone starts others."""
+    case, kind = Case(), rng.choice(WORMHOLE_KINDS)
+    memory, integers = kind[0], kind[1] == INT8
+    tiles, phases = rng.choice([1, 1, 2, 3]), rng.choice([1, 2, 3, 4])
+    size = 1024 * BYTES[memory]
+    for place in (LEFT, RIGHT):
+        case.random(place, rng.randrange(4), memory, 1024 * tiles, rng.getrandbits(63))
+    words = wormhole_words(kind, rng.getrandbits(1))
+    for register in sorted(words):
+        case.config(B, register, words[register])
+    modes = [(0, 8, 8, 0, 0), (0, 24, 24, 0, 0), (16, 24, 1000, 0, 0), (32, 40, 968, 1, 0)]
+    for mode, (a, b, dst, fidelity, clears) in enumerate(modes):
+        case.push(B, word("SETC16", index=7 + 2 * mode, value=a | b << 8),
+                  word("SETC16", index=23 + mode, value=dst | fidelity << 13 | clears << 15))
+    case.push(B, word("SETC16", index=3, value=4), word("SETC16", index=31, value=1),
+              word("SETADCXY", counters=7, mask=15), word("SETADCZW", counters=7, mask=15),
+              word("SETADCXX", counters=3, x1=1023), word("SETADCXX", counters=4, x1=15),
+              word("ZEROACC", mode=3), word("SETRWC", mask=15))
+    for tile in range(tiles):
+        case.write_config(B, 64, (RIGHT + size * tile >> 4) - 1)
+        case.write_config(B, 104, (LEFT + size * tile >> 4) - 1)
+        case.push(B, *UNPACK)
+        for phase in range(phases):
+            for at, mode in enumerate([0, 1, 0, 2, 0, 1, 0, 3] * 2):
+                flip = 3 if (phase, at) == (phases - 1, 15) else 0
+                case.push(B, word("MVMUL", flip=flip) | mode << 15)
+        case.push(B, word("SETRWC", mask=15))
+    for at in range(64):
+        case.push(B, word("PACR", last=int(at == 63), read_intf_sel=1))
     case.reads.append((RESULT, 1024 * BYTES[kind[4]]))
     case.finish()
     return case
@@ -532,7 +594,7 @@ def main():
     done = refused = 0
     while done + refused < count:
         # A chip that refused a program is gone: the next case begins on a new one.
-        sys.stdout.buffer.write(b"N")
+        sys.stdout.buffer.write(b"M" if kind == "wormhole" else b"N")
         rest = count - done - refused
         command = [sys.executable, __file__, library, kind, seed, str(rest), str(done + refused)]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -548,7 +610,7 @@ def main():
     print(f"{done} cases, {refused} refused", file=sys.stderr)
 
 
-KINDS_OF_CASES = {"products": products, "programs": programs, "threads": threads}
+KINDS_OF_CASES = {"products": products, "programs": programs, "threads": threads, "wormhole": wormhole}
 
 if __name__ == "__main__":
     main()

@@ -9,7 +9,8 @@ use emulator_chip::{Board, Chip, Core, Model, SOFT_RESET, Tile};
 
 /// Where each core writes one when it is done.
 const DONE: u64 = 0x7_0000;
-const TILE: Tile = Tile { x: 1, y: 2 };
+/// The tile of a Blackhole chip, and of a Wormhole chip.
+const TILES: [Tile; 2] = [Tile { x: 1, y: 2 }, Tile { x: 18, y: 18 }];
 const CORES: [Core; 4] = [Core::B, Core::T0, Core::T1, Core::T2];
 
 /// What a range of memory holds in the end.
@@ -24,6 +25,7 @@ struct Expected {
 pub(crate) struct Case {
     /// True if it begins on a new chip, and not on that of the case before.
     pub(crate) is_first: bool,
+    is_wormhole: bool,
     writes: Vec<(u64, Vec<u8>)>,
     starts: Vec<(Core, u32)>,
     expected: Vec<Expected>,
@@ -49,8 +51,11 @@ pub(crate) fn cases(file: &[u8]) -> Vec<Case> {
     let (mut rest, mut cases, mut case) = (Rest(file), Vec::new(), Case::default());
     while !rest.0.is_empty() {
         match rest.bytes() {
-            [b'N'] => case.is_first = true,
-            [b'E'] => cases.push(std::mem::take(&mut case)),
+            [letter @ (b'N' | b'M')] => (case.is_first, case.is_wormhole) = (true, letter == b'M'),
+            [b'E'] => {
+                let is_wormhole = case.is_wormhole;
+                cases.push(std::mem::replace(&mut case, Case { is_wormhole, ..Case::default() }));
+            }
             [letter] => case.section(letter, &mut rest),
         }
     }
@@ -96,17 +101,21 @@ fn fnv(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// A chip for cases.
-pub(crate) fn chip() -> Chip {
-    Chip::new(Board::new(Model::P150))
-}
-
-/// Writes a register of the tile.
-fn set(chip: &Chip, address: u64, value: u32) {
-    chip.tile_write(TILE, address, &value.to_le_bytes()).expect("a register");
-}
-
 impl Case {
+    /// A chip for it.
+    pub(crate) fn chip(&self) -> Chip {
+        Chip::new(Board::new(if self.is_wormhole { Model::N150 } else { Model::P150 }))
+    }
+
+    fn tile(&self) -> Tile {
+        TILES[usize::from(self.is_wormhole)]
+    }
+
+    /// Writes a register of the tile.
+    fn set(&self, chip: &Chip, address: u64, value: u32) {
+        chip.tile_write(self.tile(), address, &value.to_le_bytes()).expect("a register");
+    }
+
     fn section(&mut self, letter: u8, rest: &mut Rest<'_>) {
         let (address, length) = (rest.word(), rest.word() as usize);
         match letter {
@@ -131,27 +140,30 @@ impl Case {
     /// Runs it until all cores are done.
     pub(crate) fn run(&self, chip: &Chip) -> Result<(), String> {
         let all = Core::ALL.map(Core::reset_bit).iter().sum::<u32>();
-        set(chip, SOFT_RESET, all);
+        let tile = self.tile();
+        self.set(chip, SOFT_RESET, all);
         for (address, bytes) in &self.writes {
-            chip.tile_write(TILE, *address, bytes).expect("memory");
+            chip.tile_write(tile, *address, bytes).expect("memory");
         }
-        chip.tile_write(TILE, DONE, &[0; 16]).expect("memory");
+        chip.tile_write(tile, DONE, &[0; 16]).expect("memory");
         let mut held = all;
         for &(core, start) in &self.starts {
             held &= !core.reset_bit();
             if core != Core::B {
-                set(chip, 0xffb1_2224 + 4 * core as u64, start);
+                self.set(chip, 0xffb1_2224 + 4 * core as u64, start);
             }
         }
-        set(chip, 0xffb1_2234, 7);
-        set(chip, SOFT_RESET, held);
+        if !self.is_wormhole {
+            self.set(chip, 0xffb1_2234, 7);
+        }
+        self.set(chip, SOFT_RESET, held);
         for _ in 0..1000 {
             chip.step(1000);
             if let Some(stopped) = chip.stopped().first() {
                 return Err(format!("{stopped:?}"));
             }
             let mut done = [0; 16];
-            chip.tile_read(TILE, DONE, &mut done).expect("memory");
+            chip.tile_read(tile, DONE, &mut done).expect("memory");
             if self.starts.iter().all(|&(core, _)| done[4 * core as usize] == 1) {
                 return Ok(());
             }
@@ -164,7 +176,7 @@ impl Case {
         self.run(chip)?;
         for Expected { address, length, hash } in &self.expected {
             let mut bytes = vec![0; *length];
-            chip.tile_read(TILE, *address, &mut bytes).expect("memory");
+            chip.tile_read(self.tile(), *address, &mut bytes).expect("memory");
             if fnv(&bytes) != *hash {
                 return Err(format!("{length} bytes at {address:#x} are not the vendor's"));
             }
