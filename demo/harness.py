@@ -124,10 +124,14 @@ def text(arguments, timeout=120):
 
 
 def invoke(module, devices, inputs, extra=("--function=main",), timeout=120):
-    """Runs a function of a model, the main one if nothing else is said; its result and how long it took."""
+    """Runs a function of a model, the main one if nothing else is said; its result and how long it took. An input is
+    an array, or a text for the tool to read."""
     arguments = [TOOLS / "iree-run-module", f"--module={module}", *extra]
     arguments += [f"--device={device}" for device in devices]
     for number, value in enumerate(inputs):
+        if isinstance(value, str):
+            arguments.append(f"--input={value}")
+            continue
         path = OUT / f"input{number}.npy"
         np.save(path, value)
         arguments.append(f"--input=@{path}")

@@ -94,9 +94,9 @@
 //!
 //! | you want | use |
 //! |---|---|
-//! | queues that wait for each other without the host | [`NativeWaits`](backend::NativeWaits), and a piece's [`waits`](backend::Submission::waits) |
+//! | queues that wait for each other without the host | [`NativeWaits`], and a piece's [`waits`] |
 //! | a device that is polled, or has a file descriptor | [`Completion`](backend::Completion) and [`Engine::poll`] |
-//! | a device that is full, refuses an operation or is lost | [`Submitted`](backend::Submitted), [`Completer`](backend::Completer) |
+//! | a device that is full, refuses an operation or is lost | [`Submitted`], [`Completer`] |
 //! | to signal several timelines, or wait for several | longer lists of waits and signals; [`Action::Barrier`] |
 //! | a callback, or a future | [`Semaphore::subscribe`]; `Semaphore::reached`, with the feature `futures` |
 //! | what failed, and why | the [`Failure`] that a query or a wait returns: everything with one cause shares it |
@@ -105,6 +105,11 @@
 //! | an end in bounded time | [`Engine::shut_down`]; dropping the engine also ends what has not begun |
 //! | a semaphore of your own, or of another driver | [`Timeline`] |
 //! | tests without threads, sleeps or a device | [`VirtualClock`], [`testing::SoftBackend`] |
+//!
+//! [`NativeWaits`]: backend::NativeWaits
+//! [`waits`]: backend::Submission::waits
+//! [`Submitted`]: backend::Submitted
+//! [`Completer`]: backend::Completer
 //!
 //! [`backend`] is the contract of a device. An operation's resources belong in its [`Work`](Backend::Work): it comes
 //! back in [`Backend::reclaim`], or is dropped, after the operation has ended, also when a failure, a shutdown or a

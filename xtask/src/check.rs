@@ -189,7 +189,7 @@ mod tests {
         let here = Item { found: Some("1.2".into()), ..gone("cargo xtask cts") };
         assert_eq!(here.lines().lines().count(), 1);
         let named: Vec<&str> = optional().iter().map(|item| item.name).collect();
-        assert_eq!(named, ["googletest", "MPI", "valgrind", "Vulkan"]);
+        assert_eq!(named, ["googletest", "Google Benchmark", "MPI", "valgrind", "Vulkan"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 //! `cargo xtask demo`: real models on every device, each result checked against numpy, or against IREE's local-sync.
 
-use crate::iree::{FOR_THIS_PROCESSOR, Flavour, Plugin, Tree};
+use crate::iree::{self, FOR_THIS_PROCESSOR, Flavour, Plugin, Tree};
 use crate::{packages, with, workspace};
 use anyhow::{Result, bail};
 use fs_err as fs;
@@ -71,6 +71,21 @@ fn replay() -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, None)?;
     tree.build(&["iree-run-module", "iree-run-replay"])?;
     workspace::succeeds(&mut script(&tree, "replays.py")?)
+}
+
+/// The step `checks` of `cargo xtask test`: modules that compare their own results, run by IREE's tools.
+pub(crate) fn checks() -> Result<bool> {
+    let tree = Tree::configure(Flavour::Plain, None)?;
+    tree.build(&["iree-run-module", iree::CHECK_MODULE])?;
+    let mut checks = script(&tree, "checks.py")?;
+    match packages::BENCHMARK.ensure() {
+        Ok(()) => {
+            tree.build(&[iree::BENCHMARK_MODULE])?;
+            checks.arg("--benchmark");
+        }
+        Err(missing) => println!("without {}: {missing:#}", iree::BENCHMARK_MODULE),
+    }
+    workspace::succeeds(&mut checks)
 }
 
 /// A script of the demo's folder.

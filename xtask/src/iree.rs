@@ -2,7 +2,7 @@
 
 //! Building IREE's tools, its conformance suite and our C programs, with our drivers linked in.
 
-use crate::packages;
+use crate::packages::{self, Package};
 use crate::setup::{self, Python};
 use crate::workspace;
 use anyhow::{Context, Result, bail};
@@ -93,8 +93,30 @@ pub(crate) const FOR_THIS_PROCESSOR: [&str; 2] =
     ["--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host"];
 
 /// The tools that people run.
-pub(crate) const TOOLS: [&str; 5] =
-    ["iree-run-module", "iree-dump-module", "iree-profile", "iree-run-replay", "iree-dump-replay"];
+pub(crate) const TOOLS: [&str; 7] = [
+    "iree-run-module",
+    "iree-dump-module",
+    "iree-profile",
+    "iree-run-replay",
+    "iree-dump-replay",
+    CHECK_MODULE,
+    BENCHMARK_MODULE,
+];
+
+/// Runs a module whose functions compare their results.
+pub(crate) const CHECK_MODULE: &str = "iree-check-module";
+
+/// Times a function of a module.
+pub(crate) const BENCHMARK_MODULE: &str = "iree-benchmark-module";
+
+/// The package of the system that a target is built on.
+fn package_of(target: &str) -> Option<&'static Package> {
+    match target {
+        SUITE | CHECK_MODULE => Some(&packages::GOOGLETEST),
+        BENCHMARK_MODULE => Some(&packages::BENCHMARK),
+        _ => None,
+    }
+}
 
 impl Tree {
     /// Configures a build, if anything about it has changed.
@@ -140,10 +162,15 @@ impl Tree {
     fn cmake(&self) -> Result<()> {
         let build = self.folder.join("build");
         let stamp = self.folder.join("configured");
-        // Without it CMake leaves the suite out; once it is here, CMake has to look again.
+        // CMake leaves out what is built on a package that is missing; once it is here, CMake has to look again.
         let googletest = (packages::GOOGLETEST.is_here)()
             .then(|| format!("-DHAL_GOOGLETEST_DIR={}", packages::GOOGLETEST_FOLDER));
-        let arguments: Vec<String> = googletest.into_iter().chain(self.arguments.iter().cloned()).collect();
+        let benchmark = if (packages::BENCHMARK.is_here)() { "ON" } else { "OFF" };
+        let arguments: Vec<String> = googletest
+            .into_iter()
+            .chain([format!("-DHAL_BENCHMARK={benchmark}")])
+            .chain(self.arguments.iter().cloned())
+            .collect();
         let wanted = arguments.join("\n");
         let before = std::fs::read_to_string(&stamp).unwrap_or_default();
         if build.join("build.ninja").is_file() && before == wanted {
@@ -172,9 +199,7 @@ impl Tree {
 
     /// Builds targets, with ninja's own progress.
     pub(crate) fn build(&self, targets: &[&str]) -> Result<()> {
-        if targets.contains(&SUITE) {
-            packages::GOOGLETEST.ensure()?;
-        }
+        targets.iter().filter_map(|target| package_of(target)).try_for_each(Package::ensure)?;
         let _lock = workspace::lock_folder(&self.folder)?;
         // Another command may have configured it for another plugin meanwhile.
         self.cmake()?;
@@ -242,10 +267,12 @@ pub(crate) fn prepare(tree: &Tree) -> Result<()> {
 pub(crate) fn build(options: &BuildOptions) -> Result<bool> {
     let tree = Tree::configure(Flavour::Plain, Some(&options.plugin))?;
     prepare(&tree)?;
-    let mut targets: Vec<&str> = TOOLS.to_vec();
-    match packages::GOOGLETEST.ensure() {
-        Ok(()) => targets.push(SUITE),
-        Err(missing) => println!("without the suite: {missing:#}"),
+    let mut targets = Vec::new();
+    for target in TOOLS.into_iter().chain([SUITE]) {
+        match package_of(target).map_or(Ok(()), Package::ensure) {
+            Ok(()) => targets.push(target),
+            Err(missing) => println!("without {target}: {missing:#}"),
+        }
     }
     if options.plugin.plugin.is_some() {
         targets.push("hal_plugins");

@@ -23,7 +23,7 @@ pub(crate) struct Package {
 /// Debian's folder with googletest's sources.
 pub(crate) const GOOGLETEST_FOLDER: &str = "/usr/src/googletest";
 
-/// The conformance suite is written with it.
+/// The conformance suite and `iree-check-module` are written with it.
 pub(crate) const GOOGLETEST: Package = Package {
     name: "googletest",
     debian: &["libgtest-dev", "libgmock-dev"],
@@ -33,6 +33,23 @@ pub(crate) const GOOGLETEST: Package = Package {
         sources.iter().all(|source| Path::new(GOOGLETEST_FOLDER).join(source).is_file())
     },
     purpose: "cargo xtask cts, hw and test",
+};
+
+/// `iree-benchmark-module` is written with it. Debian 12 and Ubuntu 24.04 have an older one.
+pub(crate) const BENCHMARK: Package = Package {
+    name: "Google Benchmark",
+    debian: &["libbenchmark-dev"],
+    elsewhere: "Google Benchmark 1.9, installed with its CMake package into /usr or /usr/local (Debian 13 and Ubuntu \
+                25.04 have it)",
+    is_here: || {
+        let headers = ["/usr/include/benchmark/benchmark.h", "/usr/local/include/benchmark/benchmark.h"];
+        // The newest of what IREE's tool uses.
+        let is_new = |header: &&str| {
+            std::fs::read_to_string(header).is_ok_and(|text| text.contains("ProfilerManager"))
+        };
+        headers.iter().any(is_new)
+    },
+    purpose: "iree-benchmark-module",
 };
 
 /// Launchers of jobs of several processes, and the MPI that IREE's tools load by the name that it has where its
@@ -64,7 +81,7 @@ pub(crate) const VULKAN: Package = Package {
     purpose: "cargo xtask test",
 };
 
-pub(crate) const PACKAGES: [Package; 4] = [GOOGLETEST, MPI, VALGRIND, VULKAN];
+pub(crate) const PACKAGES: [Package; 5] = [GOOGLETEST, BENCHMARK, MPI, VALGRIND, VULKAN];
 
 /// `--yes`: packages of the system may be installed.
 static YES: AtomicBool = AtomicBool::new(false);

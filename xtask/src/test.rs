@@ -3,7 +3,7 @@
 //! `cargo xtask test`: everything that a contributor must see green.
 
 use crate::steps::{self, Lane, Step};
-use crate::{asan, embedders, outside_driver, packages, workspace};
+use crate::{asan, demo, embedders, outside_driver, packages, workspace};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::Command;
@@ -57,7 +57,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         (packages::MPI, ["unit", "demo", "demo-nodes"].as_slice()),
         (packages::VALGRIND, &["instructions"]),
         (packages::VULKAN, &["unit"]),
-        (packages::GOOGLETEST, &["build", "cts", "nodes", "lost", "rehearsal-gaudi"]),
+        (packages::GOOGLETEST, &["build", "checks", "cts", "nodes", "lost", "rehearsal-gaudi"]),
     ] {
         if names.iter().any(|name| steps.contains(name)) {
             package.ensure()?;
@@ -165,7 +165,7 @@ const FIRST: [Entry; 2] = [
 ];
 
 /// IREE's suite, models and other people's programs; and the model checkers, whose builds keep apart.
-const THROUGH_IREE: [Entry; 17] = [
+const THROUGH_IREE: [Entry; 18] = [
     xtask("build", "IREE's tools and its conformance suite, with our drivers linked in", "build"),
     xtask("cts", "IREE's conformance suite on every backend", "cts"),
     xtask(
@@ -201,6 +201,12 @@ const THROUGH_IREE: [Entry; 17] = [
         .long(),
     xtask("embedders", "programs in C, C++ and Rust outside the repository build and run", "step embedders")
         .long(),
+    xtask(
+        "checks",
+        "modules that compare their own results, run by IREE's tools on every device",
+        "step checks",
+    )
+    .long(),
     xtask("replay", "models recorded on one device and replayed on the others", "demo --replay").long(),
     xtask("demo-nodes", "the demo's own models through nodes", "demo --nodes --quick").long(),
     cargo(
@@ -350,7 +356,7 @@ const ALONE: [Entry; 3] = [
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct StepOptions {
-    #[arg(value_parser = ["asan", "embedders", "outside-driver"])]
+    #[arg(value_parser = ["asan", "checks", "embedders", "outside-driver"])]
     name: String,
 }
 
@@ -358,6 +364,7 @@ pub(crate) struct StepOptions {
 pub(crate) fn step_in_process(options: &StepOptions) -> Result<bool> {
     match options.name.as_str() {
         "asan" => asan::run(),
+        "checks" => demo::checks(),
         "embedders" => embedders::run(),
         _ => outside_driver::run(),
     }

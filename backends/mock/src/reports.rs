@@ -4,20 +4,22 @@
 //!
 //! With `completion=callback` the worker that ends a job reports it. Otherwise reports are kept in order, and
 //! [`Reports::deliver`] makes them when [`Device::poll`](hal_backend::Device::poll) is called. With
-//! `completion=descriptor` a pipe is readable while reports are kept: it has one byte from the first kept report to
-//! the poll that takes it.
+//! `completion=descriptor` a socket is readable while reports are kept: it has one byte from the first kept report to
+//! the poll that takes it. It is no pipe, since a program that has closed one end of a pipe is killed by a write to
+//! the other.
 //!
 //! # Order
 //!
 //! Completions of a queue are reported in order, and several threads may poll at once. So one of them delivers, and
 //! another one that comes in the meantime returns. A report that is kept after the delivering thread has taken them
-//! is found by the next poll, which is certain to come: from the pipe, or from the thread that polls a device with
+//! is found by the next poll, which is certain to come: from the socket, or from the thread that polls a device with
 //! work.
 
 use hal_backend::{Completion, Failure, QueueId, Reporter};
 use parking_lot::Mutex;
-use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 
 /// A job that has ended, with all before it on its queue.
 pub(crate) struct Done {
@@ -41,15 +43,15 @@ struct KeptReports {
     due: Mutex<Due>,
     /// Held by the delivering thread.
     delivering: Mutex<()>,
-    reader: Option<PipeReader>,
+    reader: Option<UnixStream>,
 }
 
 #[derive(Default)]
 struct Due {
     reports: Vec<Report>,
-    /// The other end of the pipe; `None` once it has hung up.
-    writer: Option<PipeWriter>,
-    /// True while there is a byte in the pipe.
+    /// The other end of the socket; `None` once it has hung up.
+    writer: Option<UnixStream>,
+    /// True while there is a byte in the socket.
     is_readable: bool,
 }
 
@@ -59,9 +61,9 @@ impl Reports {
             Completion::Callback => return Ok(Self { reporter: Reporter::default(), kept: None }),
             Completion::Poll => (None, None),
             Completion::Descriptor => {
-                let (reader, writer) = std::io::pipe().map_err(|error| {
+                let (reader, writer) = UnixStream::pair().map_err(|error| {
                     let message =
-                        format!("the mock device could not create the pipe that it reports by: {error}");
+                        format!("the mock device could not create the sockets that it reports by: {error}");
                     Failure::new(hal_backend::Code::ResourceExhausted, message)
                 })?;
                 (Some(reader), Some(writer))
@@ -89,7 +91,12 @@ impl Reports {
     fn bring(&self, report: Report) {
         match &self.kept {
             None => self.report_now(report),
-            Some(kept) => kept.due.lock().add(report),
+            Some(kept) => {
+                let added = kept.due.lock().add(report);
+                if let Err(error) = added {
+                    self.reporter.lose(unwritable(&error));
+                }
+            }
         }
     }
 
@@ -113,7 +120,7 @@ impl Reports {
         Some(self.kept.as_ref()?.reader.as_ref()?.as_fd())
     }
 
-    /// Closes the pipe for good.
+    /// Closes the socket for good.
     pub(crate) fn hang_up(&self) {
         if let Some(kept) = &self.kept {
             drop(kept.due.lock().writer.take());
@@ -121,20 +128,31 @@ impl Reports {
     }
 }
 
+/// The loss of a device whose socket the program has closed: nobody polls it any more.
+fn unwritable(error: &std::io::Error) -> Failure {
+    let message = format!(
+        "the mock device is lost: the socket that it reports by cannot be written ({error}); did the program close \
+         descriptors that are not its own? open the device again"
+    );
+    Failure::new(hal_backend::Code::Unavailable, message)
+}
+
 impl Due {
-    fn add(&mut self, report: Report) {
+    /// Keeps a report. An empty socket whose other end is open takes a byte, so an error is one that was closed.
+    fn add(&mut self, report: Report) -> std::io::Result<()> {
         self.reports.push(report);
         if let Some(writer) = &mut self.writer
             && !self.is_readable
         {
-            // An empty pipe whose other end is open takes a byte.
-            self.is_readable = writer.write_all(&[1]).is_ok();
+            writer.write_all(&[1])?;
+            self.is_readable = true;
         }
+        Ok(())
     }
 }
 
 impl KeptReports {
-    /// Takes the kept reports, and makes the pipe unreadable.
+    /// Takes the kept reports, and makes the socket unreadable.
     fn take(&self) -> Vec<Report> {
         let mut due = self.due.lock();
         if std::mem::take(&mut due.is_readable)

@@ -32,6 +32,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long a reset then waits for the file to be released, and how often it checks.
 const PATIENCE: Duration = Duration::from_secs(12);
 const TRIALS: u32 = 61;
+/// How late the clock is where the process was stopped, and the card with it, which no card of silicon is.
+const STOOD_STILL: Duration = Duration::from_secs(1);
 
 /// The state behind the lock.
 pub(crate) struct Cards {
@@ -172,10 +174,15 @@ impl Machine {
             self.reset(state, number);
             return;
         }
-        let oldest = card.context.as_ref().and_then(|context| context.oldest);
-        if let Some((sequence, Some(at))) = oldest
-            && at <= now
-        {
+        let Some(context) = &mut card.context else { return };
+        let Some((sequence, Some(at))) = context.oldest else { return };
+        let late = now.saturating_duration_since(at);
+        if late > STOOD_STILL {
+            // The submission gets back what it had no use of.
+            let timeout = context.submissions.get(&sequence).map_or(0, |cs| cs.timeout);
+            let more = late.min(self.real(Duration::from_secs(timeout)));
+            context.oldest = Some((sequence, Some(now + more)));
+        } else if at <= now {
             self.time_out(state, number, sequence);
         }
     }

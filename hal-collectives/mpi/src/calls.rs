@@ -13,7 +13,7 @@
 //! in place is for all ranks together; so a rank that works in place alone sends a copy. A reduction takes adjacent
 //! parts only, so a piece of several parts is put together. Partial results may be wider than elements.
 
-use crate::library::{Call, Fold, Number, PartPlaces, Request, What};
+use crate::library::{Call, Fold, Number, PartPlaces, What};
 use hal_backend::HostRange;
 use hal_collectives::{Element, Folding, Kind, Operation, Parts, Portions, Reduction, Result, release};
 use hal_semaphore::{Code, Failure};
@@ -25,7 +25,7 @@ const TRANSFER: i32 = 1;
 /// The calls of a rank for a piece: one, or one for each line of a transfer; and what is done when they have ended.
 #[derive(Default)]
 pub(crate) struct Calls {
-    pub(crate) halves: SmallVec<[Half; 1]>,
+    pub(crate) all: SmallVec<[Call; 1]>,
     pub(crate) finish: Option<Finish>,
     /// Memory of the piece that no call uses, which is released with the others.
     pub(crate) unused: Option<HostRange>,
@@ -33,17 +33,12 @@ pub(crate) struct Calls {
 
 impl Calls {
     fn of(call: Call, unused: Option<HostRange>) -> Self {
-        Self { halves: smallvec![Half::Waits(call)], finish: None, unused }
+        Self { all: smallvec![call], finish: None, unused }
     }
 
     /// Releases all memory, each range by itself, as its owner may panic.
     pub(crate) fn release(self) {
-        for half in self.halves {
-            if let Half::Waits(Call { send, recv, .. }) = half {
-                release(send);
-                release(recv);
-            }
-        }
+        drop(self.all);
         release(self.unused);
         if let Some(Finish { partials, elements, .. }) = self.finish {
             release(partials);
@@ -51,22 +46,10 @@ impl Calls {
         }
     }
 
-    /// The bytes that those send and receive which have not begun.
+    /// The bytes that they send and receive.
     pub(crate) fn bytes(&self) -> u64 {
-        let bytes = |half: &Half| match half {
-            Half::Waits(Call { send, recv, .. }) => send.iter().chain(recv).map(HostRange::length).sum(),
-            Half::Begun(_) | Half::Gone => 0,
-        };
-        self.halves.iter().map(bytes).sum()
+        self.all.iter().map(Call::bytes).sum()
     }
-}
-
-/// A call of a piece.
-pub(crate) enum Half {
-    Waits(Call),
-    Begun(Request),
-    /// Between the two, or with a request that has outlived it.
-    Gone,
 }
 
 /// Divides the sums of an average.
@@ -146,8 +129,8 @@ pub(crate) fn prepare(
             format!("a piece of {operation} is longer than MPI counts; give a smaller collective_piece");
         Failure::new(Code::OutOfRange, message)
     })?;
-    let number = number(operation.element);
-    let call = |what, send, recv| Call { what, send, recv, count, number, places: None };
+    let numbers = (count, number(operation.element));
+    let call = |what, send, recv| Call::new(what, [send, recv], numbers, None);
     let places = |sides: [Option<&Parts>; 2]| {
         let places = || PartPlaces::new(ranks, count, operation.element.size(), sides);
         if is_whole { Ok(None) } else { places().map(Some) }
@@ -155,16 +138,15 @@ pub(crate) fn prepare(
     let whole = |parts: Option<Parts>| parts.map(|parts| parts.into_all(1));
     let Portions { send, recv } = memory;
     let fold = |reduction| Fold { element: operation.element, reduction };
-    let reduction = |what| call(what, None, None);
     match operation.kind {
         Kind::AllReduce(how) => {
-            reduce(reduction(What::ReduceAll { fold: fold(how) }), fold(how), [send, recv], place)
+            reduce((What::ReduceAll { fold: fold(how) }, fold(how)), numbers, [send, recv], place)
         }
         Kind::Reduce { reduction: how, root } => {
-            reduce(reduction(What::Reduce { fold: fold(how), root }), fold(how), [send, recv], place)
+            reduce((What::Reduce { fold: fold(how), root }, fold(how)), numbers, [send, recv], place)
         }
         Kind::ReduceScatter(how) => {
-            reduce(reduction(What::ReduceParts { fold: fold(how) }), fold(how), [send, recv], place)
+            reduce((What::ReduceParts { fold: fold(how) }, fold(how)), numbers, [send, recv], place)
         }
         Kind::AllGather => {
             let places = places([None, recv.as_ref()])?;
@@ -175,12 +157,12 @@ pub(crate) fn prepare(
                 send => (whole(send), None),
             };
             let recv = recv.map(|recv| recv.into_all(ranks));
-            Ok(Calls::of(Call { places, ..call(What::Gather, send, recv) }, unused))
+            Ok(Calls::of(Call::new(What::Gather, [send, recv], numbers, places), unused))
         }
         Kind::AllToAll => {
             let places = places([send.as_ref(), recv.as_ref()])?;
-            let [send, recv] = [send, recv].map(|side| side.map(|side| side.into_all(ranks)));
-            Ok(Calls::of(Call { places, ..call(What::Exchange, send, recv) }, None))
+            let memory = [send, recv].map(|side| side.map(|side| side.into_all(ranks)));
+            Ok(Calls::of(Call::new(What::Exchange, memory, numbers, places), None))
         }
         Kind::Broadcast { root } => {
             Ok(Calls::of(call(What::Broadcast { root }, whole(send), whole(recv)), None))
@@ -208,18 +190,17 @@ fn transfer(
         let filled = recv.fill(&[0]);
         debug_assert!(filled, "a byte fills any memory");
     }
-    let halves = sends.into_iter().chain(receives).map(Half::Waits).collect();
-    Calls { halves, unused, finish: None }
+    Calls { all: sends.into_iter().chain(receives).collect(), unused, finish: None }
 }
 
 /// The call of a reduction with what is sent and received.
 fn reduce(
-    call: Call,
-    fold: Fold,
+    (what, fold): (What, Fold),
+    (count, number): (i32, Number),
     [send, recv]: [Option<Parts>; 2],
     (rank, ranks): (u32, u32),
 ) -> Result<Calls> {
-    let parts = if matches!(call.what, What::ReduceParts { .. }) { ranks } else { 1 };
+    let parts = if matches!(what, What::ReduceParts { .. }) { ranks } else { 1 };
     let own = if parts > 1 { rank } else { 0 };
     let folding = Folding::new(fold.element, fold.reduction);
     let is_average = fold.reduction == Reduction::Average;
@@ -244,8 +225,9 @@ fn reduce(
         target = Some(partials.clone());
         finish = Some(Finish { folding, partials, elements, ranks });
     }
-    let number = if is_average { partial(fold.element) } else { call.number };
-    Ok(Calls { finish, ..Calls::of(Call { send: operand, recv: target, number, ..call }, unused) })
+    let number = if is_average { partial(fold.element) } else { number };
+    let call = Call::new(what, [operand, target], (count, number), None);
+    Ok(Calls { finish, ..Calls::of(call, unused) })
 }
 
 #[cfg(test)]

@@ -118,7 +118,7 @@ impl Creations {
 
     /// This process waits for the communicator of a group.
     pub(crate) fn want(&mut self, group: &Arc<Group>, until: Instant) -> Notices {
-        if group.communicator.get().is_some() || self.wanted.contains_key(&group.id) {
+        if self.wanted.contains_key(&group.id) {
             return Notices::new();
         }
         let wanted = Wanted { group: group.clone(), until, is_given_up: false };
@@ -176,13 +176,13 @@ impl Creations {
 
     /// Tells the ranks of a group to make its communicator, or not to, if all are reserved. For when all notices are
     /// read that have come.
-    pub(crate) fn decide(&mut self, now: Instant) -> Notices {
+    pub(crate) fn decide(&mut self) -> Notices {
         if !std::mem::take(&mut self.is_last) {
             return Notices::new();
         }
         let wanted = self.reserved.and_then(|of| self.wanted.get(&of));
-        let Some(Wanted { group, until, .. }) = wanted else { return Notices::new() };
-        let is_made = now < *until && group.failure().is_none();
+        let Some(Wanted { group, .. }) = wanted else { return Notices::new() };
+        let is_made = group.failure().is_none();
         group.members.iter().map(|&rank| (rank, group.id, Notice::Make { is_made })).collect()
     }
 
@@ -228,12 +228,10 @@ impl Creations {
         self.wanted.values().map(|wanted| wanted.group.clone()).collect()
     }
 
-    /// A group has failed: unless its ranks are being reserved, it is waited for until some time only. Returns the ranks
-    /// that have asked this one for its communicator.
+    /// A group has failed, and is waited for until some time only. Returns the ranks that have asked this one for its
+    /// communicator.
     pub(crate) fn failed(&mut self, of: Generation, until: Instant) -> impl Iterator<Item = u32> + use<> {
-        if self.reserved != Some(of)
-            && let Some(wanted) = self.wanted.get_mut(&of)
-        {
+        if let Some(wanted) = self.wanted.get_mut(&of) {
             wanted.until = wanted.until.min(until);
         }
         self.asked.remove(&of).into_iter().flat_map(|asked| asked.by.into_keys())

@@ -81,7 +81,7 @@ pub(crate) struct Engine {
     progress: Mutex<Progress>,
     /// As of the last poll: an operation is under way.
     under_way: AtomicBool,
-    /// As of the last poll: MPI may need this process for something that no operation here waits for.
+    /// As of the last poll: MPI may need this process for notices, which no operation here waits for.
     sends: AtomicBool,
     /// The engine's thread sleeps until it is woken, or nearly so.
     is_idle: AtomicBool,
@@ -270,7 +270,7 @@ impl Engine {
                 progress.take(command.take());
             });
         }
-        if command.is_some() {
+        if let Some(command) = command {
             self.leave(command);
         }
         let sleeps_through = self.is_idle.load(Ordering::SeqCst) && self.pollers.load(Ordering::SeqCst) == 0;
@@ -287,10 +287,10 @@ impl Engine {
     }
 
     /// Leaves a command to the thread that polls next.
-    fn leave(&self, command: Option<Command>) {
+    fn leave(&self, command: Command) {
         let mut commands = self.commands.lock();
-        self.has_commands.fetch_or(command.is_some(), Ordering::SeqCst);
-        commands.extend(command);
+        self.has_commands.store(true, Ordering::SeqCst);
+        commands.push(command);
     }
 
     /// Leaves MPI alone if that can be done now, as this process is in no group any more and nothing is under way.
@@ -301,7 +301,7 @@ impl Engine {
         }
         if POLLING.get() {
             // Soon: this thread is at it.
-            self.leave(Some(Command::Rest));
+            self.leave(Command::Rest);
             return true;
         }
         let rested = self.with(PATIENCE, |progress| {
@@ -327,7 +327,7 @@ impl Engine {
         let begin = Instant::now();
         let waits = |progress: &mut Progress| {
             self.take_commands(progress);
-            progress.step(|| false);
+            progress.step();
             progress.holds_up_end(begin.elapsed() < PATIENCE)
         };
         while self.with(PATIENCE, waits) == Some(true) {
@@ -453,7 +453,7 @@ impl Engine {
             // Under the lock.
             self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
             poll.moved = self.take_commands(progress);
-            poll.moved |= progress.step(|| self.has_commands.load(Ordering::Relaxed));
+            poll.moved |= progress.step();
             progress.take_ended(ended);
             poll.at = Some(progress.polled_at());
             poll.expected = progress.expected();

@@ -2,10 +2,10 @@
 
 //! A rank's handle on a group between processes, and the operations that it has entered.
 
-use crate::calls::prepare;
+use crate::calls::{Calls, prepare};
 use crate::engine::{Command, Engine, engine};
 use crate::library::Handle;
-use crate::notice::{Generation, Place};
+use crate::notice::{Generation, Line, Place};
 use crate::order::Order;
 use crate::parts::{CALL, Part, Parts, Pending, Split};
 use crate::started::Started;
@@ -13,7 +13,7 @@ use crate::table::Groups;
 use hal_backend::HostRange;
 use hal_collectives::{
     Buffers, Communicator, Done, Element, Entered, GroupOperation, Job, Kind, Operation, OperationEntry,
-    Participants, Piece, Portions, RECEIVER, Result, SENDER, Side, Terms, notify,
+    Participants, Piece, Portions, Result, SENDER, Terms, notify,
 };
 use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
@@ -56,12 +56,12 @@ struct Speaker {
 
 #[derive(Default)]
 struct State {
-    entered: BTreeMap<(Participants, Side), Asked>,
+    entered: BTreeMap<Line, Asked>,
     /// What others ask for that this rank has not come to: the first of those that fit.
     heard: BTreeMap<Place, SmallVec<[(u32, Operation); 1]>>,
 }
 
-/// The operations that one side of a line has entered: their number, and the last of them.
+/// The operations of a line that this rank has entered: their number, and the last of them.
 #[derive(Default)]
 struct Asked {
     count: u64,
@@ -84,16 +84,9 @@ impl Asked {
     }
 }
 
-/// An operation of a line, and this rank's side.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot {
-    pub(crate) side: Side,
-    pub(crate) place: Place,
-}
-
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
+        match self.line.0 {
             Participants::Everyone => write!(f, "operation {}", self.number),
             Participants::Pair { from, to } => {
                 write!(f, "transfer {} from rank {from} to rank {to}", self.number)
@@ -220,46 +213,36 @@ impl Group {
         }
     }
 
-    /// Takes the next place of one side of a line, and compares the operation with what others have asked for there.
-    fn enter(&self, (line, side): (Participants, Side), own: Operation) -> Result<Slot> {
+    /// Takes the next place of a line, and compares the operation with what others have asked for there.
+    fn enter(&self, line: Line, own: Operation) -> Result<Place> {
         let mut state = self.state.lock();
         if let Some(failure) = self.failure() {
             return Err(failure);
         }
-        let number = state.entered.entry((line, side)).or_default().push(own);
+        let number = state.entered.entry(line).or_default().push(own);
         let place = Place { line, number };
         let heard = if state.heard.is_empty() { None } else { state.heard.remove(&place) };
-        match heard.into_iter().flatten().find(|(_, theirs)| !own.fits(theirs, line)) {
+        match heard.into_iter().flatten().find(|(_, theirs)| !own.fits(theirs, line.0)) {
             Some(theirs) => Err(self.mismatch(place, (self.rank, own), theirs)),
-            None => Ok(Slot { side, place }),
+            None => Ok(place),
         }
     }
 
     /// Another rank asks for an operation: compares it with what this one asks for there, or else with what was heard
     /// first.
     pub(crate) fn hear(&self, place: Place, peer: u32, theirs: Operation) -> Result {
-        let side = self.side(place.line);
         let mut state = self.state.lock();
-        let entered = state.entered.get(&(place.line, side));
+        let entered = state.entered.get(&place.line);
         let is_over = entered.is_some_and(|entered| place.number < entered.count);
         let own = entered.and_then(|entered| entered.get(place.number)).map(|own| (self.rank, own));
         let known = own.or_else(|| state.heard.get(&place)?.first().copied());
-        if let Some(known) = known.filter(|(_, known)| !known.fits(&theirs, place.line)) {
+        if let Some(known) = known.filter(|(_, known)| !known.fits(&theirs, place.line.0)) {
             return Err(self.mismatch(place, known, (peer, theirs)));
         }
         if known.is_none() && !is_over {
             state.heard.entry(place).or_default().push((peer, theirs));
         }
         Ok(())
-    }
-
-    /// This rank's side of a line.
-    pub(crate) fn side(&self, line: Participants) -> Side {
-        match line {
-            Participants::Everyone => self.rank,
-            Participants::Pair { from, .. } if from == self.rank => SENDER,
-            Participants::Pair { .. } => RECEIVER,
-        }
     }
 
     fn mismatch(
@@ -320,11 +303,12 @@ impl Communicator for Member {
     fn enter(&self, operation: Operation) -> Result<Box<dyn OperationEntry>> {
         self.0.engine.check_process()?;
         operation.check(self.0.count())?;
-        let lines = operation.lines(self.0.rank);
-        let slots = lines.into_iter().map(|line| self.0.enter(line, operation)).collect::<Result<_>>();
+        let end = |(line, side)| (line, if line == Participants::Everyone { SENDER } else { side });
+        let lines = operation.lines(self.0.rank).into_iter().map(end);
+        let places = lines.map(|line| self.0.enter(line, operation)).collect::<Result<_>>();
         // What does not fit ends the group for all.
-        let slots = slots.inspect_err(|failure| self.0.fail(failure))?;
-        Ok(Box::new(Entered::new(Places { group: self.0.clone(), operation, slots })))
+        let places = places.inspect_err(|failure| self.0.fail(failure))?;
+        Ok(Box::new(Entered::new(Places { group: self.0.clone(), operation, places })))
     }
 
     fn end(&self, why: &Failure) {
@@ -358,7 +342,7 @@ impl Communicator for Member {
 struct Places {
     group: Arc<Group>,
     operation: Operation,
-    slots: SmallVec<[Slot; 2]>,
+    places: SmallVec<[Place; 2]>,
 }
 
 impl Places {
@@ -393,16 +377,15 @@ impl GroupOperation for Places {
             notify(done, Err(failure));
             return None;
         }
-        let (group, slots) = (self.group.clone(), SmallVec::from_slice(&self.slots));
+        let (group, places) = (self.group.clone(), SmallVec::from_slice(&self.places));
         let count = self.pieces().count();
         let prepared = memory.and_then(|memory| prepare(piece.operation, self.place(), count == 1, memory));
         let last = piece.number + 1 == count;
-        let prepared = prepared.map_err(|failure| {
-            let failure = self.why(&failure);
-            self.group.fail(&failure);
-            failure
+        let calls = prepared.unwrap_or_else(|failure| {
+            self.fail(&failure);
+            Calls::default()
         });
-        let started = Started::new(group, (self.operation, slots), (piece.number, last), prepared, done);
+        let started = Started::new(group, (self.operation, places), (piece.number, last), calls, done);
         self.group.engine.send(Command::Start(started));
         None
     }

@@ -16,8 +16,8 @@
 //!
 //! # Memory
 //!
-//! MPI reads and writes the memory of a [`Request`] until it has ended. A request holds that memory, and leaks it if
-//! it is dropped before.
+//! MPI reads and writes the memory of a [`Call`] from when it begins until it is over. The call holds that memory, and
+//! leaks it if it is dropped between.
 #![allow(
     unsafe_code,
     reason = "foreign functions, called with memory that is kept until they are done with it"
@@ -191,16 +191,32 @@ pub(crate) struct Library {
     pub(crate) size: u32,
 }
 
-/// What a rank asks of MPI. Memory is as long as its count of numbers, for each rank of the group if it has parts.
+/// What a rank asks of MPI.
+///
+/// # Invariants
+///
+/// Memory is as long as its count of numbers, for each rank of the group if it has parts. MPI may use it, and read the
+/// places, from when the call begins until it is over.
 pub(crate) struct Call {
-    pub(crate) what: What,
-    pub(crate) send: Option<HostRange>,
-    pub(crate) recv: Option<HostRange>,
+    what: What,
+    /// What is sent, and what receives.
+    memory: ManuallyDrop<[Option<HostRange>; 2]>,
     /// The numbers of one part.
-    pub(crate) count: i32,
-    pub(crate) number: Number,
+    count: i32,
+    number: Number,
     /// Where the parts of a piece are.
-    pub(crate) places: Option<PartPlaces>,
+    places: ManuallyDrop<Option<PartPlaces>>,
+    state: State,
+    handle: Handle,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Waits,
+    Begun,
+    /// MPI has refused it when it began or was tested, and does not say when it uses its memory no more.
+    Failed,
+    Over,
 }
 
 /// Where the parts of each rank begin in what is sent and received, as MPI counts: in numbers.
@@ -261,34 +277,57 @@ pub(crate) enum What {
     },
 }
 
-/// A call that has begun. MPI uses its memory until it has ended.
-pub(crate) struct Request {
-    handle: Handle,
-    is_over: bool,
-    has_failed: bool,
-    memory: ManuallyDrop<[Option<HostRange>; 2]>,
-    /// MPI reads them until it has ended.
-    places: ManuallyDrop<Option<PartPlaces>>,
-}
+impl Call {
+    pub(crate) fn new(
+        what: What,
+        memory: [Option<HostRange>; 2],
+        (count, number): (i32, Number),
+        places: Option<PartPlaces>,
+    ) -> Self {
+        let (memory, places) = (ManuallyDrop::new(memory), ManuallyDrop::new(places));
+        Self { what, memory, count, number, places, state: State::Waits, handle: 0 }
+    }
 
-impl Request {
+    /// True if it has not begun.
+    pub(crate) fn waits(&self) -> bool {
+        self.state == State::Waits
+    }
+
     /// True if it was seen to have ended.
     pub(crate) fn is_over(&self) -> bool {
-        self.is_over
+        self.state == State::Over
+    }
+
+    /// True if MPI may use its memory.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state, State::Begun | State::Failed)
+    }
+
+    /// The bytes that it sends and receives.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.memory.iter().flatten().map(HostRange::length).sum()
+    }
+
+    /// What it receives into.
+    pub(crate) fn received(&self) -> Option<&HostRange> {
+        let [_, received] = &*self.memory;
+        received.as_ref()
     }
 }
 
-impl Drop for Request {
+impl Drop for Call {
+    /// Releases its memory, each range by itself, as its owner may panic; or leaks it, if MPI may use it.
     fn drop(&mut self) {
-        if self.is_over {
-            // SAFETY: taken and dropped once, here.
-            let [send, recv] = unsafe {
-                ManuallyDrop::drop(&mut self.places);
-                ManuallyDrop::take(&mut self.memory)
-            };
-            release(send);
-            release(recv);
+        if self.is_open() {
+            return;
         }
+        // SAFETY: taken and dropped once, here.
+        let [send, recv] = unsafe {
+            ManuallyDrop::drop(&mut self.places);
+            ManuallyDrop::take(&mut self.memory)
+        };
+        release(send);
+        release(recv);
     }
 }
 
@@ -451,27 +490,21 @@ impl Library {
 
     /// Begins a call on a communicator.
     #[expect(clippy::too_many_lines, reason = "a call for each function of MPI's")]
-    pub(crate) fn begin(&self, communicator: Handle, call: Call) -> Result<Request> {
-        let Call { what, send, recv, count, number, places } = call;
+    pub(crate) fn begin(&self, communicator: Handle, call: &mut Call) -> Result {
         let Functions { broadcast, gather, exchange, gather_places, exchange_places, .. } = self.functions;
         let Functions { reduce, reduce_all, reduce_parts, .. } = self.functions;
-        let memory =
-            |range: &Option<HostRange>| range.as_ref().map_or(std::ptr::null_mut(), HostRange::address);
-        let (from, into) = (memory(&send).cast::<c_void>(), memory(&recv).cast::<c_void>());
-        let element = self.number(number);
-        // If it fails here MPI may have begun a part, and does not say when that has ended.
-        let mut request = Request {
-            handle: 0,
-            is_over: false,
-            has_failed: false,
-            memory: ManuallyDrop::new([send, recv]),
-            places: ManuallyDrop::new(places),
+        let address = |range: &Option<HostRange>| -> *mut c_void {
+            range.as_ref().map_or(std::ptr::null_mut(), HostRange::address).cast()
         };
-        let handle = &raw mut request.handle;
-        // SAFETY: the memory is as long as the call says, and kept until the request has ended, as are the places;
-        // handles are this library's.
+        let [from, into] = call.memory.each_ref().map(address);
+        let (count, element) = (call.count, self.number(call.number));
+        // MPI may have begun a part of it if it fails.
+        call.state = State::Failed;
+        let handle = &raw mut call.handle;
+        // SAFETY: the memory is as long as the call says, and kept until it is over, as are the places; handles are
+        // this library's.
         let code = unsafe {
-            match (what, &*request.places) {
+            match (call.what, &*call.places) {
                 (What::Send { to, tag }, _) => {
                     (self.functions.send)(from, count, element, to.cast_signed(), tag, communicator, handle)
                 }
@@ -522,7 +555,8 @@ impl Library {
             }
         };
         self.check(code)?;
-        Ok(request)
+        call.state = State::Begun;
+        Ok(())
     }
 
     fn number(&self, number: Number) -> Handle {
@@ -541,26 +575,27 @@ impl Library {
     /// True if a call has ended. Makes progress with all of them. If that fails MPI may still use its memory, and the
     /// call never ends.
     #[inline]
-    pub(crate) fn has_ended(&self, request: &mut Request) -> Result<bool> {
-        if request.is_over || request.has_failed {
-            return Ok(request.is_over);
+    pub(crate) fn has_ended(&self, call: &mut Call) -> Result<bool> {
+        if call.state != State::Begun {
+            return Ok(call.is_over());
         }
         let (mut flag, mut status) = (0, MaybeUninit::<Status>::uninit());
-        // SAFETY: the request is one of this library's; a status is not larger.
-        let code = unsafe {
-            (self.functions.test)(&raw mut request.handle, &raw mut flag, status.as_mut_ptr().cast())
-        };
-        self.check(code).inspect_err(|_| request.has_failed = true)?;
-        request.is_over = flag != 0;
-        Ok(request.is_over)
+        // SAFETY: a request of this library's; a status is not larger.
+        let code =
+            unsafe { (self.functions.test)(&raw mut call.handle, &raw mut flag, status.as_mut_ptr().cast()) };
+        self.check(code).inspect_err(|_| call.state = State::Failed)?;
+        if flag != 0 {
+            call.state = State::Over;
+        }
+        Ok(flag != 0)
     }
 
     /// Asks for a receive to end without a message, if none has come.
-    pub(crate) fn cancel(&self, request: &mut Request) {
-        if !request.is_over && !request.has_failed {
-            // SAFETY: the request is one of this library's, which has not ended. If that is refused, the receive
-            // ends as it would have.
-            let _ = unsafe { (self.functions.cancel)(&raw mut request.handle) };
+    pub(crate) fn cancel(&self, call: &mut Call) {
+        if call.state == State::Begun {
+            // SAFETY: a request of this library's, which has not ended. If that is refused, the receive ends as it
+            // would have.
+            let _ = unsafe { (self.functions.cancel)(&raw mut call.handle) };
         }
     }
 

@@ -5,7 +5,7 @@
 //! A notice has a fixed length and is received from any process into one place. It is short enough for every MPI to
 //! send it without its receiver.
 
-use hal_collectives::{Check, ENCODED, Operation, Participants, Terms};
+use hal_collectives::{Check, ENCODED, Operation, Participants, RECEIVER, SENDER, Side, Terms};
 use hal_semaphore::{Code, Failure};
 use std::time::Duration;
 
@@ -25,11 +25,24 @@ pub(crate) struct Generation {
     pub(crate) generation: u32,
 }
 
-/// An operation of a group: the line, and its number there.
+/// A rank's end of a line of a group: all ranks, whose side is [`SENDER`]; or one that sends to another, which may be
+/// the same.
+pub(crate) type Line = (Participants, Side);
+
+/// An operation of a group: a rank's end of the line, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
-    pub(crate) line: Participants,
+    pub(crate) line: Line,
     pub(crate) number: u64,
+}
+
+impl Place {
+    /// The same at the other end.
+    pub(crate) fn of_peer(self) -> Self {
+        let (line, side) = self.line;
+        let side = if side == SENDER && line != Participants::Everyone { RECEIVER } else { SENDER };
+        Self { line: (line, side), ..self }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -49,7 +62,7 @@ pub(crate) enum Notice {
     /// From there, a rank of the job, to each rank: has it come to the operation?
     HasCome { by: u32, place: Place },
     /// The answer of a rank.
-    Came { rank: u32, place: Place, has_come: bool },
+    Came { rank: u32, has_come: bool },
     /// A rank of the job has stood still, and asks for an answer, behind all notices that are on their way; or this
     /// is the answer.
     StoodStill { from: u32, is_answer: bool },
@@ -81,12 +94,14 @@ impl Writer {
     }
 
     fn place(&mut self, place: Place) {
-        let (from, to) = match place.line {
+        let (line, side) = place.line;
+        let (from, to) = match line {
             Participants::Everyone => (u32::MAX, u32::MAX),
             Participants::Pair { from, to } => (from, to),
         };
         self.small(from);
         self.small(to);
+        self.small(side);
         self.large(place.number);
     }
 }
@@ -110,9 +125,9 @@ impl Reader<'_> {
     }
 
     fn place(&mut self) -> Option<Place> {
-        let (from, to, number) = (self.small()?, self.small()?, self.large()?);
+        let (from, to) = (self.small()?, self.small()?);
         let line = if from == u32::MAX { Participants::Everyone } else { Participants::Pair { from, to } };
-        Some(Place { line, number })
+        Some(Place { line: (line, self.small()?), number: self.large()? })
     }
 }
 
@@ -165,10 +180,9 @@ impl Notice {
                 writer.small(*by);
                 writer.place(*place);
             }
-            Self::Came { rank, place, has_come } => {
+            Self::Came { rank, has_come } => {
                 writer.small(7);
                 writer.small(*rank);
-                writer.place(*place);
                 writer.small(u32::from(*has_come));
             }
             Self::Turn => writer.small(9),
@@ -206,7 +220,7 @@ impl Notice {
             },
             5 => Self::Waits { rank: reader.small()?, place: reader.place()? },
             6 => Self::HasCome { by: reader.small()?, place: reader.place()? },
-            7 => Self::Came { rank: reader.small()?, place: reader.place()?, has_come: reader.small()? != 0 },
+            7 => Self::Came { rank: reader.small()?, has_come: reader.small()? != 0 },
             8 => Self::StoodStill { from: reader.small()?, is_answer: reader.small()? != 0 },
             9 => Self::Turn,
             _ => return None,
@@ -225,7 +239,7 @@ mod tests {
         let of = Generation { number: u64::MAX - 3, generation: 9 };
         let operation = Operation { kind: Kind::AllGather, element: Element::F32, count: 77 };
         for line in [Participants::Everyone, Participants::Pair { from: 3, to: 70_000 }] {
-            let place = Place { line, number: 1 << 50 };
+            let place = Place { line: (line, RECEIVER), number: 1 << 50 };
             let terms = Terms { timeout: Duration::from_millis(1500), piece: 1 << 30, check: Check::On };
             for notice in [
                 Notice::Want { from: 3, count: 7, terms },
@@ -235,7 +249,7 @@ mod tests {
                 Notice::Asks { rank: 1, place, round: 2, operation },
                 Notice::Waits { rank: 1, place },
                 Notice::HasCome { by: 4, place },
-                Notice::Came { rank: 1, place, has_come: true },
+                Notice::Came { rank: 1, has_come: true },
                 Notice::StoodStill { from: 2, is_answer: true },
             ] {
                 let (group, read) =

@@ -2,8 +2,8 @@
 
 //! The order in which the operations of a group begin: MPI matches the calls of the ranks by their order.
 //!
-//! Each line of a group (all ranks, or two in one direction) has its own order, that of entering. A piece begins when
-//! all before it have begun, and when ranks agree on the operation, if they [compare](Check) it.
+//! Each line of a group (all ranks, or one that sends to another) has its own order, that of entering. A piece begins
+//! when all before it have begun, and when ranks agree on the operation, if they [compare](Check) it.
 //!
 //! # Comparing
 //!
@@ -12,9 +12,9 @@
 //! receives something else ends the group. Which shapes are agreed on is the same on all ranks, so all compare an
 //! operation or none; a rank that does not, as it asks for something else, receives what the others ask for, and fails.
 
-use crate::group::{Group, Slot};
-use crate::notice::Place;
-use hal_collectives::{Check, ENCODED, Kind, Operation, Participants, Side};
+use crate::group::Group;
+use crate::notice::{Line, Place};
+use hal_collectives::{Check, ENCODED, Kind, Operation, Participants};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -30,7 +30,7 @@ struct Waiting {
 }
 
 #[derive(Default)]
-struct Line {
+struct LineState {
     /// The operation that begins next, and its piece.
     number: u64,
     piece: u32,
@@ -41,7 +41,7 @@ struct Line {
     rounds: u32,
 }
 
-impl Line {
+impl LineState {
     /// The next piece, if it has started.
     fn head(&self) -> Option<Waiting> {
         let (at, waiting) = self.waiting.front()?;
@@ -52,7 +52,7 @@ impl Line {
 /// See the [module documentation](self).
 #[derive(Default)]
 pub(crate) struct Order {
-    lines: BTreeMap<(Participants, Side), Line>,
+    lines: BTreeMap<Line, LineState>,
     /// The rounds in which this rank has received what others ask for, as bits.
     heard: BTreeMap<Place, u32>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Next {
     pub(crate) ask: SmallVec<[(u32, u32); 2]>,
     pub(crate) asks: Option<(Place, Operation)>,
     /// The piece that begins, and whether another one may.
-    pub(crate) begins: Option<u64>,
+    pub(crate) begins: Option<(u64, Place)>,
     pub(crate) goes_on: bool,
 }
 
@@ -86,56 +86,53 @@ fn rounds(group: &Group, line: Participants) -> u32 {
 
 impl Order {
     /// A piece of an operation has started.
-    pub(crate) fn add(&mut self, slot: Slot, id: u64, (piece, is_last): (u32, bool), operation: Operation) {
-        let Slot { side, place: Place { line, number } } = slot;
-        let line = self.lines.entry((line, side)).or_default();
-        let at = (number, piece);
+    pub(crate) fn add(&mut self, place: Place, id: u64, (piece, is_last): (u32, bool), operation: Operation) {
+        let line = self.lines.entry(place.line).or_default();
+        let at = (place.number, piece);
         // Most come in their order.
         let behind = line.waiting.iter().rev().take_while(|(other, _)| *other > at).count();
         line.waiting.insert(line.waiting.len() - behind, (at, Waiting { id, is_last, operation }));
     }
 
     /// This rank has received what another one asks for.
-    pub(crate) fn hear(&mut self, side: Side, place: Place, round: u32) {
-        let is_over = self.lines.get(&(place.line, side)).is_some_and(|line| place.number < line.number);
-        if !is_over && round < u32::BITS {
+    pub(crate) fn hear(&mut self, place: Place, round: u32) {
+        if round < u32::BITS {
             *self.heard.entry(place).or_default() |= 1 << round;
         }
     }
 
     /// True if the first piece of an operation has started.
-    pub(crate) fn has_come(&self, side: Side, place: Place) -> bool {
-        self.lines.get(&(place.line, side)).is_some_and(|line| {
+    pub(crate) fn has_come(&self, place: Place) -> bool {
+        self.lines.get(&place.line).is_some_and(|line| {
             (line.number, line.piece) > (place.number, 0)
                 || line.waiting.iter().any(|(at, _)| *at == (place.number, 0))
         })
     }
 
     /// True if an operation cannot begin because this rank has not started one before it.
-    pub(crate) fn is_held_up(&self, side: Side, place: Place) -> bool {
-        self.lines
-            .get(&(place.line, side))
-            .is_some_and(|line| line.number < place.number && line.head().is_none())
+    pub(crate) fn is_held_up(&self, place: Place) -> bool {
+        let line = self.lines.get(&place.line);
+        line.is_some_and(|line| line.number < place.number && line.head().is_none())
     }
 
     /// Goes on with a line.
-    pub(crate) fn next(&mut self, group: &Group, (line, side): (Participants, Side)) -> Next {
+    pub(crate) fn next(&mut self, group: &Group, line: Line) -> Next {
         let mut next = Next::default();
-        let Some(of) = self.lines.get_mut(&(line, side)) else { return next };
+        let Some(of) = self.lines.get_mut(&line) else { return next };
         let at = (of.number, of.piece);
         let Some(Waiting { id, is_last, operation }) = of.head() else { return next };
         let compares = of.piece == 0
             && match group.terms.check {
                 Check::Off => false,
                 Check::On => true,
-                Check::First => !of.agreed.contains(&shape(&operation, line)),
+                Check::First => !of.agreed.contains(&shape(&operation, line.0)),
             };
-        let all = if compares { rounds(group, line) } else { 0 };
+        let all = if compares { rounds(group, line.0) } else { 0 };
+        let place = Place { line, number: of.number };
         if all > 0 {
-            let place = Place { line, number: of.number };
             let heard = self.heard.get(&place).copied().unwrap_or_default();
             while of.rounds < all && (of.rounds == 0 || heard >> (of.rounds - 1) & 1 == 1) {
-                let to = match line {
+                let to = match line.0 {
                     Participants::Everyone => group.behind(1 << of.rounds),
                     Participants::Pair { from, to } => from + to - group.rank,
                 };
@@ -152,12 +149,12 @@ impl Order {
             if of.agreed.len() == SHAPES {
                 of.agreed.clear();
             }
-            of.agreed.insert(shape(&operation, line));
+            of.agreed.insert(shape(&operation, line.0));
         }
         of.waiting.pop_front();
         (of.number, of.piece) = if is_last { (at.0 + 1, 0) } else { (at.0, at.1 + 1) };
         of.rounds = 0;
-        next.begins = Some(id);
+        next.begins = Some((id, place));
         next.goes_on = !of.waiting.is_empty();
         next
     }

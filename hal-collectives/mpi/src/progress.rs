@@ -12,8 +12,8 @@
 //! # Failure
 //!
 //! An operation that has failed is reported when MPI does not use its memory any more. It cannot be told to stop, and
-//! what never ends, as a rank is gone, is waited for during [`GRACE`] only. Then its request is *kept*, with its
-//! memory, until it ends; if it never does, the memory is never released.
+//! what never ends, as a rank is gone, is waited for during [`GRACE`] only. Then its call is *kept*, with its memory,
+//! until it ends; if it never does, the memory is never released.
 //!
 //! The program may change what it sends when it has been notified. A process that stood still meanwhile may receive the
 //! changed bytes afterwards. It does not take them for good: the notice of the failure was on its way for as long as
@@ -26,12 +26,11 @@ mod mailbox;
 mod roll_call;
 mod stall;
 
-use crate::calls::Half;
 use crate::creations::{Creation, Creations, Notices};
 use crate::engine::Command;
-use crate::group::{Group, Slot};
+use crate::group::Group;
 use crate::library::{Handle, Library};
-use crate::notice::{Generation, Notice, Place};
+use crate::notice::{Generation, Line, Notice, Place};
 use crate::started::{DueCallback, Ended, Started};
 use crate::table::Groups;
 use endings::Endings;
@@ -141,7 +140,6 @@ impl Progress {
             || !self.endings.is_empty()
             || !self.ended.is_empty()
             || self.creations.are_pending()
-            || self.roll_calls.are_open()
     }
 
     /// When the operations under way are likely to have ended, as MPI does not say how far they are.
@@ -149,7 +147,7 @@ impl Progress {
         self.expected
     }
 
-    /// True if MPI may need this process for something that no operation here waits for.
+    /// True if MPI may need this process for notices, which no operation here waits for.
     pub(crate) fn sends(&self) -> bool {
         self.mailbox.sends() || self.endings.keeps_any()
     }
@@ -218,8 +216,7 @@ impl Progress {
 
     /// Waits for the communicator of a group, for a little longer than its operations do, which say who has not come.
     fn want(&mut self, group: &Arc<Group>) {
-        let time = if group.failure().is_some() { GRACE } else { group.terms.timeout + 4 * GRACE };
-        let notices = self.creations.want(group, Instant::now() + time);
+        let notices = self.creations.want(group, Instant::now() + group.terms.timeout + 4 * GRACE);
         self.send_all(notices);
     }
 
@@ -228,12 +225,7 @@ impl Progress {
         let notices = self.creations.made(&creation);
         self.send_all(notices);
         match (creation, outcome) {
-            (Creation::Base, Ok(base)) => {
-                self.mailbox.set_base(base);
-                if let (mailbox, Some(library)) = self.mailbox() {
-                    mailbox.flush(library);
-                }
-            }
+            (Creation::Base, Ok(base)) => self.mailbox.set_base(base),
             (Creation::Group(group), Ok(communicator)) => {
                 let _ = group.communicator.set(communicator);
             }
@@ -248,13 +240,11 @@ impl Progress {
     /// Begins what can begin on all lines: also those of other groups, if no call could be made meanwhile.
     fn advance_all(&mut self) {
         let lines = self.active.iter().flat_map(|(_, started)| {
-            let Started { group, slots, .. } = &**started;
-            slots.iter().map(|slot| ((group.id, slot.place.line, slot.side), group.clone()))
+            let Started { group, places, .. } = &**started;
+            places.iter().map(|place| ((group.id, place.line), group.clone()))
         });
-        for ((_, line, side), group) in lines.collect::<BTreeMap<_, _>>() {
-            if group.failure().is_none() {
-                self.advance(&group, (line, side));
-            }
+        for ((_, line), group) in lines.collect::<BTreeMap<_, _>>() {
+            self.advance(&group, line);
         }
     }
 
@@ -272,14 +262,13 @@ impl Progress {
         if let Some(failure) = self.mailbox.failure().cloned() {
             self.fail(&started.group, &failure);
         }
-        let failure = started.failure.clone().or_else(|| started.group.failure());
-        if let Some(failure) = failure {
+        if let Some(failure) = started.group.failure() {
             return self.endings.add(started, &failure);
         }
         if started.group.communicator.get().is_none() {
             self.want(&started.group);
         }
-        if started.slots.is_empty() {
+        if started.places.is_empty() {
             return self.ended.due.push(DueCallback(started, Ok(())));
         }
         let (id, now) = (self.next, started.at);
@@ -287,18 +276,17 @@ impl Progress {
         self.deadline = self.deadline.into_iter().chain(started.deadline).min();
         let time = Duration::from_nanos(started.calls.bytes() * NANOSECONDS);
         self.expected = self.expected.max(now.checked_add(time));
-        let (group, slots) = (started.group.clone(), SmallVec::<[Slot; 2]>::from_slice(&started.slots));
+        let (group, places) = (started.group.clone(), SmallVec::<[Place; 2]>::from_slice(&started.places));
         {
             let mut order = group.order.lock();
-            for &slot in &slots {
-                order.add(slot, id, started.piece, started.operation);
+            for &place in &places {
+                order.add(place, id, started.piece, started.operation);
             }
         }
         self.active.push((id, started));
-        for slot in slots {
-            self.advance(&group, (slot.place.line, slot.side));
+        for place in places {
+            self.advance(&group, place.line);
         }
-        self.is_waiting |= self.find(id).is_some_and(|started| !started.has_begun());
     }
 
     fn find(&mut self, id: u64) -> Option<&mut Started> {
@@ -306,7 +294,7 @@ impl Progress {
     }
 
     /// Begins what can begin on a line.
-    fn advance(&mut self, group: &Arc<Group>, line: (Participants, u32)) {
+    fn advance(&mut self, group: &Arc<Group>, line: Line) {
         if self.is_blocked() {
             return;
         }
@@ -314,14 +302,14 @@ impl Progress {
         loop {
             let next = group.order.lock().next(group, line);
             if let Some((place, operation)) = next.asks {
+                let place = place.of_peer();
                 for (to, round) in next.ask {
                     let asks = Notice::Asks { rank: group.rank, place, round, operation };
                     self.send(group.member(to), group.id, asks);
                 }
             }
-            let Some(id) = next.begins else { return };
-            if let Err(failure) = self.begin(id, line, communicator) {
-                self.is_any_missing = true;
+            let Some(begins) = next.begins else { return };
+            if let Err(failure) = self.begin(begins, communicator) {
                 return self.fail(group, &failure);
             }
             if !next.goes_on {
@@ -330,16 +318,15 @@ impl Progress {
         }
     }
 
-    /// Has MPI begin an operation on a line.
-    fn begin(&mut self, id: u64, line: (Participants, u32), communicator: Handle) -> Result {
+    /// Has MPI begin the call of an operation that has a place.
+    fn begin(&mut self, (id, place): (u64, Place), communicator: Handle) -> Result {
         let Self { library, active, .. } = self;
         let Some(started) = find(active, id) else { return Ok(()) };
-        let at = started.slots.iter().position(|slot| (slot.place.line, slot.side) == line);
-        let Some(half) = at.and_then(|at| started.calls.halves.get_mut(at)) else { return Ok(()) };
-        if let Half::Waits(call) = std::mem::replace(half, Half::Gone) {
-            *half = Half::Begun(library.begin(communicator, call)?);
+        let mut calls = started.places.iter().zip(&mut started.calls.all);
+        match calls.find(|(other, _)| **other == place) {
+            Some((_, call)) => library.begin(communicator, call),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// A group fails here.
@@ -355,7 +342,7 @@ impl Progress {
         self.is_not_made(group.id, &failure);
         self.is_any_missing |= matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable);
         let mut neighbours: BTreeSet<u32> = group.neighbours().collect();
-        if group.communicator.get().is_none() && !group.is_part {
+        if !group.is_part {
             // Others may not have joined it, and pass nothing on. The rank that counts tells those that have.
             neighbours.insert(0);
         }
@@ -375,16 +362,15 @@ impl Progress {
         }
     }
 
-    /// Polls everything that may have moved: notices once, operations a few times, unless something `calls`. Returns
-    /// true if anything has moved.
-    pub(crate) fn step(&mut self, calls: impl Fn() -> bool) -> bool {
+    /// Polls everything that may have moved: notices once, operations a few times. Returns true if anything has moved.
+    pub(crate) fn step(&mut self) -> bool {
         if self.has_quit {
             return false;
         }
         let (mut moved, can_call) = (false, !self.is_blocked() && self.listens);
         if can_call {
             moved |= self.receive_notices();
-            moved |= self.poll_operations(calls);
+            moved |= self.poll_operations();
         }
         let now = Instant::now();
         if can_call {
@@ -393,11 +379,10 @@ impl Progress {
             self.endings.release(&self.library, &mut self.ended);
         }
         self.check_deadlines(now);
-        let can_call = !self.is_blocked();
         self.endings.report(Some(&*self.library).filter(|_| can_call), now, &mut self.ended);
         self.read_own();
         if self.creations.are_open() {
-            let notices = self.creations.decide(now);
+            let notices = self.creations.decide();
             self.send_all(notices);
             self.read_own();
         }
@@ -411,7 +396,7 @@ impl Progress {
 
     /// Notices and operations were tested.
     fn polled(&mut self, now: Instant) {
-        if self.stall.polls(now) && !self.active.is_empty() && self.mailbox.base().is_some() {
+        if self.stall.polls(now) {
             self.catch_up(now);
         }
         self.stall.end_if_over(now);
@@ -436,11 +421,9 @@ impl Progress {
 
     /// This process stood still: asks the ranks whose memory it may have received from.
     fn catch_up(&mut self, now: Instant) {
-        let peers = self.active.iter().flat_map(|(_, started)| started.peers());
-        let mut missing: BTreeSet<u32> = peers.collect();
-        missing.remove(&self.library.rank);
-        let question = self.stall.ask(missing.clone(), now);
-        for rank in missing {
+        let peers: BTreeSet<u32> = self.active.iter().flat_map(|(_, started)| started.peers()).collect();
+        let question = self.stall.ask(peers.clone(), now);
+        for rank in peers {
             let notice = Notice::StoodStill { from: self.library.rank, is_answer: false };
             self.send(rank, question, notice);
         }
@@ -481,15 +464,14 @@ impl Progress {
                 if let Err(failure) = group.hear(place, rank, operation) {
                     return self.fail(&group, &failure);
                 }
-                let side = group.side(place.line);
-                group.order.lock().hear(side, place, round);
-                self.advance(&group, (place.line, side));
+                group.order.lock().hear(place, round);
+                self.advance(&group, place.line);
             }
             Notice::Waits { rank, place } => self.call_roll(of, rank, place),
             Notice::HasCome { by, place } => {
                 let Some(group) = self.groups.find(of) else { return };
-                let has_come = group.order.lock().has_come(group.side(place.line), place);
-                self.send(by, of, Notice::Came { rank: group.rank, place, has_come });
+                let has_come = group.order.lock().has_come(place);
+                self.send(by, of, Notice::Came { rank: group.rank, has_come });
             }
             Notice::StoodStill { from, is_answer: true } => {
                 self.stall.answered(of, from);
@@ -497,19 +479,17 @@ impl Progress {
             Notice::StoodStill { from, .. } => {
                 self.send(from, of, Notice::StoodStill { from: self.library.rank, is_answer: true });
             }
-            Notice::Came { rank, place, has_come } => {
-                self.roll_calls.answer(of, place, rank, has_come);
-            }
+            Notice::Came { rank, has_come } => self.roll_calls.answer(of, rank, has_come),
         }
     }
 
     /// Tests the operations under way until one of them has moved.
-    fn poll_operations(&mut self, calls: impl Fn() -> bool) -> bool {
+    fn poll_operations(&mut self) -> bool {
         for _ in 0..TESTS {
             if self.test_operations() {
                 return true;
             }
-            if self.active.is_empty() || self.is_waiting || calls() {
+            if self.active.is_empty() || self.is_waiting {
                 break;
             }
         }
@@ -521,15 +501,12 @@ impl Progress {
         let (mut failed, mut any) = (Vec::new(), false);
         *is_waiting = false;
         for (_, started) in &mut *active {
-            for half in &mut started.calls.halves {
-                match half {
-                    Half::Begun(request) => match library.has_ended(request) {
-                        Ok(has_ended) => any |= has_ended,
-                        Err(failure) => failed.push((started.group.clone(), failure)),
-                    },
-                    Half::Waits(_) => *is_waiting = true,
-                    Half::Gone => {}
+            for call in &mut started.calls.all {
+                match library.has_ended(call) {
+                    Ok(has_ended) => any |= has_ended,
+                    Err(failure) => failed.push((started.group.clone(), failure)),
                 }
+                *is_waiting |= call.waits();
             }
         }
         let before = ended.due.len();
@@ -544,7 +521,6 @@ impl Progress {
         }
         let moved = ended.due.len() > before;
         for (group, failure) in failed {
-            self.is_any_missing = true;
             self.fail(&group, &failure);
         }
         moved
@@ -576,23 +552,18 @@ impl Progress {
     fn overdue(&mut self, id: u64, now: Instant) {
         let Some(started) = self.find(id) else { return };
         let group = started.group.clone();
-        let mut halves = started.slots.iter().zip(&started.calls.halves);
-        let open = halves.find(|(_, half)| !matches!(half, Half::Begun(request) if request.is_over()));
-        let Some((&Slot { place, side }, half)) = open else { return };
-        let waits = matches!(half, Half::Waits(_));
+        let mut calls = started.places.iter().zip(&started.calls.all);
+        let Some((&place, call)) = calls.find(|(_, call)| !call.is_over()) else { return };
+        let waits = call.waits();
         if std::mem::replace(&mut started.is_overdue, true) {
-            let failure = if group.communicator.get().is_some() {
-                // The rank that calls the roll is gone.
-                too_late(&group, place, group.rank, std::iter::once(0))
-            } else {
-                not_joined(&group, place)
-            };
+            // The rank that calls the roll is gone.
+            let failure = too_late(&group, place, group.rank, std::iter::once(0));
             return self.fail(&group, &failure);
         }
-        let failure = match place.line {
+        let failure = match place.line.0 {
             _ if self.mailbox.base().is_none() => Some(not_joined(&group, place)),
             _ if group.communicator.get().is_none() => None,
-            _ if waits && group.order.lock().is_held_up(side, place) => Some(held_up(&group, place)),
+            _ if waits && group.order.lock().is_held_up(place) => Some(held_up(&group, place)),
             Participants::Everyone => None,
             Participants::Pair { from, to } => {
                 Some(too_late(&group, place, group.rank, std::iter::once(from + to - group.rank)))
@@ -648,8 +619,6 @@ impl Progress {
             self.read(of, notice);
         }
         self.listens = false;
-        self.mailbox.forget();
-        self.endings.forget();
     }
 
     /// True if MPI is not to end yet, as other processes need this one. Those of a program that has not released its

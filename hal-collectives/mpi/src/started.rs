@@ -2,11 +2,11 @@
 
 //! A piece of an operation that a rank has started, and its end.
 
-use crate::calls::{Calls, Half};
-use crate::group::{Group, Slot};
-use crate::library::Request;
-use hal_collectives::{Done, Operation, Participants, Result, notify, release};
-use hal_semaphore::Failure;
+use crate::calls::Calls;
+use crate::group::Group;
+use crate::library::Call;
+use crate::notice::Place;
+use hal_collectives::{Done, Operation, Participants, Result, notify};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,8 +33,8 @@ impl DueCallback {
 #[derive(Default)]
 pub(crate) struct Ended {
     pub(crate) due: SmallVec<[DueCallback; 1]>,
-    /// Requests that have outlived their operations.
-    pub(crate) released: Vec<Request>,
+    /// Calls that have outlived their operations.
+    pub(crate) released: Vec<Call>,
 }
 
 impl Ended {
@@ -58,7 +58,7 @@ impl Ended {
 
     /// Calls each back, whatever another callback does.
     pub(crate) fn call_back(&mut self) {
-        self.released.drain(..).for_each(release);
+        self.released.clear();
         self.due.drain(..).for_each(DueCallback::call);
     }
 }
@@ -67,11 +67,10 @@ impl Ended {
 pub(crate) struct Started {
     pub(crate) group: Arc<Group>,
     pub(crate) operation: Operation,
-    pub(crate) slots: SmallVec<[Slot; 2]>,
+    pub(crate) places: SmallVec<[Place; 2]>,
     pub(crate) piece: (u32, bool),
-    /// In the order of the slots.
+    /// In the order of the places.
     pub(crate) calls: Calls,
-    pub(crate) failure: Option<Failure>,
     pub(crate) done: Done,
     /// When it started, and until when it waits.
     pub(crate) at: Instant,
@@ -83,25 +82,21 @@ pub(crate) struct Started {
 impl Started {
     pub(crate) fn new(
         group: Arc<Group>,
-        (operation, slots): (Operation, SmallVec<[Slot; 2]>),
+        (operation, places): (Operation, SmallVec<[Place; 2]>),
         piece: (u32, bool),
-        prepared: Result<Calls>,
+        calls: Calls,
         done: Done,
     ) -> Box<Self> {
-        let (calls, failure) = match prepared {
-            Ok(calls) => (calls, None),
-            Err(failure) => (Calls::default(), Some(failure)),
-        };
         let (at, is_overdue) = (Instant::now(), false);
         let deadline = at.checked_add(group.terms.timeout);
-        Box::new(Self { group, operation, slots, piece, calls, failure, done, at, deadline, is_overdue })
+        Box::new(Self { group, operation, places, piece, calls, done, at, deadline, is_overdue })
     }
 
     /// The ranks of the job that it receives from, and others that it meets.
     pub(crate) fn peers(&self) -> impl Iterator<Item = u32> {
-        let everyone = self.slots.iter().any(|slot| slot.place.line == Participants::Everyone);
+        let everyone = self.places.iter().any(|place| place.line.0 == Participants::Everyone);
         let members = if everyone { self.group.members.as_slice() } else { &[] };
-        let pairs = self.slots.iter().filter_map(|slot| match slot.place.line {
+        let pairs = self.places.iter().filter_map(|place| match place.line.0 {
             Participants::Everyone => None,
             Participants::Pair { from, to } => Some([from, to]),
         });
@@ -110,10 +105,6 @@ impl Started {
 
     /// True if all of its calls were seen to have ended.
     pub(crate) fn has_ended(&self) -> bool {
-        self.calls.halves.iter().all(|half| matches!(half, Half::Begun(request) if request.is_over()))
-    }
-
-    pub(crate) fn has_begun(&self) -> bool {
-        !self.calls.halves.iter().any(|half| matches!(half, Half::Waits(_)))
+        self.calls.all.iter().all(Call::is_over)
     }
 }

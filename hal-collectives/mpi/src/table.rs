@@ -63,19 +63,15 @@ impl Groups {
         let generation = if is_part { 0 } else { failed.as_ref().map_or(0, |(last, _)| last + 1) };
         let id = Generation { number, generation };
         let group = Arc::new(Group::new(engine.clone(), id, name, members, terms, is_part));
-        match failed.filter(|_| is_part) {
-            Some((_, failure)) => {
-                drop(known);
-                group.fail(&failure);
-            }
-            None => {
-                known_one.group = Some(group.clone());
-                drop(known);
-            }
-        }
+        let failed = failed.filter(|_| is_part);
+        known_one.group = failed.is_none().then(|| group.clone());
+        drop(known);
         if is_part {
             // Though it has failed: the others may be reserved for its communicator.
             engine.send(Command::Join(group.clone()));
+        }
+        if let Some((_, failure)) = failed {
+            group.fail(&failure);
         }
         group
     }

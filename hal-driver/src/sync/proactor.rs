@@ -5,7 +5,8 @@
 //! A proactor belongs to a pool, and releasing the pool's last reference ends the polling thread: on that thread
 //! itself, it would join itself, and a teardown there would wait for callbacks that only this thread makes. A
 //! program may release anything in its own callback, with nothing of ours on the stack. So an operation that does
-//! nothing finds out once which thread polls, and what must not happen on that thread happens elsewhere.
+//! nothing finds out which thread polls, and what must not happen on that thread happens elsewhere. If a second one,
+//! submitted before the pool is released, is not answered, the pool is released on a thread of its own too.
 
 use crate::ffi::constants::NOP;
 use crate::ffi::object::Retained;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// How long to wait for the polling thread to identify itself, which it does on its first poll.
+/// How long to wait for the polling thread to identify itself, which it does on its next poll.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A proactor and its pool.
@@ -65,7 +66,37 @@ impl Proactor {
         if proactor.is_null() {
             return Err(invalid("the proactor pool has no proactor"));
         }
-        let polling = Arc::new(PollingThread {
+        // SAFETY: the proactor is alive, as its pool is.
+        let polling = unsafe { PollingThread::ask(proactor)? };
+        Ok(Arc::new(Self { proactor, polling, pool: ManuallyDrop::new(pool) }))
+    }
+
+    pub(crate) fn get(&self) -> *mut sys::iree_async_proactor_t {
+        self.proactor
+    }
+
+    /// True if this thread polls it, or may: before the first poll the polling thread is unknown.
+    pub(crate) fn may_be_polled_here(&self) -> bool {
+        self.polling.answer().is_none_or(|thread| thread == std::thread::current().id())
+    }
+
+    /// True if another thread polls it at present. Nobody does where a program has closed the proactor's descriptors:
+    /// its thread cannot be woken, and IREE would wait for its end for ever.
+    fn is_polled_elsewhere(&self) -> bool {
+        // SAFETY: the proactor is alive, as its pool is.
+        !self.may_be_polled_here()
+            && unsafe { PollingThread::ask(self.proactor) }.is_ok_and(|asked| asked.answer().is_some())
+    }
+}
+
+impl PollingThread {
+    /// Has the thread that polls a proactor identify itself.
+    ///
+    /// # Safety
+    ///
+    /// The proactor is alive.
+    unsafe fn ask(proactor: *mut sys::iree_async_proactor_t) -> Result<Arc<Self>> {
+        let polling = Arc::new(Self {
             operation: UnsafeCell::new(sys::iree_async_nop_operation_t::default()),
             thread: Mutex::new(None),
             known: Condvar::new(),
@@ -88,29 +119,25 @@ impl Proactor {
             drop(unsafe { Arc::from_raw(theirs) });
             return Err(failure);
         }
-        Ok(Arc::new(Self { proactor, polling, pool: ManuallyDrop::new(pool) }))
+        Ok(polling)
     }
 
-    pub(crate) fn get(&self) -> *mut sys::iree_async_proactor_t {
-        self.proactor
-    }
-
-    /// True if this thread polls it, or may: before the first poll the polling thread is unknown.
-    pub(crate) fn may_be_polled_here(&self) -> bool {
+    /// The thread that polls, once it is known; `None` if that takes too long.
+    fn answer(&self) -> Option<ThreadId> {
         let end = Instant::now() + PATIENCE;
-        let mut thread = self.polling.thread.lock();
+        let mut thread = self.thread.lock();
         while thread.is_none() {
-            if self.polling.known.wait_until(&mut thread, end).timed_out() {
+            if self.known.wait_until(&mut thread, end).timed_out() {
                 break;
             }
         }
-        thread.is_none_or(|thread| thread == std::thread::current().id())
+        *thread
     }
 }
 
 impl Drop for Proactor {
     fn drop(&mut self) {
-        let away = self.may_be_polled_here();
+        let away = !self.is_polled_elsewhere();
         // SAFETY: taken once, here.
         let pool = unsafe { ManuallyDrop::take(&mut self.pool) };
         teardown::run(away, move || drop(pool));

@@ -60,3 +60,23 @@ pub(crate) fn limit(resource: libc::__rlimit_resource_t, value: u64) {
     limit.rlim_cur = value;
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
 }
+
+/// Does to descriptors what a program does that closes those of others and opens its own: the numbers are of another
+/// file, which cannot be written. They are not just closed, as a build of Rust's library for tests ends the process
+/// that does so.
+pub(crate) fn take_over(descriptors: &[i32]) {
+    let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    for &descriptor in descriptors {
+        assert_eq!(unsafe { libc::dup3(null, descriptor, libc::O_CLOEXEC) }, descriptor);
+    }
+}
+
+/// The descriptors of this process, but for the three that each process has.
+pub(crate) fn descriptors() -> Vec<i32> {
+    let names = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().file_name());
+    let mut numbers: Vec<i32> = names.map(|name| name.to_str().unwrap().parse().unwrap()).collect();
+    // The one of the listing is closed by now.
+    numbers.retain(|&number| number > 2 && unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0);
+    numbers.sort_unstable();
+    numbers
+}

@@ -1081,8 +1081,13 @@ impl Semaphore {
     /// Waits, for at most ten seconds or `HAL_TEST_SECONDS`, for slow builds; returns a failure with its message.
     pub(crate) fn wait(&self, value: u64) -> Result {
         let seconds = std::env::var("HAL_TEST_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+        self.wait_for(value, 1000 * seconds.unwrap_or(10))
+    }
+
+    /// Waits for at most this many milliseconds; returns a failure with its message.
+    pub(crate) fn wait_for(&self, value: u64, milliseconds: i64) -> Result {
         let waited = unsafe {
-            let timeout = sys::iree_make_timeout_ms(1000 * seconds.unwrap_or(10));
+            let timeout = sys::iree_make_timeout_ms(milliseconds);
             check(sys::iree_hal_semaphore_wait(self.0, value, timeout, 0))
         };
         match waited {

@@ -2,6 +2,7 @@
 
 //! The three ways in which a device reports completions. A program sees no difference.
 
+use crate::common::forbidden::{descriptors, is_alone_for, take_over};
 use crate::common::{Buffer, Device, List, Semaphore};
 use hal_semaphore::Code;
 use std::sync::mpsc;
@@ -133,6 +134,38 @@ fn descriptor_that_hangs_up_is_a_lost_device() {
     let begin = Instant::now();
     drop(device);
     assert!(begin.elapsed() < SOON);
+}
+
+/// The descriptors of this process that are sockets.
+fn sockets() -> Vec<i32> {
+    let is_socket = |number: &i32| {
+        let target = std::fs::read_link(format!("/proc/self/fd/{number}"));
+        target.is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+    };
+    descriptors().into_iter().filter(is_socket).collect()
+}
+
+/// A C program ends at a signal for a broken pipe, which Rust programs ignore.
+#[test]
+fn descriptor_that_the_program_closes_is_a_lost_device() {
+    let test = "completions::descriptor_that_the_program_closes_is_a_lost_device";
+    let Some(closed) = is_alone_for(test, &["first", "second", "both"]) else { return };
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let before = sockets();
+    let device = device("descriptor", "&latency=2ms");
+    chain(&device, 2, 3).1.wait(3).unwrap();
+    let own: Vec<i32> = sockets().into_iter().filter(|socket| !before.contains(socket)).collect();
+    assert_eq!(own.len(), 2, "the device reports by a pair of sockets");
+    let (_buffer, done) = chain(&device, 2, 40);
+    take_over(match &closed[..] {
+        "first" => &own[..1],
+        "second" => &own[1..],
+        _ => &own,
+    });
+    let failed = done.wait(40).unwrap_err();
+    assert_eq!(failed.code, Code::Unavailable, "{}", failed.text);
+    assert!(failed.text.contains("open the device again"), "{}", failed.text);
+    drop(device);
 }
 
 /// The device has ended work and hangs up before the host polls: the ended work counts.

@@ -3,7 +3,7 @@
 //! What a program sees where the process is at a limit, or in a sandbox: a refusal with a message, and no end of the
 //! process.
 
-use crate::common::forbidden::{forbid, is_alone, is_alone_for, limit};
+use crate::common::forbidden::{descriptors, forbid, is_alone, is_alone_for, limit, take_over};
 use crate::common::{Device, List, Result, new_pool, testdata};
 use crate::processes::DEVICES;
 use hal_semaphore::Code;
@@ -212,4 +212,125 @@ fn sandbox_that_forbids_a_call_is_named_where_emulated_cards_need_it() {
             assert!(refused.text.contains("memfd_create"), "{uri}: {}", refused.text);
         }
     }
+}
+
+/// A program that becomes a daemon closes every descriptor that it finds, IREE's and the drivers' among them.
+#[test]
+fn device_whose_descriptors_were_closed_fails_and_is_released() {
+    let test = "limits::device_whose_descriptors_were_closed_fails_and_is_released";
+    let Some(uri) = is_alone_for(test, &DEVICES) else { return };
+    let program = Program::read(&uri);
+    let device = Device::open(&uri).unwrap();
+    work(&device, &program).unwrap();
+    // Ends what hangs.
+    unsafe { libc::alarm(300) };
+    take_over(&descriptors());
+    // What has no descriptors works on.
+    if let Err(error) = work(&device, &program) {
+        assert_ne!(error.code, Code::DeadlineExceeded, "{}", error.text);
+        assert!(error.text.len() > 20, "{error:?}");
+    }
+    drop(device);
+}
+
+/// A program that is started while work is under way, as compilers and shells are by some programs.
+#[test]
+fn program_that_is_started_beside_work_inherits_no_descriptor() {
+    let test = "limits::program_that_is_started_beside_work_inherits_no_descriptor";
+    let Some(uri) = is_alone_for(test, &DEVICES) else { return };
+    let inherited = || {
+        let list = Command::new("ls").arg("/proc/self/fd").stdin(Stdio::null()).output().unwrap();
+        assert!(list.status.success());
+        String::from_utf8(list.stdout).unwrap().lines().count()
+    };
+    let before = inherited();
+    let program = Program::read(&uri);
+    let device = Device::open(&uri).unwrap();
+    std::thread::scope(|scope| {
+        let working = scope.spawn(|| work(&device, &program));
+        let mut counts = vec![inherited()];
+        while !working.is_finished() {
+            counts.push(inherited());
+        }
+        working.join().unwrap().unwrap();
+        counts.push(inherited());
+        assert_eq!(counts, vec![before; counts.len()], "{uri}");
+    });
+}
+
+/// Has every reading of the clock of days be an hour before or behind the last one.
+const CLOCK: &str = r"
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static long readings;
+static long hour(void) { return __atomic_add_fetch(&readings, 1, __ATOMIC_RELAXED) % 2 ? 3600 : -3600; }
+int clock_gettime(clockid_t clock, struct timespec* now) {
+  int result = syscall(SYS_clock_gettime, clock, now);
+  if (clock == CLOCK_REALTIME) now->tv_sec += hour();
+  return result;
+}
+int gettimeofday(struct timeval* restrict now, void* restrict zone) {
+  struct timespec exact;
+  clock_gettime(CLOCK_REALTIME, &exact);
+  *now = (struct timeval){exact.tv_sec, exact.tv_nsec / 1000};
+  return 0;
+}
+";
+
+/// Work and waits with a deadline go by a clock that nobody sets.
+#[test]
+fn deadlines_do_not_follow_the_clock_of_days() {
+    let test = "limits::deadlines_do_not_follow_the_clock_of_days";
+    const CLOCKLESS: &str = "HAL_DRIVER_CLOCK";
+    if let Ok(uri) = std::env::var(CLOCKLESS) {
+        let days = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+        assert!(days().abs_diff(days()) > 7000, "the clock jumps");
+        let device = Device::open(&uri).unwrap();
+        work(&device, &Program::read(&uri)).unwrap();
+        let never = device.semaphore(0);
+        let begin = Instant::now();
+        assert_eq!(never.wait_for(1, 300).unwrap_err().code, Code::DeadlineExceeded);
+        assert!(begin.elapsed() >= Duration::from_millis(300), "{:?}", begin.elapsed());
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("hal-clock-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (source, library) = (folder.join("clock.c"), folder.join("clock.so"));
+    std::fs::write(&source, CLOCK).unwrap();
+    let built =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap();
+    assert!(built.success());
+    for uri in DEVICES {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "--nocapture", test]).stdin(Stdio::null());
+        let ended = command.env(CLOCKLESS, uri).env("LD_PRELOAD", &library).output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success() && text.contains("1 passed"), "{uri}: {}: {text}", ended.status);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// An emulated card is stopped with the process that it is in, as no card of silicon is.
+#[test]
+fn submission_has_its_timeout_beside_the_time_in_which_the_process_is_stopped() {
+    let test = "limits::submission_has_its_timeout_beside_the_time_in_which_the_process_is_stopped";
+    let Some(generation) = is_alone_for(test, &["gaudi1", "gaudi2"]) else { return };
+    let uri = format!("gaudi://emulated?generation={generation}&timeout=3&fault=hang:1");
+    let device = Device::open(&uri).unwrap();
+    let process = std::process::id();
+    let go_on = format!(
+        "until grep -q '^State:.*stopped' /proc/{process}/status; do sleep 0.05; done; sleep 5; kill -CONT {process}"
+    );
+    let mut helper = Command::new("sh").args(["-c", &go_on]).spawn().unwrap();
+    let (buffer, done) = (device.try_local_buffer(4096).unwrap(), device.semaphore(0));
+    device.fill(&List::none(), &done.at(1), &buffer, (0, 4096), &[7]).unwrap();
+    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+    let begin = Instant::now();
+    let failed = done.wait(1).unwrap_err();
+    assert_eq!(failed.code, Code::Aborted, "{}", failed.text);
+    assert!(failed.text.contains("did not end within 3 s"), "{}", failed.text);
+    assert!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
+    helper.wait().unwrap();
 }

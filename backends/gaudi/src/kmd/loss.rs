@@ -9,41 +9,54 @@ use super::card::Card;
 use super::uapi::event;
 use hal_backend::Failure;
 use hal_kernel::Errno;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The events that end the use of a card.
 const ENDS: u64 = event::DEVICE_RESET | event::DEVICE_UNAVAILABLE;
 
+/// How often a thread that sleeps looks for itself: a program that has closed the eventfds of a card wakes nobody.
+const INTERVAL: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
 /// A counter that one thread raises and others wait for.
 #[derive(Debug)]
-pub(crate) struct EventFd(OwnedFd);
+pub(crate) struct EventFd {
+    descriptor: OwnedFd,
+    /// True if it was raised by way of this descriptor, and not cleared since.
+    is_raised: AtomicBool,
+}
 
 impl EventFd {
     pub(crate) fn new() -> Result<Self, Errno> {
-        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        Ok(Self::of(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    fn of(descriptor: OwnedFd) -> Self {
+        Self { descriptor, is_raised: AtomicBool::new(false) }
     }
 
     pub(crate) fn signal(&self) {
+        self.is_raised.store(true, Ordering::Release);
         // A counter that is full has woken all threads.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.descriptor, &1_u64.to_ne_bytes());
     }
 
     /// Another descriptor of the same counter.
     pub(crate) fn try_clone(&self) -> Result<Self, Errno> {
-        Ok(Self(rustix::io::fcntl_dupfd_cloexec(&self.0, 0)?))
+        Ok(Self::of(rustix::io::fcntl_dupfd_cloexec(&self.descriptor, 0)?))
     }
 
     /// The descriptor to poll for input.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.descriptor.as_fd()
     }
 
     pub(crate) fn clear(&self) {
+        self.is_raised.store(false, Ordering::Release);
         // Another thread may have cleared it first.
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+        let _ = rustix::io::read(&self.descriptor, &mut [0; 8]);
     }
 }
 
@@ -60,7 +73,7 @@ impl DriverEvents {
     }
 
     pub(super) fn counter(&self) -> BorrowedFd<'_> {
-        self.eventfd.0.as_fd()
+        self.eventfd.as_fd()
     }
 
     /// Adds events that the driver has reported, and returns all so far.
@@ -110,11 +123,20 @@ impl Card {
         let driver_eventfd = self.driver_events().map(|driver_events| &driver_events.eventfd);
         let eventfds = [Some(stop), Some(&self.loss().eventfd), driver_eventfd];
         loop {
-            let mut polled: Vec<PollFd<'_>> =
-                eventfds.iter().flatten().map(|eventfd| PollFd::new(&eventfd.0, PollFlags::IN)).collect();
-            match poll(&mut polled, None) {
+            let mut polled: Vec<PollFd<'_>> = eventfds
+                .iter()
+                .flatten()
+                .map(|eventfd| PollFd::new(&eventfd.descriptor, PollFlags::IN))
+                .collect();
+            if stop.is_raised.load(Ordering::Acquire) {
+                return None;
+            }
+            if let Some(cause) = self.loss_cause() {
+                return Some(cause);
+            }
+            match poll(&mut polled, Some(&INTERVAL)) {
+                Ok(0) | Err(Errno::INTR) => continue,
                 Ok(_) => {}
-                Err(Errno::INTR) => continue,
                 Err(_) => return None,
             }
             let mut signalled = polled.iter().map(|eventfd| !eventfd.revents().is_empty());

@@ -297,7 +297,8 @@ impl Order {
         let mut clock = Clock::default();
         let Conditions { unpack_0, unpack_1, pack, math, .. } = self.model.chip.conditions();
         for (condition, pipeline) in [unpack_0, unpack_1, math, pack].into_iter().zip(ALL_PIPELINES) {
-            if conditions & condition == condition {
+            // Of several packers, the first.
+            if conditions & (condition & condition.wrapping_neg()) != 0 {
                 clock.ended[thread][pipeline as usize] = self.started[thread][pipeline as usize];
             }
         }
@@ -556,4 +557,26 @@ fn check_written(block: &DstBlock, known: &Clock, other: usize, reads: bool) -> 
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// True if a thread may write rows that its packer has read, behind `STALLWAIT` for something.
+    fn may_write(chip: Chip, conditions: u32) -> bool {
+        let mut order = Order::new(Model::of(chip));
+        order.read_dst(0, [0].into_iter()).unwrap();
+        order.stall(0, conditions, 1 << 6);
+        order.start(0, Unit::Matrix).unwrap();
+        order.write_dst(0, [0].into_iter(), false).is_ok()
+    }
+
+    /// Of Wormhole's four packers, the first is here.
+    #[test]
+    fn end_of_the_packer_is_waited_for_by_its_own_bit() {
+        assert!(may_write(Chip::Blackhole, 1 << 3) && !may_write(Chip::Blackhole, 1 << 4));
+        assert!(may_write(Chip::Wormhole, 1 << 3) && may_write(Chip::Wormhole, 0xf << 3));
+        assert!(!may_write(Chip::Wormhole, 0xe << 3) && !may_write(Chip::Wormhole, 1 << 7));
+    }
 }

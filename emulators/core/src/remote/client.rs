@@ -147,10 +147,10 @@ fn serve(socket: BorrowedFd<'_>, programs: &Table, worker: usize) -> Result<(), 
         let message = message.get(..length).ok_or(Errno::PROTO)?;
         let (call, rest) = CallMessage::read_from_prefix(message).map_err(|_| Errno::PROTO)?;
         let result = run(&call, rest, &files, programs, worker);
-        let mut answer = CallResult { key: call.key }.as_bytes().to_vec();
-        if let Err(why) = result {
-            let why = if why.is_empty() { "it failed without a reason".to_owned() } else { why };
-            answer.extend(why.bytes().take(wire::LONGEST / 2));
+        let code = result.as_ref().map_or_else(|failure| failure.code() as u64, |()| wire::SUCCESS);
+        let mut answer = CallResult { key: call.key, code }.as_bytes().to_vec();
+        if let Err(failure) = result {
+            answer.extend(failure.message().bytes().take(wire::LONGEST / 2));
         }
         wire::send(socket, &answer, &[])?;
     }
@@ -173,14 +173,16 @@ fn run(
     files: &[OwnedFd],
     programs: &Table,
     worker: usize,
-) -> Result<(), String> {
-    let short = || "the call is shorter than it says".to_owned();
+) -> Result<(), Failure> {
+    let broken = |why: String| Failure::new(Code::Internal, why);
+    let short = || broken("the call is shorter than it says".to_owned());
     let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let constants: Vec<u32> = take(&mut rest, call.constants as usize).ok_or_else(short)?;
     let places: Vec<Binding> = take(&mut rest, count(call.bindings)).ok_or_else(short)?;
     let program = programs.lock().get(&call.key).cloned();
-    let program = program.ok_or("the program was unloaded")?;
-    let ranges = places.iter().map(|place| binding(place, files)).collect::<Result<Vec<_>, _>>()?;
+    let program = program.ok_or_else(|| broken("the program was unloaded".to_owned()))?;
+    let ranges =
+        places.iter().map(|place| binding(place, files)).collect::<Result<Vec<_>, _>>().map_err(broken)?;
     let bindings: Vec<HostPart<'_>> = ranges.iter().map(HostRange::whole).collect();
     let host = HostCall {
         function: count(call.function),
@@ -193,8 +195,8 @@ fn run(
     };
     let run = || program.run(&host, call.first..call.end, worker);
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
-        Ok(result) => result.map_err(|failure| failure.to_string()),
-        Err(_) => Err("a program panicked".to_owned()),
+        Ok(result) => result,
+        Err(_) => Err(broken("a program panicked".to_owned())),
     }
 }
 

@@ -149,8 +149,9 @@ fn bindings(call: &HostCall<'_>, process: u32) -> Result<(Vec<Binding>, Vec<Arc<
 }
 
 impl RemoteProgram {
-    fn call(&self, call: &HostCall<'_>, groups: &Range<u64>, worker: usize) -> Result<(), String> {
-        let (bindings, files) = bindings(call, self.session.process)?;
+    fn call(&self, call: &HostCall<'_>, groups: &Range<u64>, worker: usize) -> Result<(), Failure> {
+        let broken = |why: String| Failure::new(Code::Internal, why);
+        let (bindings, files) = bindings(call, self.session.process).map_err(broken)?;
         let head = CallMessage {
             key: self.key,
             function: call.function as u64,
@@ -167,9 +168,17 @@ impl RemoteProgram {
         message.extend_from_slice(call.constants.as_bytes());
         message.extend_from_slice(bindings.as_bytes());
         let gone = |errno| {
-            format!("process {}, whose program this is, does not answer: {errno}", self.session.process)
+            broken(format!(
+                "process {}, whose program this is, does not answer: {errno}",
+                self.session.process
+            ))
         };
-        let slot = self.session.workers.get(worker).ok_or("there is no such worker")?.lock();
+        let slot = self
+            .session
+            .workers
+            .get(worker)
+            .ok_or_else(|| broken("there is no such worker".to_owned()))?
+            .lock();
         let socket = slot.as_ref().ok_or_else(|| gone(Errno::NOTCONN))?;
         let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
         wire::send(socket.as_fd(), &message, &files).map_err(gone)?;
@@ -177,8 +186,11 @@ impl RemoteProgram {
         let (length, _) = wire::receive(socket.as_fd(), &mut answer).map_err(gone)?;
         let answer = answer.get(..length).unwrap_or_default();
         match CallResult::read_from_prefix(answer) {
-            Ok((done, [])) if done.key == self.key => Ok(()),
-            Ok((done, why)) if done.key == self.key => Err(String::from_utf8_lossy(why).into_owned()),
+            Ok((done, _)) if done.key == self.key && done.code == wire::SUCCESS => Ok(()),
+            Ok((done, why)) if done.key == self.key => {
+                let code = u32::try_from(done.code).map_or(Code::Unknown, Code::from_number);
+                Err(Failure::new(code, String::from_utf8_lossy(why).into_owned()))
+            }
             _ => Err(gone(Errno::PIPE)),
         }
     }
@@ -191,6 +203,6 @@ impl HostProgram for RemoteProgram {
     }
 
     fn run(&self, call: &HostCall<'_>, groups: Range<u64>, worker: usize) -> Result<(), Failure> {
-        self.call(call, &groups, worker).map_err(|why| Failure::new(Code::Internal, why))
+        self.call(call, &groups, worker)
     }
 }

@@ -5,7 +5,7 @@
 use super::*;
 use crate::backing::{self, Backing, Lent};
 use crate::file::mapped_file;
-use hal_backend::{Failure, Function, HostCall, HostPart, HostProgram, HostRange};
+use hal_backend::{Code, Failure, Function, HostCall, HostPart, HostProgram, HostRange};
 use hal_kernel::ProgramHost;
 use hal_kernel::{Errno, System};
 use parking_lot::Mutex;
@@ -54,7 +54,7 @@ impl HostProgram for Add {
         assert!(worker < 2 && call.function == 3 && call.workgroups == [4, 1, 1], "as asked");
         assert!(call.constants[0] != 13, "on purpose");
         if call.constants[0] == 99 {
-            return Err(Failure::new(hal_backend::Code::Internal, "ninety-nine"));
+            return Err(Failure::new(Code::Cancelled, "ninety-nine"));
         }
         let mut bytes = vec![0; call.bindings[0].length()];
         assert!(call.bindings[0].read(&mut bytes));
@@ -134,7 +134,8 @@ fn failure_of_a_program_is_said_and_the_next_call_goes_on() {
     let (_file, device) = mapped_file("device", 8192).unwrap();
     let parts = [device.part(0, 400).unwrap(), device.part(4096, 400).unwrap()];
     let refusal = |constant, parts: &[HostPart<'_>]| call(&program, constant, parts).unwrap_err().to_string();
-    assert!(refusal(99, &parts).contains("ninety-nine"));
+    let failure = call(&program, 99, &parts).unwrap_err();
+    assert_eq!((failure.code(), failure.message()), (Code::Cancelled, "ninety-nine"), "it keeps its code");
     assert!(refusal(13, &parts).contains("panicked"));
     call(&program, 1, &parts).unwrap();
     let private = HostRange::allocate(400, 64).unwrap();

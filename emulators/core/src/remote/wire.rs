@@ -13,7 +13,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The protocol version, which both sides must have.
-pub(super) const VERSION: u64 = 0x4841_4c52_0000_0001;
+pub(super) const VERSION: u64 = 0x4841_4c52_0000_0002;
 
 /// The longest message that sockets take by default.
 pub(super) const LONGEST: usize = 128 << 10;
@@ -96,12 +96,17 @@ pub(super) struct Binding {
 /// In place of a file's number: memory of the program itself.
 pub(super) const OWN: u64 = u64::MAX;
 
-/// The outcome of a call: a success has no message behind it.
+/// The outcome of a call. The message of a failure follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct CallResult {
     pub(super) key: u64,
+    /// The number of a failure's [`Code`](hal_backend::Code), or [`SUCCESS`].
+    pub(super) code: u64,
 }
+
+/// In place of a failure's code.
+pub(super) const SUCCESS: u64 = 0;
 
 /// Sends a message.
 pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), Errno> {

@@ -70,6 +70,7 @@ pub(super) const OWN: [(Fold, Function); 34] = own! {
 };
 
 /// The fold of the element and the reduction with these numbers.
+#[expect(clippy::indexing_slicing, reason = "checked when it is compiled")]
 unsafe extern "C" fn own<const ELEMENT: usize, const REDUCTION: usize>(
     left: *mut c_void,
     right: *mut c_void,

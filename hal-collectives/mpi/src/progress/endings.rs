@@ -3,19 +3,19 @@
 //! Operations that have failed while MPI may use their memory.
 
 use super::GRACE;
-use crate::calls::Half;
-use crate::library::{Library, Request};
+use crate::library::{Call, Library};
 use crate::notice::Generation;
 use crate::started::{DueCallback, Ended, Started};
 use hal_semaphore::Failure;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Operations of a group that has failed, which are reported together when all of their requests have ended: they may
-/// be pieces of one, each with a callback of its own.
+/// Operations of a group that has failed, which are reported together when all of their calls have ended: they may be
+/// pieces of one, each with a callback of its own.
 struct Ending {
     due: Vec<DueCallback>,
-    open: Vec<Request>,
+    open: Vec<Call>,
     until: Instant,
 }
 
@@ -23,8 +23,8 @@ struct Ending {
 #[derive(Default)]
 pub(super) struct Endings {
     groups: BTreeMap<Generation, Ending>,
-    /// Requests that are waited for no longer.
-    kept: Vec<Request>,
+    /// Calls that are waited for no longer.
+    kept: Vec<Call>,
 }
 
 impl Endings {
@@ -42,16 +42,13 @@ impl Endings {
     pub(super) fn add(&mut self, mut started: Box<Started>, failure: &Failure) {
         let new = || Ending { due: Vec::new(), open: Vec::new(), until: Instant::now() + GRACE };
         let ending = self.groups.entry(started.group.id).or_insert_with(new);
-        for half in &mut started.calls.halves {
-            match std::mem::replace(half, Half::Gone) {
-                Half::Begun(request) => ending.open.push(request),
-                other => *half = other,
-            }
-        }
+        let (open, others) = std::mem::take(&mut started.calls.all).into_iter().partition(Call::is_open);
+        started.calls.all = others;
+        ending.open.extend::<SmallVec<[Call; 1]>>(open);
         ending.due.push(DueCallback(started, Err(failure.clone())));
     }
 
-    /// Reports the operations whose requests have ended, or had their time. Without a library none is tested.
+    /// Reports the operations whose calls have ended, or had their time. Without a library none is tested.
     pub(super) fn report(&mut self, library: Option<&Library>, now: Instant, ended: &mut Ended) {
         if self.groups.is_empty() {
             return;
@@ -68,20 +65,15 @@ impl Endings {
         });
     }
 
-    /// Releases the memory of kept requests that have ended.
+    /// Releases the memory of kept calls that have ended.
     pub(super) fn release(&mut self, library: &Library, ended: &mut Ended) {
         take_ended(&mut self.kept, Some(library), ended);
     }
-
-    /// Forgets what is kept, with its memory: MPI may end, and does not say any more when it is done with it.
-    pub(super) fn forget(&mut self) {
-        self.kept.clear();
-    }
 }
 
-fn take_ended(requests: &mut Vec<Request>, library: Option<&Library>, ended: &mut Ended) {
-    if let Some(library) = library.filter(|_| !requests.is_empty()) {
-        let has_ended = |request: &mut Request| library.has_ended(request).unwrap_or(false);
-        ended.released.extend(requests.extract_if(.., has_ended));
+fn take_ended(calls: &mut Vec<Call>, library: Option<&Library>, ended: &mut Ended) {
+    if let Some(library) = library.filter(|_| !calls.is_empty()) {
+        let has_ended = |call: &mut Call| library.has_ended(call).unwrap_or(false);
+        ended.released.extend(calls.extract_if(.., has_ended));
     }
 }

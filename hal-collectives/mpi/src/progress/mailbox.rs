@@ -2,7 +2,7 @@
 
 //! Notices on their way, on the base communicator.
 
-use crate::library::{Call, Handle, Library, Number, Request, What};
+use crate::library::{Call, Handle, Library, Number, What};
 use crate::notice::{Generation, LENGTH, Notice, TAG};
 use hal_backend::HostRange;
 use hal_collectives::Result;
@@ -18,15 +18,15 @@ const _: () = assert!(COUNT as usize == LENGTH);
 pub(super) struct Mailbox {
     rank: u32,
     base: Option<Handle>,
-    /// The receive of the next notice, with its memory.
-    inbox: Option<(Request, HostRange)>,
+    /// The receive of the next notice.
+    inbox: Option<Call>,
     /// Why none can be received.
     failure: Option<Failure>,
     /// Those of this process to itself.
     own: VecDeque<(Generation, Notice)>,
     /// Those that wait for the base, or until MPI may be called.
     outbox: Vec<(u32, Generation, Notice)>,
-    sending: Vec<Request>,
+    sending: Vec<Call>,
     /// But for those of a process that stood still, as a test does on a busy machine.
     #[cfg(test)]
     pub(super) sent: usize,
@@ -86,8 +86,10 @@ impl Mailbox {
         let Ok(memory) = HostRange::allocate(LENGTH as u64, 64) else { return };
         let written = memory.write(0, bytes);
         debug_assert!(written, "a notice has its length");
-        let call = call(What::Send { to, tag: TAG }, Some(memory), None);
-        self.sending.extend(library.begin(base, call));
+        let mut call = call(What::Send { to, tag: TAG }, [Some(memory), None]);
+        if library.begin(base, &mut call).is_ok() {
+            self.sending.push(call);
+        }
     }
 
     /// Sends what waits, and tests what is on its way.
@@ -95,7 +97,7 @@ impl Mailbox {
         if self.sending.is_empty() && self.outbox.is_empty() {
             return;
         }
-        self.sending.retain_mut(|request| !library.has_ended(request).unwrap_or(true));
+        self.sending.retain_mut(|call| !library.has_ended(call).unwrap_or(true));
         if let Some(base) = self.base {
             for (to, of, notice) in std::mem::take(&mut self.outbox) {
                 self.begin(library, base, to, &notice.to_bytes(of));
@@ -120,24 +122,17 @@ impl Mailbox {
     }
 
     fn receive_at(&mut self, library: &Library, base: Handle) -> Result<Option<(Generation, Notice)>> {
-        loop {
-            let (request, _) = match &mut self.inbox {
-                Some(inbox) => inbox,
-                inbox => {
-                    let memory = HostRange::allocate(LENGTH as u64, 64)?;
-                    let call = call(What::Receive { from: None, tag: TAG }, None, Some(memory.clone()));
-                    inbox.insert((library.begin(base, call)?, memory))
-                }
-            };
-            if !library.has_ended(request)? {
-                return Ok(None);
+        let inbox = match &mut self.inbox {
+            Some(inbox) => inbox,
+            inbox => {
+                let memory = HostRange::allocate(LENGTH as u64, 64)?;
+                let mut call = call(What::Receive { from: None, tag: TAG }, [None, Some(memory)]);
+                library.begin(base, &mut call)?;
+                inbox.insert(call)
             }
-            let Some((_, memory)) = self.inbox.take() else { return Ok(None) };
-            let notice = read(&memory);
-            if notice.is_some() {
-                return Ok(notice);
-            }
-        }
+        };
+        let has_ended = library.has_ended(inbox)?;
+        Ok(self.inbox.take_if(|_| has_ended).as_ref().and_then(read))
     }
 
     /// Sends what is left until `end`, and receives no more. Returns a notice that came meanwhile. Without a library
@@ -148,26 +143,22 @@ impl Mailbox {
         while !(self.sending.is_empty() && self.outbox.is_empty()) && Instant::now() < end {
             self.flush(library);
         }
-        let (mut request, memory) = inbox?;
-        library.cancel(&mut request);
-        while !library.has_ended(&mut request).unwrap_or(true) && Instant::now() < end {}
+        let mut inbox = inbox?;
+        library.cancel(&mut inbox);
+        while !library.has_ended(&mut inbox).unwrap_or(true) && Instant::now() < end {}
         // The memory is zeroed, which is no notice, unless one came before it was cancelled.
-        read(&memory)
-    }
-
-    /// Forgets what is on its way: MPI may end, and does not say any more when it is done with it.
-    pub(super) fn forget(&mut self) {
-        self.sending.clear();
+        read(&inbox)
     }
 }
 
-fn call(what: What, send: Option<HostRange>, recv: Option<HostRange>) -> Call {
-    Call { what, send, recv, count: COUNT, number: Number::Byte, places: None }
+fn call(what: What, memory: [Option<HostRange>; 2]) -> Call {
+    Call::new(what, memory, (COUNT, Number::Byte), None)
 }
 
-fn read(memory: &HostRange) -> Option<(Generation, Notice)> {
+/// The notice that was received.
+fn read(inbox: &Call) -> Option<(Generation, Notice)> {
     let mut bytes = [0; LENGTH];
-    let read = memory.read(0, &mut bytes);
+    let read = inbox.received()?.read(0, &mut bytes);
     debug_assert!(read, "a notice has its length");
     Notice::from_bytes(&bytes)
 }

@@ -44,8 +44,8 @@ impl RollCalls {
     }
 
     /// A rank has answered.
-    pub(super) fn answer(&mut self, of: Generation, place: Place, rank: u32, has_come: bool) {
-        if let Some(call) = self.0.iter_mut().find(|call| call.group.id == of && call.place == place) {
+    pub(super) fn answer(&mut self, of: Generation, rank: u32, has_come: bool) {
+        if let Some(call) = self.0.iter_mut().find(|call| call.group.id == of) {
             call.answered.insert(rank);
             call.came.extend(has_come.then_some(rank));
         }

@@ -39,7 +39,7 @@ impl World {
     /// Begins and ends calls of MPI.
     fn make(&mut self) {
         for rank in 0..self.processes.len() {
-            let notices = self.processes[rank].decide(Instant::now());
+            let notices = self.processes[rank].decide();
             self.over += usize::from(matches!(notices.first(), Some((.., Notice::Make { is_made: false }))));
             self.send(rank, notices);
         }
@@ -138,7 +138,7 @@ fn operation_that_starts_while_another_group_gets_its_communicator_begins_when_t
     ranks[1].poll();
     let (progress, library) = (&ranks[0].0, &ranks[0].0.library);
     let making = progress.with(LONG, |progress| {
-        progress.step(|| false);
+        progress.step();
         progress.next_creation()
     });
     let (creation, parent, members) = making.unwrap().unwrap();
@@ -151,4 +151,84 @@ fn operation_that_starts_while_another_group_gets_its_communicator_begins_when_t
     for (got, told) in sums {
         assert_eq!((told.try_recv(), word(&got)), (Ok(Ok(())), 4));
     }
+}
+
+#[test]
+fn process_without_a_channel_makes_no_communicator() {
+    let ranks = job(2);
+    poll_all(&ranks);
+    assert_eq!(ranks[0].0.with(LONG, |progress| progress.made()), Some(0));
+}
+
+/// Another process has not begun MPI yet, so the call does not return.
+#[test]
+fn first_communicator_that_is_not_made_is_waited_for_for_its_time() {
+    let time = Duration::from_millis(20);
+    let rank = job(2).swap_remove(0);
+    let making = rank.0.with(LONG, |progress| {
+        progress.take([Command::Listen(time)]);
+        progress.next_creation().is_some()
+    });
+    assert_eq!(making, Some(true));
+    let group = rank.join(b"group", time);
+    let (tell, told) = channel();
+    let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
+    sum_with(&*group, buffers, Box::new(move |end| tell.send(end.unwrap_err()).unwrap()));
+    let mut failure = None;
+    until("the operation does not end", || {
+        rank.poll();
+        failure = told.try_recv().ok();
+        failure.is_some()
+    });
+    let failure = failure.unwrap();
+    let says = "another rank has not come to make the group";
+    assert!(failure.code() == Code::DeadlineExceeded && failure.message().contains(says), "{failure}");
+    drop(group);
+    until("MPI is not left alone", || {
+        rank.poll();
+        rank.0.with(LONG, |progress| progress.rest(false)).unwrap()
+    });
+}
+
+/// Has a rank poll once. True if it is to make a communicator, which is not made then.
+fn is_to_make(rank: &Rank) -> bool {
+    let mut ended = Ended::default();
+    let is_to_make = rank.0.with(LONG, |progress| {
+        progress.step();
+        progress.take_ended(&mut ended);
+        progress.next_creation().is_some()
+    });
+    ended.call_back();
+    is_to_make.unwrap()
+}
+
+fn holds_up_end(rank: &Rank, has_patience: bool) -> bool {
+    rank.0.with(LONG, |progress| progress.holds_up_end(has_patience)).unwrap()
+}
+
+#[test]
+fn process_that_is_needed_for_a_communicator_does_not_end_mpi_for_its_time() {
+    let ranks = job(2);
+    let terms = Terms { check: Check::Off, ..Terms::from(Duration::from_secs(2)) };
+    let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", terms));
+    meet(&ranks, &groups);
+    let parts = groups.each_ref().map(|group| group.split(Some(0), 0).unwrap());
+    // The first rank has yet to come to the part.
+    poll_all(&ranks[1..]);
+    assert_eq!([true, false].map(|has_patience| holds_up_end(&ranks[1], has_patience)), [true, false]);
+    assert!(ranks[1].0.with(LONG, |progress| progress.waits()).unwrap());
+    until("the communicator is not to be made", || {
+        ranks[1].poll();
+        is_to_make(&ranks[0])
+    });
+    assert_eq!([true, false].map(|has_patience| holds_up_end(&ranks[0], has_patience)), [true, false]);
+    // When its time is over it may still be made.
+    drop((groups, parts));
+    until("the communicator is waited for", || {
+        ranks[0].poll();
+        !ranks[0].0.with(LONG, |progress| progress.waits()).unwrap()
+    });
+    let rests = |has_patience| ranks[0].0.with(LONG, |progress| progress.rest(has_patience)).unwrap();
+    assert_eq!([true, false].map(|has_patience| holds_up_end(&ranks[0], has_patience)), [true, false]);
+    assert_eq!([true, false].map(rests), [false, true]);
 }

@@ -236,7 +236,7 @@ fn command_that_comes_in_the_last_poll_of_a_thread_is_done_before_it_sleeps() {
     let ((got, told), command) = begun_by_one(&ranks, &groups);
     served_behind(&gate, &ranks[0]);
     let closed = held_up_in_its_last_look(&ranks[0], &gate);
-    ranks[0].0.leave(Some(command));
+    ranks[0].0.leave(command);
     drop(closed);
     assert_eq!(told.recv_timeout(LONG), Ok(Ok(())));
     assert_eq!(word(&got), 3);
@@ -365,7 +365,7 @@ fn lent() -> [Rank; 2] {
 #[test]
 fn group_that_is_joined_while_mpi_is_being_left_alone_is_listened_for() {
     let (ranks, groups) = pair();
-    ranks[0].0.leave(Some(Command::Rest));
+    ranks[0].0.leave(Command::Rest);
     ranks[0].poll();
     let (got, told) = sum(&*groups[0], 2);
     let _other = sum(&*groups[1], 3);
@@ -811,7 +811,7 @@ fn notices_come_again_when_mpi_was_left_alone_while_it_could_not_be_called() {
     until("the communicator is not to be made", || {
         ranks[1].poll();
         let next = |progress: &mut Progress| {
-            progress.step(|| false);
+            progress.step();
             made = progress.next_creation();
         };
         ranks[0].0.with(LONG, next).unwrap();
@@ -844,31 +844,6 @@ fn operation_that_is_given_up_when_mpi_was_left_alone_makes_no_call_to_it() {
     entered.give_up(&Failure::new(Code::DataLoss, "given up"));
     ranks[0].poll();
     assert_eq!(calls(), before);
-}
-
-/// A rank that waits has asked it who has not come, and all are notified when each has answered or had its time.
-#[test]
-fn mpi_is_not_left_alone_while_a_rank_is_to_be_told_who_has_not_come() {
-    let ranks = lent();
-    let time = Duration::from_millis(200);
-    let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", time));
-    meet(&ranks, &groups);
-    let [first, second] = groups;
-    let (_, told) = sum(&*second, 1);
-    std::thread::sleep(time);
-    ranks[1].poll();
-    ranks[0].poll();
-    drop(first);
-    until("it is asked for long", || {
-        ranks[0].poll();
-        ranks[0].0.rest(true)
-    });
-    assert!(!listens(&ranks[0]));
-    let before = calls();
-    std::thread::sleep(Duration::from_millis(200));
-    ranks[0].poll();
-    assert_eq!(calls(), before, "the program may have ended MPI");
-    assert_eq!(notified_in_time(&ranks[1], &told), Err(Code::DeadlineExceeded));
 }
 
 #[test]
