@@ -41,7 +41,8 @@
 //!             std::thread::spawn(move || {
 //!                 for (queue, epoch, work) in pieces {
 //!                     work.into_iter().for_each(|work| work());
-//!                     // Everything of this queue up to `epoch` has ended. `fail` reports a failure.
+//!                     // Everything of this queue up to `epoch` has ended. `fail` reports a failure. An error
+//!                     // here means that the engine is gone.
 //!                     completer.get().map(|completer| completer.complete(queue, epoch));
 //!                 }
 //!             });
@@ -95,7 +96,8 @@
 //! | you want | use |
 //! |---|---|
 //! | queues that wait for each other without the host | [`NativeWaits`], and a piece's [`waits`] |
-//! | a device that is polled, or has a file descriptor | [`Completion`](backend::Completion) and [`Engine::poll`] |
+//! | a device that is polled, or has a file descriptor | [`Completion`](backend::Completion); see below |
+//! | an operation on any queue | [`Affinity::ANY`]: the queue of its waits, or the least busy one |
 //! | a device that is full, refuses an operation or is lost | [`Submitted`], [`Completer`] |
 //! | to signal several timelines, or wait for several | longer lists of waits and signals; [`Action::Barrier`] |
 //! | a callback, or a future | [`Semaphore::subscribe`]; `Semaphore::reached`, with the feature `futures` |
@@ -110,6 +112,9 @@
 //! [`waits`]: backend::Submission::waits
 //! [`Submitted`]: backend::Submitted
 //! [`Completer`]: backend::Completer
+//!
+//! A program polls a device that does not report by itself: it calls [`Engine::poll`] while something is under way. A
+//! wait does not.
 //!
 //! [`backend`] is the contract of a device. An operation's resources belong in its [`Work`](Backend::Work): it comes
 //! back in [`Backend::reclaim`], or is dropped, after the operation has ended, also when a failure, a shutdown or a
