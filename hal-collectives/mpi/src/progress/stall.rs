@@ -32,6 +32,8 @@ struct Question {
     missing: BTreeSet<u32>,
     /// The process has stood still since.
     stood_still: bool,
+    /// How long it has waited for those ranks, also with questions before this one, without standing still.
+    waited: Duration,
 }
 
 impl Stall {
@@ -46,11 +48,13 @@ impl Stall {
     /// Notices and operations were tested. True if this process stood still and is to ask.
     pub(super) fn polls(&mut self, now: Instant) -> bool {
         let stood_still = self.stands_still(now);
+        let waited = if stood_still { Duration::ZERO } else { now - self.polled };
         self.polled = now;
         match &mut self.question {
             None => stood_still,
             Some(question) => {
                 question.stood_still |= stood_still;
+                question.waited += waited;
                 question.stood_still && now - question.asked >= GRACE
             }
         }
@@ -63,7 +67,9 @@ impl Stall {
     /// Some ranks of the job are asked. Returns the number of the question.
     pub(super) fn ask(&mut self, missing: BTreeSet<u32>, now: Instant) -> Generation {
         self.count += 1;
-        self.question = Some(Question { asked: now, missing, stood_still: false });
+        let unanswered = self.question.take().filter(|question| !question.missing.is_empty());
+        let waited = unanswered.map_or(Duration::ZERO, |question| question.waited);
+        self.question = Some(Question { asked: now, missing, stood_still: false, waited });
         Generation { number: self.count, generation: 0 }
     }
 
@@ -78,8 +84,8 @@ impl Stall {
 
     /// Ends when all have answered, or had their time.
     pub(super) fn end_if_over(&mut self, now: Instant) {
-        let is_over = |Question { asked, missing, stood_still }: &mut Question| {
-            !*stood_still && missing.is_empty() || now - *asked >= CATCH_UP
+        let is_over = |Question { missing, stood_still, waited, .. }: &mut Question| {
+            !*stood_still && missing.is_empty() || *waited >= CATCH_UP
         };
         self.question.take_if(is_over);
     }
@@ -135,6 +141,14 @@ mod tests {
         let still = [150, 390, 395, 410, 420, 430];
         assert_eq!(polls(&still, &[150]), (vec![150, 410], vec![390, 395]));
         assert_eq!(polls(&still, &[150, 410]), (vec![150, 410], vec![390, 395, 420, 430]));
+    }
+
+    /// The others may have ended.
+    #[test]
+    fn process_that_stands_still_again_and_again_does_not_wait_for_answers_for_ever() {
+        let often: Vec<u64> = (0..10_000).step_by(50).filter(|at| at % 600 > 150).collect();
+        let (asks, believes) = polls(&often, &[]);
+        assert!(asks.len() > 2 && believes.iter().any(|&at| at > 1_000), "{asks:?}, {believes:?}");
     }
 
     #[test]
