@@ -4,7 +4,8 @@
 
 use crate::Result;
 use crate::operation::{Kind, Operation};
-use crate::piece::{Piece, PieceBuffers, Pieces};
+use crate::piece::{Memory, Piece, Pieces};
+use crate::release;
 use hal_backend::HostRange;
 use hal_semaphore::{Code, Failure};
 
@@ -33,13 +34,28 @@ pub trait Communicator: Send + Sync {
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>>;
 }
 
-/// The memory of a rank for one operation, at least as long as the operation's [`places`](Operation::places).
-#[derive(Clone, Default)]
-pub struct Buffers {
+/// The memory of a rank for one operation, at least as long as the operation's [`places`](Operation::places); or its
+/// [memory](crate::Memory) for a piece, or its [parts](crate::Parts) of a piece.
+#[derive(Clone)]
+pub struct Buffers<T = HostRange> {
     /// The memory that is sent.
-    pub send: Option<HostRange>,
+    pub send: Option<T>,
     /// The memory that receives.
-    pub recv: Option<HostRange>,
+    pub recv: Option<T>,
+}
+
+impl<T> Default for Buffers<T> {
+    fn default() -> Self {
+        Self { send: None, recv: None }
+    }
+}
+
+impl<T> Buffers<T> {
+    /// Releases the memory, which may write it back.
+    pub(crate) fn release(self) {
+        release(self.send);
+        release(self.recv);
+    }
 }
 
 impl Buffers {
@@ -128,7 +144,7 @@ pub trait PieceEntry: Send {
     fn piece(&self) -> Piece;
 
     /// Starts the piece, whose memory is ready. As [`OperationEntry::start`].
-    fn start(self: Box<Self>, memory: PieceBuffers, done: Done) -> Option<Job>;
+    fn start(self: Box<Self>, memory: Buffers<Memory>, done: Done) -> Option<Job>;
 
     /// As [`OperationEntry::give_up`].
     fn give_up(self: Box<Self>, why: &Failure);

@@ -15,7 +15,6 @@ use crate::Result;
 use crate::communicator::{Buffers, Done, Job, OperationEntry, PieceEntry};
 use crate::jobs::run;
 use crate::operation::{Kind, Operation};
-use crate::release;
 use hal_backend::HostRange;
 use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
@@ -173,32 +172,6 @@ pub enum Memory {
     Alone(HostRange),
 }
 
-/// The memory of a rank for one piece.
-#[derive(Clone, Default)]
-pub struct PieceBuffers {
-    /// The memory that is sent.
-    pub send: Option<Memory>,
-    /// The memory that receives.
-    pub recv: Option<Memory>,
-}
-
-/// The same, checked: each has the length that the piece needs, and is absent if it needs none.
-#[derive(Clone, Default)]
-pub struct Portions {
-    /// The memory that is sent.
-    pub send: Option<Parts>,
-    /// The memory that receives.
-    pub recv: Option<Parts>,
-}
-
-impl Portions {
-    /// Releases the memory, which may write it back.
-    pub(crate) fn release(self) {
-        release(self.send);
-        release(self.recv);
-    }
-}
-
 impl Piece {
     /// The bytes of each part that it has.
     pub fn part(&self, ranks: u32) -> u64 {
@@ -211,8 +184,9 @@ impl Piece {
         self.first + u64::from(rank) * self.stride
     }
 
-    /// The ranges that a rank uses. Refused if they are not there.
-    pub fn cut(&self, buffers: PieceBuffers, (rank, ranks): (u32, u32)) -> Result<Portions> {
+    /// The ranges that a rank uses, each as long as the piece needs it, and absent if it needs none. Refused if they are
+    /// not there.
+    pub fn cut(&self, buffers: Buffers<Memory>, (rank, ranks): (u32, u32)) -> Result<Buffers<Parts>> {
         let places = self.operation.places(rank, ranks);
         let length = self.part(ranks);
         let cut = |memory: Option<Memory>, bytes: Option<u64>, does: &str| {
@@ -234,7 +208,7 @@ impl Piece {
                     Failure::new(Code::OutOfRange, message)
                 })
         };
-        Ok(Portions {
+        Ok(Buffers {
             send: cut(buffers.send, places.send, "sends")?,
             recv: cut(buffers.recv, places.recv, "receives")?,
         })
@@ -250,7 +224,7 @@ pub trait GroupOperation: Clone + Send + Sync + 'static {
     /// The most bytes of a piece.
     fn piece_size(&self) -> u64;
     /// Starts a piece with its memory, or with a failure that ends the group.
-    fn start(&self, piece: Piece, memory: Result<Portions>, done: Done) -> Option<Job>;
+    fn start(&self, piece: Piece, memory: Result<Buffers<Parts>>, done: Done) -> Option<Job>;
     /// Ends the group, as this rank cannot take part.
     fn fail(&self, why: &Failure);
 
@@ -297,8 +271,7 @@ impl<S: GroupOperation> OperationEntry for Entered<S> {
             Ok(buffers) => buffers,
             Err(failure) => return entered.start(pieces.get(0), Err(failure), done),
         };
-        let memory =
-            PieceBuffers { send: buffers.send.map(Memory::Whole), recv: buffers.recv.map(Memory::Whole) };
+        let memory = Buffers { send: buffers.send.map(Memory::Whole), recv: buffers.recv.map(Memory::Whole) };
         if pieces.count() == 1 {
             let (piece, place) = (pieces.get(0), entered.place());
             return entered.start(piece, piece.cut(memory, place), done);
@@ -340,7 +313,7 @@ impl<S: GroupOperation> PieceEntry for EnteredPiece<S> {
         self.piece
     }
 
-    fn start(mut self: Box<Self>, memory: PieceBuffers, done: Done) -> Option<Job> {
+    fn start(mut self: Box<Self>, memory: Buffers<Memory>, done: Done) -> Option<Job> {
         let entered = self.entered.0.take()?;
         let memory = self.piece.cut(memory, entered.place());
         entered.start(self.piece, memory, done)
@@ -361,7 +334,7 @@ struct PieceSequence<S: GroupOperation> {
 struct Cars {
     next: u32,
     under_way: u32,
-    memory: PieceBuffers,
+    memory: Buffers<Memory>,
     outcome: Result,
     done: Option<Done>,
 }
@@ -401,10 +374,8 @@ impl<S: GroupOperation> PieceSequence<S> {
         let Some(done) = cars.done.take() else { return };
         let (memory, outcome) = (std::mem::take(&mut cars.memory), cars.outcome.clone());
         drop(cars);
-        // Memory is released, which may write it back, before any rank is notified.
-        let PieceBuffers { send, recv } = memory;
-        release(send);
-        release(recv);
+        // Before any rank is notified.
+        memory.release();
         done(outcome);
     }
 }
@@ -469,8 +440,7 @@ mod tests {
         for piece in [0, pieces.count() - 1].map(|number| pieces.get(number)) {
             let part = piece.part(RANKS);
             let send = Some(Memory::Alone(memory(part)));
-            let fits =
-                |recv| piece.cut(PieceBuffers { send: send.clone(), recv: Some(recv) }, (0, RANKS)).is_ok();
+            let fits = |recv| piece.cut(Buffers { send: send.clone(), recv: Some(recv) }, (0, RANKS)).is_ok();
             let (whole, alone) = (piece.offset_of(RANKS - 1) + part, part * u64::from(RANKS));
             assert!(fits(Memory::Whole(memory(whole))) && !fits(Memory::Whole(memory(whole - 1))));
             assert!(fits(Memory::Alone(memory(alone))) && !fits(Memory::Alone(memory(alone - 1))));

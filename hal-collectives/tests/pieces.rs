@@ -8,9 +8,7 @@ mod common;
 
 use common::{LONG, Random, bytes, group_in_pieces, memory, read};
 use hal_backend::HostRange;
-use hal_collectives::{
-    Buffers, Communicator, Element, Job, Kind, Memory, Operation, PieceBuffers, Reduction, reduce,
-};
+use hal_collectives::{Buffers, Communicator, Element, Job, Kind, Memory, Operation, Reduction, reduce};
 use hal_semaphore::{Code, Failure};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -83,8 +81,7 @@ fn by_pieces(
                 if let (Some(whole), Some(alone)) = (&buffers.send, &send) {
                     parts(&piece, place.1, whole, alone, |whole, alone| assert!(alone.copy_from(whole)));
                 }
-                let memory =
-                    PieceBuffers { send: send.map(Memory::Alone), recv: recv.clone().map(Memory::Alone) };
+                let memory = Buffers { send: send.map(Memory::Alone), recv: recv.clone().map(Memory::Alone) };
                 let (sender, receiver) = channel();
                 let job: Option<Job> =
                     entry.start(memory, Box::new(move |outcome| drop(sender.send(outcome))));
@@ -196,10 +193,8 @@ fn rank_that_gives_up_between_pieces_ends_the_operation_for_all() {
                 entry.give_up(&Failure::new(Code::DataLoss, "bank 3 is on fire"));
                 break;
             }
-            let memory = PieceBuffers {
-                send: Some(Memory::Whole(send.clone())),
-                recv: Some(Memory::Whole(recv.clone())),
-            };
+            let memory =
+                Buffers { send: Some(Memory::Whole(send.clone())), recv: Some(Memory::Whole(recv.clone())) };
             let job = entry.start(memory, Box::new(|outcome| outcome.unwrap()));
             job.into_iter().for_each(|job| job());
         }

@@ -41,7 +41,8 @@
 //!             std::thread::spawn(move || {
 //!                 for (queue, epoch, work) in pieces {
 //!                     work.into_iter().for_each(|work| work());
-//!                     // Everything of this queue up to `epoch` has ended. `fail` reports a failure.
+//!                     // Everything of this queue up to `epoch` has ended. `fail` reports a failure. An error
+//!                     // here means that the engine is gone.
 //!                     completer.get().map(|completer| completer.complete(queue, epoch));
 //!                 }
 //!             });
@@ -94,9 +95,10 @@
 //!
 //! | you want | use |
 //! |---|---|
-//! | queues that wait for each other without the host | [`NativeWaits`](backend::NativeWaits), and a piece's [`waits`](backend::Submission::waits) |
-//! | a device that is polled, or has a file descriptor | [`Completion`](backend::Completion) and [`Engine::poll`] |
-//! | a device that is full, refuses an operation or is lost | [`Submitted`](backend::Submitted), [`Completer`](backend::Completer) |
+//! | queues that wait for each other without the host | [`NativeWaits`], and a piece's [`waits`] |
+//! | a device that is polled, or has a file descriptor | [`Completion`](backend::Completion); see below |
+//! | an operation on any queue | [`Affinity::ANY`]: the queue of its waits, or the least busy one |
+//! | a device that is full, refuses an operation or is lost | [`Submitted`], [`Completer`] |
 //! | to signal several timelines, or wait for several | longer lists of waits and signals; [`Action::Barrier`] |
 //! | a callback, or a future | [`Semaphore::subscribe`]; `Semaphore::reached`, with the feature `futures` |
 //! | what failed, and why | the [`Failure`] that a query or a wait returns: everything with one cause shares it |
@@ -105,6 +107,14 @@
 //! | an end in bounded time | [`Engine::shut_down`]; dropping the engine also ends what has not begun |
 //! | a semaphore of your own, or of another driver | [`Timeline`] |
 //! | tests without threads, sleeps or a device | [`VirtualClock`], [`testing::SoftBackend`] |
+//!
+//! [`NativeWaits`]: backend::NativeWaits
+//! [`waits`]: backend::Submission::waits
+//! [`Submitted`]: backend::Submitted
+//! [`Completer`]: backend::Completer
+//!
+//! A program polls a device that does not report by itself: it calls [`Engine::poll`] while something is under way. A
+//! wait does not.
 //!
 //! [`backend`] is the contract of a device. An operation's resources belong in its [`Work`](Backend::Work): it comes
 //! back in [`Backend::reclaim`], or is dropped, after the operation has ended, also when a failure, a shutdown or a

@@ -261,3 +261,14 @@ mod imp {
 }
 
 pub(crate) use imp::{Trace, TraceSteps, completion};
+
+#[cfg(all(test, not(any(feature = "tracing", loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_the_feature_nothing_is_left() {
+        assert_eq!((size_of::<Trace>(), size_of::<TraceSteps>()), (0, 0));
+        assert!(!std::mem::needs_drop::<Trace>() && !std::mem::needs_drop::<TraceSteps>());
+    }
+}

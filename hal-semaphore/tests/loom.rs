@@ -3,10 +3,10 @@
 //! The engine's races, explored: every interleaving of a few threads, up to a bound on preemptions.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p hal-semaphore --features futures --test loom --release`.
-//! `LOOM_MAX_PREEMPTIONS` sets the bound. The default is 5, and less for the few models where that takes minutes: 4 where many events
-//! are made, a device is lost or two engines meet, 2 where three threads meet at one queue. Each model has a
-//! mutant with one changed line in the engine ([`hal_semaphore::mutation`]); the mutant must fail, or the model
-//! would prove nothing.
+//! `LOOM_MAX_PREEMPTIONS` sets the bound. The default is 5, and less for the few models where that takes minutes: 4
+//! where many events are made, a device is lost or two engines meet, 2 where three threads meet at one queue. Each
+//! model has a mutant with one changed line in the engine ([`hal_semaphore::mutation`]); the mutant must fail, or the
+//! model would prove nothing.
 #![cfg(loom)]
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 

@@ -288,7 +288,8 @@ static void load(target_t* target, const char* testdata) {
   params.caching_mode = IREE_HAL_EXECUTABLE_CACHING_MODE_ALIAS_PROVIDED_DATA;
   params.executable_format = iree_make_cstring_view("embedded-elf-" IREE_ARCH);
   params.executable_data = iree_make_const_byte_span(data, length);
-  if (!iree_hal_executable_cache_can_prepare_format(target->cache, params.caching_mode, params.executable_format)) return;
+  const iree_hal_executable_caching_mode_t mode = params.caching_mode;
+  if (!iree_hal_executable_cache_can_prepare_format(target->cache, mode, params.executable_format)) return;
   CHECK(iree_hal_executable_cache_prepare_executable(target->cache, &params, &target->executable));
 }
 

@@ -39,8 +39,8 @@ pub(crate) const GOOGLETEST: Package = Package {
 pub(crate) const BENCHMARK: Package = Package {
     name: "Google Benchmark",
     debian: &["libbenchmark-dev"],
-    elsewhere: "Google Benchmark 1.9 or later, installed with its CMake package into /usr or /usr/local (Debian has it \
-                since 13, Ubuntu since 25.04)",
+    elsewhere: "Google Benchmark 1.9, installed with its CMake package into /usr or /usr/local (Debian 13 and Ubuntu \
+                25.04 have it)",
     is_here: || {
         let headers = ["/usr/include/benchmark/benchmark.h", "/usr/local/include/benchmark/benchmark.h"];
         // The newest of what IREE's tool uses.

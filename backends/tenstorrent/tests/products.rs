@@ -270,8 +270,8 @@ fn every_tile_multiplies_as_the_host() {
     let places: Vec<String> = wrong.iter().map(|(_, tile)| tile.to_string()).collect();
     assert!(
         wrong.is_empty(),
-        "of {} tiles, {} have another square than the host, at {}. In {fourth} of them PACR reads the first of each four \
-         rows of Dst, and not the row that is asked for: please report this output",
+        "of {} tiles, {} have another square than the host, at {}. In {fourth} of them PACR reads the first of each \
+         four rows of Dst, and not the row that is asked for: please report this output",
         tiles.len(),
         wrong.len(),
         places.join(", ")

@@ -4,7 +4,8 @@
 //!
 //! It sees the number of a call and its arguments, but not the memory that they point to. So it intercepts
 //! every call that takes a path, of `ioctl` only the requests of the types that accelerators have, of `mmap` only
-//! the mappings of files, and of the calls that move bytes only those on the numbers of [live files](crate::live). All other calls go to the system at the cost of the filter alone.
+//! the mappings of files, and of the calls that move bytes only those on the numbers of [live files](crate::live). All
+//! other calls go to the system at the cost of the filter alone.
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW,

@@ -283,6 +283,14 @@ fn killed_programs_with_random_requests_leave_a_card_usable() {
     }
 }
 
+#[test]
+fn damaged_programs_leave_a_card_whole_for_the_next_one() {
+    for generation in BOTH {
+        python_with(&format!("gaudi://emulated?generation={generation}"), "damaged", &["gaudi"]);
+    }
+    python_with("tenstorrent://emulated", "damaged", &["tenstorrent"]);
+}
+
 /// Runs a program that waits for what never ends: the supervisor, and the program's number.
 fn asleep() -> (std::process::Child, i32) {
     let mut command = Command::new(SUPERVISOR);

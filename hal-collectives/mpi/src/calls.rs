@@ -15,7 +15,7 @@
 
 use crate::library::{Call, Fold, Number, PartPlaces, What};
 use hal_backend::HostRange;
-use hal_collectives::{Element, Folding, Kind, Operation, Parts, Portions, Reduction, Result, release};
+use hal_collectives::{Buffers, Element, Folding, Kind, Operation, Parts, Reduction, Result, release};
 use hal_semaphore::{Code, Failure};
 use smallvec::{SmallVec, smallvec};
 
@@ -120,7 +120,7 @@ pub(crate) fn prepare(
     operation: Operation,
     place: (u32, u32),
     is_whole: bool,
-    memory: Portions,
+    memory: Buffers<Parts>,
 ) -> Result<Calls> {
     let (rank, ranks) = place;
     let parts = if operation.kind == Kind::AllToAll { u64::from(ranks.max(1)) } else { 1 };
@@ -136,7 +136,7 @@ pub(crate) fn prepare(
         if is_whole { Ok(None) } else { places().map(Some) }
     };
     let whole = |parts: Option<Parts>| parts.map(|parts| parts.into_all(1));
-    let Portions { send, recv } = memory;
+    let Buffers { send, recv } = memory;
     let fold = |reduction| Fold { element: operation.element, reduction };
     match operation.kind {
         Kind::AllReduce(how) => {
@@ -234,14 +234,14 @@ fn reduce(
 #[allow(clippy::unwrap_used, reason = "a test stops where something is not as it should be")]
 mod tests {
     use super::*;
-    use hal_collectives::{Memory, PieceBuffers, Pieces};
+    use hal_collectives::{Memory, Pieces};
 
     #[test]
     fn parts_of_more_elements_than_mpi_counts_are_refused() {
         const RANKS: u32 = 3;
         let operation = Operation { kind: Kind::AllToAll, element: Element::U8, count: RANKS.into() };
         let memory = Some(Memory::Alone(HostRange::allocate(RANKS.into(), 64).unwrap()));
-        let buffers = PieceBuffers { send: memory.clone(), recv: memory };
+        let buffers = Buffers { send: memory.clone(), recv: memory };
         let portions = Pieces::new(operation, RANKS, 64).get(0).cut(buffers, (0, RANKS)).unwrap();
         let places =
             |count, ranks| PartPlaces::new(ranks, count, 1, [portions.send.as_ref(), portions.recv.as_ref()]);

@@ -13,7 +13,7 @@ use crate::table::Groups;
 use hal_backend::HostRange;
 use hal_collectives::{
     Buffers, Communicator, Done, Element, Entered, GroupOperation, Job, Kind, Operation, OperationEntry,
-    Participants, Piece, Portions, Result, SENDER, Terms, notify,
+    Participants, Piece, Result, SENDER, Terms, notify,
 };
 use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
@@ -372,7 +372,12 @@ impl GroupOperation for Places {
         self.group.terms.piece
     }
 
-    fn start(&self, piece: Piece, memory: Result<Portions>, done: Done) -> Option<Job> {
+    fn start(
+        &self,
+        piece: Piece,
+        memory: Result<Buffers<hal_collectives::Parts>>,
+        done: Done,
+    ) -> Option<Job> {
         if let Err(failure) = self.group.engine.check_process() {
             notify(done, Err(failure));
             return None;

@@ -2,8 +2,8 @@
 
 //! The order in which the operations of a group begin: MPI matches the calls of the ranks by their order.
 //!
-//! Each line of a group (all ranks, or one that sends to another) has its own order, that of entering. A piece begins when
-//! all before it have begun, and when ranks agree on the operation, if they [compare](Check) it.
+//! Each line of a group (all ranks, or one that sends to another) has its own order, that of entering. A piece begins
+//! when all before it have begun, and when ranks agree on the operation, if they [compare](Check) it.
 //!
 //! # Comparing
 //!

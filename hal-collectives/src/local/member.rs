@@ -8,8 +8,8 @@ use super::split::PendingGroup;
 use super::timekeeper;
 use crate::operation::{Kind, Side};
 use crate::{
-    Communicator, Done, EndCountdown, Entered, GroupOperation, Job, Operation, OperationEntry, Piece,
-    Portions, Result,
+    Buffers, Communicator, Done, EndCountdown, Entered, GroupOperation, Job, Operation, OperationEntry,
+    Parts, Piece, Result,
 };
 use hal_semaphore::Failure;
 use smallvec::SmallVec;
@@ -111,7 +111,7 @@ impl GroupOperation for EnteredSides {
         self.group.terms().piece
     }
 
-    fn start(&self, piece: Piece, memory: Result<Portions>, done: Done) -> Option<Job> {
+    fn start(&self, piece: Piece, memory: Result<Buffers<Parts>>, done: Done) -> Option<Job> {
         let alone = matches!(self.operation.kind, Kind::SendRecv { from: None, .. });
         let part = EndCountdown::new(self.slots.len() + usize::from(alone), done);
         let memory = match memory {

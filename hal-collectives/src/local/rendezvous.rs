@@ -5,7 +5,7 @@
 use super::group::Group;
 use super::perform::perform;
 use crate::operation::{Participants, SENDER, Side};
-use crate::{EndCountdown, Job, Operation, Piece, Portions, Result};
+use crate::{Buffers, EndCountdown, Job, Operation, Parts, Piece, Result};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ pub(super) struct Arrival {
     pub(super) group: Arc<Group>,
     pub(super) operation: Operation,
     pub(super) piece: Piece,
-    pub(super) memory: Portions,
+    pub(super) memory: Buffers<Parts>,
     /// The parts of the rank's operation that have not ended: most operations have one, a send-receive has two.
     pub(super) part: Arc<EndCountdown>,
     /// How long the rank waits for the others.
@@ -226,7 +226,7 @@ pub(super) fn ranks(ranks: &[u32], one: &str, several: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Element, Kind, Memory, PieceBuffers, Pieces};
+    use crate::{Element, Kind, Memory, Pieces};
     use hal_backend::HostRange;
     use hal_semaphore::Code;
     use std::sync::mpsc;
@@ -247,7 +247,7 @@ mod tests {
                 let part =
                     EndCountdown::new(1, Box::new(move |outcome| notify.send((rank, outcome)).unwrap()));
                 let host = |length| Memory::Alone(HostRange::allocate(length, 1).unwrap());
-                let buffers = PieceBuffers { send: Some(host(count / 2)), recv: Some(host(count)) };
+                let buffers = Buffers { send: Some(host(count / 2)), recv: Some(host(count)) };
                 let memory = piece(count / 2).cut(buffers, (rank, 2)).unwrap();
                 let (operation, piece, timeout) = (operation(count), piece(count), Duration::from_secs(60));
                 let arrival = Arrival { group: group.clone(), operation, piece, memory, part, timeout };

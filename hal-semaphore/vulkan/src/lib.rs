@@ -9,7 +9,7 @@
 //! |---|---|
 //! | a queue | a [`VkQueue`](Gpu::queues), or a share of one if the device has fewer |
 //! | a report | a `VkFence` for each submission, and a thread for each queue that waits for the oldest |
-//! | a native wait ([`NativeWaits::Epochs`]) | a `VkSemaphore` of the timeline kind for each queue, which counts epochs |
+//! | a native wait ([`NativeWaits::Epochs`]) | a timeline `VkSemaphore` for each queue, which counts epochs |
 //! | a full device | no command buffer left: [`Submitted::full`] |
 //! | a lost device | `VK_ERROR_DEVICE_LOST` |
 //!

@@ -144,8 +144,8 @@ impl Division {
         self.rows * SIDE + shift(request, (request.m, request.k), self.left_pitch(request))
     }
 
-    /// How many rows a place of the right operand has. Where squares are wider than rows are apart, they are read to the
-    /// end of a square, which must not reach into the next place: that may be written meanwhile.
+    /// How many rows a place of the right operand has. Where squares are wider than rows are apart, they are read to
+    /// the end of a square, which must not reach into the next place: that may be written meanwhile.
     pub(crate) fn right_rows(&self, request: &Request) -> u32 {
         let pitch = self.right_pitch(request);
         let read = self.columns * SIDE * request.bytes;

@@ -1104,6 +1104,80 @@ def telemetry(board):
     assert "0\n" not in read("iommu_group/type")
 
 
+def damaged(kind):
+    """Processes that ask a card for anything with arguments of any length, whose descriptors come and go, that fork,
+    and that are killed between two requests. The card is whole for the next program."""
+    node = "/dev/accel/accel0" if kind == "gaudi" else "/dev/tenstorrent/0"
+
+    def ask_anything(file, draw):
+        number, size = draw.randrange(0x40, 0x49), draw.choice([0, 1, 8, 23, 24, 32, 40, 48, 64, 4096])
+        code = 3 << 30 | size << 16 | ord("d") << 8 | number if kind == "gaudi" else 0xFA << 8 | draw.randrange(18)
+        word = lambda: draw.choice([0, 0, 1, 2, 8, 16, 24, 32, 40, 4096, 1 << 21, 1 << 31, draw.getrandbits(32)])
+        # The first word may be a length or a count, which this program has room for.
+        length = draw.choice([0, 1, 8, 16, 20, 24, 32, 40, 48, 64, 1024])
+        argument = bytearray(struct.pack("<256I", length, *(word() for _ in range(255))) * 32)
+        try:
+            fcntl.ioctl(file, code, argument)
+        except OSError:
+            pass
+
+    def victim(seed):
+        draw = random.Random(seed)
+        while True:
+            try:
+                file = os.open(node, os.O_RDWR)
+            except OSError:
+                time.sleep(0.001)
+                continue
+            for _ in range(draw.randrange(40)):
+                ask_anything(draw.choice([file, os.dup(file)]), draw)
+                if draw.random() < 0.05 and os.fork() == 0:
+                    ask_anything(file, draw)
+                    os._exit(0)
+            os.closerange(3, 4096)
+            assert refused(lambda: fcntl.ioctl(file, 0xFA00, bytearray(4096)), errno.EBADF)
+
+    def windows():
+        """How many windows a Tenstorrent card has to give."""
+        card, count = Tenstorrent(), 0
+        while not refused(lambda: card.window(), errno.ENOMEM):
+            count += 1
+        os.close(card.file)
+        return count
+
+    free = set()
+    whole = windows() if kind == "tenstorrent" else None
+    draw = random.Random(1)
+    for turn in range(4):
+        victims = []
+        for number in range(3):
+            child = os.fork()
+            if child == 0:
+                os.setpgid(0, 0)
+                victim(100 * turn + number)
+            victims.append(child)
+        time.sleep(draw.uniform(0.1, 0.4))
+        for child in victims:
+            try:
+                os.killpg(child, signal.SIGKILL)
+            except ProcessLookupError:
+                os.kill(child, signal.SIGKILL)
+            assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it ended by itself"
+        if kind == "tenstorrent":
+            assert windows() == whole
+            continue
+        card = opened(node, 60)
+        content = os.urandom(SIZE)
+        free.add(card.info(2, 16))
+        target = card.device()
+        card.down(content, target)
+        assert card.up(target) == content
+        # A mapping of commands holds the card open.
+        card.kept.clear()
+        card.close()
+    assert len(free) <= 1, "as much memory is free as before"
+
+
 def debugs():
     """Words at device addresses by the files of debugfs, whose every read and write the driver answers."""
     card = Card("/dev/accel/accel1")

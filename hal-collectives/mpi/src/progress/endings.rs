@@ -11,7 +11,8 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Operations of a group that has failed, which are reported together when all of their calls have ended: they may be pieces of one, each with a callback of its own.
+/// Operations of a group that has failed, which are reported together when all of their calls have ended: they may be
+/// pieces of one, each with a callback of its own.
 struct Ending {
     due: Vec<DueCallback>,
     open: Vec<Call>,

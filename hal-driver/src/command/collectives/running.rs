@@ -13,9 +13,7 @@ use crate::ffi::status::Result;
 use crate::memory::buffer_range::BufferRange;
 use crate::sync::host_pool::HostPool;
 use hal_backend::HostRange;
-use hal_collectives::{
-    Buffers, Communicator, Done, EndCountdown, Job, Memory, OperationEntry, PieceBuffers, PieceEntry,
-};
+use hal_collectives::{Buffers, Communicator, Done, EndCountdown, Job, Memory, OperationEntry, PieceEntry};
 use hal_semaphore::backend::{DeferredCallbacks, HostTask};
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -110,7 +108,7 @@ impl EnteredCollective {
             }
             EnteredCollective::Piece { entry, send, recv } => {
                 match map_both([send, recv], PieceMemory::map) {
-                    Ok([send, recv]) => return entry.start(PieceBuffers { send, recv }, done),
+                    Ok([send, recv]) => return entry.start(Buffers { send, recv }, done),
                     Err(failed) => {
                         entry.give_up(&failed.0);
                         failed

@@ -3,8 +3,8 @@
 //! Random programs, whose results are those of groups within the process.
 
 use super::*;
+use hal_collectives::Memory;
 use hal_collectives::local::{Request, join};
-use hal_collectives::{Memory, PieceBuffers};
 use half::{bf16, f16};
 
 /// Small numbers, so that no order of summation rounds.
@@ -131,8 +131,7 @@ impl Part {
         if self.divides {
             let whole = |range: &Option<HostRange>| range.clone().map(Memory::Whole);
             for piece in entry.divide() {
-                piece
-                    .start(PieceBuffers { send: whole(&self.own.send), recv: whole(&self.own.recv) }, done());
+                piece.start(Buffers { send: whole(&self.own.send), recv: whole(&self.own.recv) }, done());
             }
         } else {
             entry.start(self.own.clone(), done());
