@@ -399,7 +399,7 @@ impl Progress {
         if self.stall.polls(now) {
             self.catch_up(now);
         }
-        self.stall.end_if_over(now);
+        self.stall.end_if_over();
     }
 
     fn receive_notices(&mut self) -> bool {

@@ -83,7 +83,7 @@ impl Stall {
     }
 
     /// Ends when all have answered, or had their time.
-    pub(super) fn end_if_over(&mut self, now: Instant) {
+    pub(super) fn end_if_over(&mut self) {
         let is_over = |Question { missing, stood_still, waited, .. }: &mut Question| {
             !*stood_still && missing.is_empty() || *waited >= CATCH_UP
         };
@@ -121,7 +121,7 @@ mod tests {
                 asks.push(at);
                 question = Some(stall.ask(BTreeSet::from([1]), now));
             }
-            stall.end_if_over(now);
+            stall.end_if_over();
             if let Some(question) = question.filter(|_| answered_after.contains(&at)) {
                 stall.answered(question, 1);
             }
