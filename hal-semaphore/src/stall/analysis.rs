@@ -21,6 +21,7 @@ pub struct Report {
     pub process: Process,
     /// The causes, those that hold up most first.
     pub causes: Vec<Cause>,
+    is_partial: bool,
     /// The operations that signal a timeline, by value.
     promises: HashMap<TimelineName, Vec<(u64, Place)>>,
 }
@@ -29,12 +30,14 @@ impl Report {
     /// The report of three snapshots of a process, taken one after the other. All claims are about the middle one.
     pub fn of(before: &Process, process: Process, after: &Process) -> Self {
         let mut process = process;
+        // Before a lock that is free in another snapshot is taken for one that no thread keeps.
+        let is_partial = is_partial(&process);
         for other in [before, after] {
             compare(&mut process, other);
         }
-        let graph = Graph::new(&process);
+        let graph = Graph::new(&process, is_partial);
         let (causes, promises) = (graph.causes(), graph.promises());
-        Self { process, causes, promises }
+        Self { process, causes, is_partial, promises }
     }
 
     /// The operation that has promised this value of a timeline, or a larger one: the one whose signal comes first.
@@ -52,7 +55,7 @@ impl Report {
     /// True if a queue was locked, or has more operations than a snapshot takes: a value may be promised by an
     /// operation that was not seen.
     pub fn is_partial(&self) -> bool {
-        is_partial(&self.process)
+        self.is_partial
     }
 }
 
@@ -150,14 +153,14 @@ struct Graph<'a> {
 }
 
 impl<'a> Graph<'a> {
-    fn new(process: &'a Process) -> Self {
+    fn new(process: &'a Process, is_partial: bool) -> Self {
         let mut graph = Self {
             process,
             places: Vec::new(),
             firsts: Vec::new(),
             signals: HashMap::new(),
             deliveries: HashMap::new(),
-            is_partial: is_partial(process),
+            is_partial,
             can_end: Vec::new(),
             cycles: Vec::new(),
             cycle_of: HashMap::new(),

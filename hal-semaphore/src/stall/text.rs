@@ -107,7 +107,7 @@ impl Report {
             Reason::Unpromised { waiter, step, reached } => {
                 let (who, device) = self.waiter(*waiter);
                 let text = reach(&self.timeline(step.timeline, device), *step, *reached);
-                format!("{who} waits for {text}; {}", unpromised(*step))
+                format!("{who} waits for {text}; {}", self.unpromised(*step))
             }
             Reason::Notification { waiter, step } => {
                 let (who, device) = self.waiter(*waiter);
@@ -280,7 +280,20 @@ impl Report {
                 "who waits is not notified".to_owned()
             }
             Some(place) => format!("{} is to signal it", self.name(place)),
-            None => unpromised(step),
+            None => self.unpromised(step),
+        }
+    }
+
+    /// What is known of who promises a step that no operation signals.
+    fn unpromised(&self, step: Step) -> String {
+        match step.timeline {
+            TimelineName::Foreign(_) => {
+                format!("whether its own driver has promised {} is not known here", step.value)
+            }
+            TimelineName::Numbered { .. } if self.is_partial() => {
+                format!("no operation that was seen has promised {}", step.value)
+            }
+            TimelineName::Numbered { .. } => format!("nobody has promised {}", step.value),
         }
     }
 
@@ -302,16 +315,6 @@ impl Report {
             0 => Ok(()),
             more => writeln!(f, "  and {more} more"),
         }
-    }
-}
-
-/// What is known of who promises a step that no operation signals.
-fn unpromised(step: Step) -> String {
-    match step.timeline {
-        TimelineName::Foreign(_) => {
-            format!("whether its own driver has promised {} is not known here", step.value)
-        }
-        TimelineName::Numbered { .. } => format!("nobody has promised {}", step.value),
     }
 }
 

@@ -13,7 +13,7 @@ use hal_semaphore::stall::{
 };
 use hal_semaphore::*;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 fn snapshot<B: Backend>(name: &str, engine: &Engine<B>) -> Device {
@@ -527,7 +527,8 @@ fn reports_beside_threads_at_full_speed_claim_nothing_wrong() {
                         let wrong = |cause: &Cause| {
                             matches!(cause.reason, Reason::Unpromised { .. } | Reason::Cycle(_))
                         };
-                        assert!(!report.causes.iter().any(wrong), "{report}");
+                        // One that could not have a lock in time says so.
+                        assert!(report.is_partial() || !report.causes.iter().any(wrong), "{report}");
                         assert!(!report.to_json().is_empty());
                     }
                     stop.store(true, Ordering::Relaxed);
@@ -536,6 +537,27 @@ fn reports_beside_threads_at_full_speed_claim_nothing_wrong() {
         });
         rigs.iter().for_each(TestEngine::assert_idle);
     });
+}
+
+/// A lock that was taken in the middle snapshot alone: the claims are about that one.
+#[test]
+fn report_whose_middle_snapshot_misses_a_lock_says_so() {
+    let rig = TestEngine::new(2, NativeWaits::None);
+    let [x, y] = rig.semaphores();
+    rig.submit(0, &[(&y, 1)], &[(&x, 1)], Action::Barrier);
+    rig.submit(1, &[(&x, 1)], &[], Action::Barrier);
+    let looks = AtomicUsize::new(0);
+    let report = report_of(|| {
+        let mut device = snapshot("a", &rig.engine);
+        if looks.fetch_add(1, Ordering::Relaxed) == 1 {
+            let queue = &mut device.snapshot.queues[0];
+            (queue.is_locked, queue.operations) = (true, Vec::new());
+        }
+        vec![device]
+    });
+    assert!(report.is_partial() && !causes(&report).iter().any(|cause| cause.contains("nobody")), "{report}");
+    assert!(report.to_string().contains("some operations were not seen"), "{report}");
+    y.signal(1).unwrap();
 }
 
 #[test]
