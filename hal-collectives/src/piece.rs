@@ -184,8 +184,8 @@ impl Piece {
         self.first + u64::from(rank) * self.stride
     }
 
-    /// The ranges that a rank uses, each as long as the piece needs it, and absent if it needs none. Refused if they are
-    /// not there.
+    /// The ranges that a rank uses, each as long as the piece needs it, and absent if it needs none. Refused if they
+    /// are not there.
     pub fn cut(&self, buffers: Buffers<Memory>, (rank, ranks): (u32, u32)) -> Result<Buffers<Parts>> {
         let places = self.operation.places(rank, ranks);
         let length = self.part(ranks);
