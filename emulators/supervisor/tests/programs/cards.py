@@ -812,16 +812,19 @@ def decides():
 
 
 def late():
-    """Commands that use freed memory: an error, of which the program is told, and the card comes back."""
+    """Commands that use freed memory: the program is told, the work does not end well, and the card comes back."""
     card = Card()
     counter = card.eventfd()
     memory, address = card.host()
     device = card.device()
     card.unmap(address)
     sequence = card.copy(0, address, device)
-    assert refused(lambda: card.wait(sequence), errno.EIO, errno.EBUSY)
     assert select.select([counter], [], [], 20)[0], "it was not told"
     assert card.events() & 1 << 8, "an access to what is not mapped"
+    # On the first generation the work stands still.
+    status = []
+    is_refused = refused(lambda: status.append(card.wait(sequence, 1_000_000)), errno.EIO, errno.EBUSY)
+    assert is_refused or status == [1], status
     [view.close() for view in card.kept if isinstance(view, mmap.mmap)]
     card.close()
     card = opened("/dev/accel/accel0", 20)
