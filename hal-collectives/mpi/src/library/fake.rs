@@ -148,9 +148,11 @@ fn split(communicator: Handle) -> (usize, usize) {
 
 impl Joined {
     /// Each rank has handles of its own for the folds that it has made.
-    fn fits(&self, other: &Self) -> bool {
-        let fold =
-            |one: &Self| one.fold.checked_sub(OWN_FOLDS).map_or(one.fold, |own| own % folds::OWN.len());
+    fn fits(&self, other: &Self, made: &[folds::Function]) -> bool {
+        let fold = |one: &Self| match one.fold.checked_sub(OWN_FOLDS) {
+            None => one.fold,
+            Some(own) => made[own] as usize,
+        };
         (self.kind, self.bytes, self.of, fold(self)) == (other.kind, other.bytes, other.of, fold(other))
     }
 
@@ -204,7 +206,7 @@ impl State {
         {
             let all: Vec<Joined> = all.into_iter().flatten().collect();
             // A mismatch never ends.
-            if all.iter().all(|one| one.fits(&all[0])) && !hooks::is_late(&all) {
+            if all.iter().all(|one| one.fits(&all[0], &self.folds)) && !hooks::is_late(&all) {
                 self.end(&all);
             }
         }
