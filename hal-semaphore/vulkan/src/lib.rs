@@ -81,23 +81,39 @@ pub struct Vulkan {
     queues: Arc<Queues>,
     /// For each queue, what its thread waits for next. The threads end when these are dropped.
     submitted: Vec<mpsc::Sender<queue::Submission>>,
+    threads: Vec<thread::JoinHandle<()>>,
 }
 
 impl Vulkan {
     /// A backend with so many queues on a device.
     pub fn new(gpu: &Arc<Gpu>, count: usize) -> Result<Self, Failure> {
         let queues = Arc::new(Queues::new(gpu, count)?);
-        let mut submitted = Vec::new();
+        let mut backend = Self { queues, submitted: Vec::new(), threads: Vec::new() };
         for index in 0..count {
             let (sender, submissions) = mpsc::channel();
-            let (queues, name) = (queues.clone(), format!("vulkan-{index}"));
-            thread::Builder::new()
+            let (queues, name) = (backend.queues.clone(), format!("vulkan-{index}"));
+            let thread = thread::Builder::new()
                 .name(name.clone())
-                .spawn(move || submissions.into_iter().all(|submission| queues.finish(submission)))
+                .spawn(move || _ = submissions.into_iter().all(|submission| queues.finish(submission)))
                 .map_err(|error| Failure::without_thread(&name, &error))?;
-            submitted.push(sender);
+            backend.submitted.push(sender);
+            backend.threads.push(thread);
         }
-        Ok(Self { queues, submitted })
+        Ok(backend)
+    }
+}
+
+impl Drop for Vulkan {
+    fn drop(&mut self) {
+        self.submitted.clear();
+        // A program may end right behind this, and a thread that is inside of Vulkan then crashes it.
+        for thread in self.threads.drain(..) {
+            // The thread that reports the last work may be who drops this.
+            if thread.thread().id() != thread::current().id() {
+                // A thread that panicked has said so.
+                let _ = thread.join();
+            }
+        }
     }
 }
 

@@ -120,6 +120,22 @@ fn is_dropped<T>(left: &Weak<T>) -> bool {
     left.strong_count() == 0
 }
 
+/// Waits until no thread of a backend is there: a process that ends while one closes its device crashes in Vulkan.
+fn threads_have_ended() -> bool {
+    let is_a_backends = |task: std::io::Result<std::fs::DirEntry>| {
+        let name = task.and_then(|task| std::fs::read_to_string(task.path().join("comm")));
+        name.is_ok_and(|name| name.starts_with("vulkan-"))
+    };
+    let begin = Instant::now();
+    while begin.elapsed() < LONG {
+        if !std::fs::read_dir("/proc/self/task").expect("Linux has it").any(is_a_backends) {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
 #[test]
 fn wait_before_its_signal_is_left_to_the_device_across_queues() {
     let world = World::new();
@@ -216,6 +232,7 @@ fn shutdown_ends_at_its_limit_and_work_of_the_device_keeps_what_it_uses() {
     drop((gate, buffer, never, stuck, blocked));
     drop(world);
     assert!(is_dropped(&event) && is_dropped(&gpu), "the device's objects are destroyed once it has ended");
+    assert!(threads_have_ended());
 }
 
 #[test]
@@ -234,7 +251,7 @@ fn dropped_engine_ends_what_waits_and_the_device_is_closed_after_the_rest() {
     assert_eq!(buffer.read(), [5; 1024]);
     let left = Arc::downgrade(&gpu);
     drop((gpu, buffer, gate, never, blocked, running));
-    assert!(is_dropped(&left));
+    assert!(is_dropped(&left) && threads_have_ended());
 }
 
 #[test]
