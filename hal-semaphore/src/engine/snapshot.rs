@@ -3,7 +3,7 @@
 //! Snapshots: a walk over the operations of all queues, for people who ask why nothing moves.
 //!
 //! The walk takes one lock at a time, for one chunk of operations at most, and gives up a lock that stays taken: a
-//! thread may be stuck with it. See [`stall`](crate::stall).
+//! thread may be stuck with it. See [`stall`].
 
 use super::flight::Flight;
 use super::op::{ActionKind, Op, OpState, WaitRecord};

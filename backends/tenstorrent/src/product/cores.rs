@@ -12,7 +12,7 @@
 //!
 //! All of them go through the tile's blocks in the same order, and through the groups of each. Four [words](Flags) in
 //! the tile's memory, each of which one core counts up and another polls, say how far the first is: so each works ahead
-//! of the next as far as there are places. T0 to T2 go by the engine's own means ([`engine`](super::engine)).
+//! of the next as far as there are places. T0 to T2 go by the engine's own means ([`engine`]).
 //!
 //! The code is assembled for a dispatch: sizes and addresses are constants in it.
 //!
