@@ -63,8 +63,8 @@ pub enum Mutation {
     RefusalLeavesQueue = 22,
     /// Work of an operation with deliveries is reclaimed without regard to them.
     ReclaimsBeforeDelivery = 23,
-    #[cfg(feature = "futures")]
     /// A future keeps its task's waker without a check, under the lock, whether its wait is over.
+    #[cfg(feature = "futures")]
     WakerIsLate = 24,
 }
 

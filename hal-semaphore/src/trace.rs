@@ -73,6 +73,7 @@ mod imp {
             tell(|| {
                 let empty = field::Empty;
                 let operation = debug_span!(
+                    target: TARGET,
                     "operation",
                     kind,
                     waits = empty,

@@ -5,9 +5,9 @@
 //! Cores push words into three threads. A thread's words pass [two expanders and a gate](frontend) in order, and then
 //! start in a unit: [unpackers](unpacker) move elements from the tile's memory to [`SrcA` and `SrcB`](source), the
 //! [matrix unit](matrix) adds [products](product) to [`Dst`](destination), and the [packer] moves rows of that back to
-//! memory.
-//! Instructions take most of their operands from [configuration](config) and [counters]. Names are those of the ISA
-//! documentation (tenstorrent/tt-isa-documentation, `TensixTile/TensixCoprocessor`), which each module cites by page.
+//! memory. Instructions take most of their operands from [configuration](config) and [counters]. Names are those of the
+//! ISA documentation (tenstorrent/tt-isa-documentation, `TensixTile/TensixCoprocessor`), which each module cites by
+//! page.
 //!
 //! # What it is judged by
 //!
