@@ -10,17 +10,15 @@
 
 mod support;
 
-use emulator_tenstorrent::{Emulator, Options};
-use hal_backend::{
-    Code, Command, Device, Dispatch, Failure, LoadRequest, MemoryRequest, Parameters, Span, Workgroups,
-};
+use emulator_testbench::until_known;
+use hal_backend::{Code, Command, Device, Dispatch, Failure, LoadRequest, MemoryRequest, Span, Workgroups};
 use hal_tenstorrent::{Executable, FORMAT, TenstorrentDevice};
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use support::compiler::{PLAIN_FLOATS, compile};
 use support::rules::Rules;
-use support::{Bench, NoLoader, contents, floats_of, host, open, span, whole};
+use support::{Bench, COMPUTE, NoLoader, contents, floats_of, host, open, span, whole};
 
 /// The functions that the compiler makes of products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -511,18 +509,18 @@ fn numbers_that_are_none_stay_in_their_rows_and_columns() {
 #[test]
 fn products_go_on_without_a_tile_that_was_stopped() {
     // The first call is the question for functions.
-    let bench = Bench::new(&[("fault", "hang:2"), ("timeout", "2"), ("tiles", "1"), ("l1", "0")]);
+    let (bench, impatient) = Bench::with_impatient(&[("fault", "hang:2"), ("tiles", "1"), ("l1", "0")]);
     let products = Products::load(&bench);
     let memory = bench.memory(&[0; 4096]);
     let all = [(); 3].map(|()| span(&memory, 0, 4096));
-    let stopped = bench.run(products.call(Kind::Bf16, &[1, 8, 8, 8], &all)).unwrap_err();
+    let stopped = impatient.run(products.call(Kind::Bf16, &[1, 8, 8, 8], &all)).unwrap_err();
     assert_eq!(stopped.code(), Code::DeadlineExceeded, "{stopped}");
     check(&bench, Kind::Bf16, [1, 8, 8, 8], "4", [0; 3]);
 }
 
 #[test]
 fn products_are_refused_where_all_engines_were_stopped() {
-    let bench = Bench::new(&[("fault", "hang:2"), ("timeout", "2"), ("tiles", "200"), ("l1", "0")]);
+    let (bench, impatient) = Bench::with_impatient(&[("fault", "hang:2"), ("tiles", "200"), ("l1", "0")]);
     let products = Products::load(&bench);
     // A square for each tile; the last tile runs no dispatches.
     let rows = 32 * (bench.device.card().grid().tiles().len() as u32 - 1);
@@ -530,7 +528,7 @@ fn products_are_refused_where_all_engines_were_stopped() {
     let (a, b, c) = (memory(2 * rows), memory(64), memory(64 * rows));
     let bindings = [span(&a, 0, u64::from(2 * rows)), span(&b, 0, 64), span(&c, 0, u64::from(64 * rows))];
     let product = || products.call(Kind::Bf16, &[1, rows, 32, 1], &bindings);
-    assert_eq!(bench.run(product()).unwrap_err().code(), Code::DeadlineExceeded);
+    assert_eq!(impatient.run(product()).unwrap_err().code(), Code::DeadlineExceeded);
     let refused = bench.run(product()).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
     assert!(
@@ -547,33 +545,28 @@ fn products_are_refused_where_all_engines_were_stopped() {
 #[test]
 fn engine_that_was_stopped_is_found_when_the_card_is_opened_again() {
     let machine = [("seed", "86101"), ("workers", "1")];
-    let board = support::board();
-    let all = machine.into_iter().chain([("board", board.as_str())]);
-    let options = Options::read(&mut Parameters::new("tenstorrent", all)).unwrap();
-    let emulator = Emulator::get(&options).unwrap();
-    let device = |timeout| {
-        let device = [("tiles", "1"), ("timeout", timeout), ("l1", "0")];
-        Bench::of(open(&[&machine[..], &device].concat()).unwrap())
-    };
-    let bench = device("1");
-    // Half a minute of work for the fastest machine.
-    let memory = Arc::new(bench.device.allocate(&MemoryRequest::new(0, 32 << 20)).unwrap());
-    let all = [(); 3].map(|()| span(&memory, 0, 32 << 20));
-    let stopped =
-        bench.run(Products::load(&bench).call(Kind::Bf16, &[1, 4096, 4096, 4096], &all)).unwrap_err();
-    assert_eq!(stopped.code(), Code::DeadlineExceeded, "{stopped}");
-    drop(memory);
-    drop(all);
-    drop(bench);
+    let emulator = support::emulator(&machine);
+    let device = || Bench::of(open(&[&machine[..], &[("tiles", "1"), ("l1", "0")]].concat()).unwrap());
+    let bench = device();
+    // Minutes of work for the fastest machine.
+    let memory = Arc::new(bench.device.allocate(&MemoryRequest::new(0, 128 << 20)).unwrap());
+    let all = [(); 3].map(|()| span(&memory, 0, 128 << 20));
+    let product = Products::load(&bench).call(Kind::Bf16, &[1, 8192, 8192, 8192], &all);
+    let stopped = bench.submit(COMPUTE, product);
+    support::until("the engine multiplies", || emulator.counts(0).chip.engine.matrix > 1000);
+    drop((bench, memory, all));
+    until_known(&stopped).unwrap_err();
+    drop(stopped);
+    // The thread that completed the product may be the one that lets go of the card.
+    support::until("the card is closed", || emulator.counts(0).files == 0);
 
-    let bench = device("60");
+    let bench = device();
     let memory = bench.memory(&[0; 4096]);
     let all = [(); 3].map(|()| span(&memory, 0, 4096));
     let refused = bench.run(Products::load(&bench).call(Kind::Bf16, &[1, 8, 8, 8], &all)).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
     assert!(refused.message().contains("in the middle of a product"), "{refused}");
     check(&bench, Kind::Bf16, [1, 8, 8, 8], "4", [0; 3]);
-    drop(emulator);
 }
 
 /// What does not fit into a tile, not even one square at a time, is refused before anything is done.

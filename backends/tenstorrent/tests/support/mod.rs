@@ -8,6 +8,7 @@
 pub(crate) mod compiler;
 pub(crate) mod rules;
 
+use emulator_tenstorrent::{Emulator, Options};
 use emulator_testbench::Testbench;
 use hal_backend::{
     Command, Device, Dispatch, Driver, Failure, HostLoader, HostProgram, HostRange, LoadRequest,
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use std::process::Command as Program;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 type Tenstorrent = hal_tenstorrent::Tenstorrent<emulator_tenstorrent::Emulated>;
 
@@ -157,13 +159,42 @@ pub(crate) fn open(pairs: &[(&str, &str)]) -> Result<TenstorrentDevice, Failure>
     Ok(device)
 }
 
+/// The machine that a card is opened on with these parameters, which are all of its own but the board.
+pub(crate) fn emulator(pairs: &[(&str, &str)]) -> Arc<Emulator> {
+    let board = board();
+    let pairs = pairs.iter().copied().chain([("board", board.as_str())]);
+    let options = Options::read(&mut Parameters::new("tenstorrent", pairs)).unwrap();
+    Emulator::get(&options).unwrap()
+}
+
+/// Waits until this is so.
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while !is_so() {
+        assert!(Instant::now() < end, "not so for minutes: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The seed of a machine that no other test has.
+fn seed() -> String {
+    static MACHINES: AtomicU64 = AtomicU64::new(1);
+    MACHINES.fetch_add(1, Ordering::Relaxed).to_string()
+}
+
 impl Bench {
     /// Of a machine that no other test has.
     pub(crate) fn new(pairs: &[(&str, &str)]) -> Self {
-        static MACHINES: AtomicU64 = AtomicU64::new(1);
-        let seed = MACHINES.fetch_add(1, Ordering::Relaxed).to_string();
-        let pairs: Vec<(&str, &str)> = pairs.iter().copied().chain([("seed", seed.as_str())]).collect();
-        Self::of(open(&pairs).unwrap())
+        Self::of(open(&[pairs, &[("seed", &seed())]].concat()).unwrap())
+    }
+
+    /// Two devices of the card of such a machine. The second stops what never ends after a second, so only such work
+    /// may be given to it: a busy machine may take longer for any other.
+    pub(crate) fn with_impatient(pairs: &[(&str, &str)]) -> (Self, Self) {
+        let seed = seed();
+        let patient = [pairs, &[("seed", &seed)]].concat();
+        let impatient = [&patient[..], &[("timeout", "1")]].concat();
+        (Self::of(open(&patient).unwrap()), Self::of(open(&impatient).unwrap()))
     }
 
     /// Of a device.
