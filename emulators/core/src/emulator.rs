@@ -385,9 +385,10 @@ pub fn check_calls() -> Result<(), Failure> {
     check_descriptors(Path::new("/proc/self/fd"))?;
     let file = memory_file("probe", 1).map_err(|errno| no_memory_file(1, errno))?;
     reopen_held(file.as_fd()).map_err(|errno| refused("flock and open", errno))?;
-    let (word, mut copy) = ([7_u8; 8], [0; 8]);
-    let read = OwnProcess.read(word.as_ptr().expose_provenance() as u64, &mut copy);
-    read.map_err(|errno| refused("process_vm_readv and process_vm_writev", errno))
+    let mut word = [7_u8; 8];
+    let place = word.as_mut_ptr().expose_provenance() as u64;
+    let moved = OwnProcess.read(place, &mut [0; 8]).and_then(|()| OwnProcess.write(place, &[7; 8]));
+    moved.map_err(|errno| refused("process_vm_readv and process_vm_writev", errno))
 }
 
 /// The refusal of calls that emulated cards need.

@@ -199,9 +199,9 @@ impl MappingList {
         while reached < end {
             match self.writable_until(reached) {
                 Ok(Some(end)) => reached = end,
-                // An older system.
-                Err(Errno::NOTTY) => return self.is_listed_as_writable(start, end),
-                Ok(None) | Err(_) => return false,
+                Ok(None) => return false,
+                // An older system, or a sandbox that forbids the question.
+                Err(_) => return self.is_listed_as_writable(start, end),
             }
         }
         true

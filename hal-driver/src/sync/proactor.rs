@@ -7,11 +7,14 @@
 //! program may release anything in its own callback, with nothing of ours on the stack. So an operation that does
 //! nothing finds out which thread polls, and what must not happen on that thread happens elsewhere. If a second one,
 //! submitted before the pool is released, is not answered, the pool is released on a thread of its own too.
+//!
+//! A thread that cannot poll ends, and IREE tells nobody: a sandbox that would have it end is looked for before.
 
 use crate::ffi::constants::NOP;
 use crate::ffi::object::Retained;
 use crate::ffi::status::{Result, check, guard_or, invalid};
 use crate::sync::teardown;
+use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use parking_lot::{Condvar, Mutex};
 use std::cell::UnsafeCell;
@@ -66,6 +69,8 @@ impl Proactor {
         if proactor.is_null() {
             return Err(invalid("the proactor pool has no proactor"));
         }
+        #[cfg(target_os = "linux")]
+        check_sandbox()?;
         // SAFETY: the proactor is alive, as its pool is.
         let polling = unsafe { PollingThread::ask(proactor)? };
         Ok(Arc::new(Self { proactor, polling, pool: ManuallyDrop::new(pool) }))
@@ -87,6 +92,35 @@ impl Proactor {
         !self.may_be_polled_here()
             && unsafe { PollingThread::ask(self.proactor) }.is_ok_and(|asked| asked.answer().is_some())
     }
+}
+
+/// Fails in a sandbox that lets IREE make an io_uring and refuses to let its thread poll it. Where none can be made,
+/// IREE polls without one.
+#[cfg(target_os = "linux")]
+fn check_sandbox() -> Result {
+    let none = std::ptr::null_mut::<c_void>();
+    let is_forbidden = |outcome: libc::c_long| {
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        outcome < 0 && matches!(errno, Some(libc::EPERM | libc::EACCES | libc::ENOSYS))
+    };
+    // SAFETY: none has a ring or parameters to act on: what is allowed does nothing.
+    let [setup, register, enter] = unsafe {
+        [
+            is_forbidden(libc::syscall(libc::SYS_io_uring_setup, 0, none)),
+            is_forbidden(libc::syscall(libc::SYS_io_uring_register, -1, 0, none, 0)),
+            is_forbidden(libc::syscall(libc::SYS_io_uring_enter, -1, 0, 0, 0, none, 0)),
+        ]
+    };
+    let call = match (setup, register, enter) {
+        (false, true, _) => "io_uring_register",
+        (false, false, true) => "io_uring_enter",
+        _ => return Ok(()),
+    };
+    let message = format!(
+        "IREE's proactor cannot poll: the sandbox (seccomp) of this process allows io_uring_setup and forbids {call}; \
+         let it allow both, or neither"
+    );
+    Err(Failure::new(Code::FailedPrecondition, message))
 }
 
 impl PollingThread {
