@@ -317,15 +317,17 @@ mod tests {
             spread((), 9, 0, move |(), _| assert_eq!(std::thread::current().id(), owner));
             return;
         }
-        for _ in 0..3 {
+        let times = [(); 6].map(|()| {
             let begin = Instant::now();
             spread(Barrier::new(2), 2, 0, |both, _| {
                 both.wait();
             });
-            // Without a wake-up it would come when its idle time is over.
-            assert!(begin.elapsed() < IDLE / 2, "{:?}", begin.elapsed());
+            let time = begin.elapsed();
             std::thread::sleep(Duration::from_millis(20));
-        }
+            time
+        });
+        // Without a wake-up it would come each time when its idle time is over. On a busy machine one is late anyway.
+        assert!(times[1..].iter().any(|time| *time < IDLE / 2), "{times:?}");
     }
 
     /// If as many threads wait as there are processors, no other helper comes, even one whose idle time is just
@@ -350,7 +352,7 @@ mod tests {
             .into_inner()
         });
         std::thread::sleep(Duration::from_millis(300));
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         while !waiting.iter().any(Helper::help) {
             assert!(Instant::now() < end, "there was nothing to help with");
         }

@@ -51,11 +51,17 @@ fn polling_costs_nothing_while_nothing_is_in_flight_and_little_while_something_i
     let buffer = device.buffer(64);
     device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
     done.wait(1).unwrap();
-    std::thread::sleep(Duration::from_millis(50));
     let polls = || POLLS.load(Ordering::Relaxed);
-    let before = polls();
-    std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(polls(), before, "nothing is in flight");
+    let is_polled_for = |time| {
+        let before = polls();
+        std::thread::sleep(Duration::from_millis(time));
+        polls() > before
+    };
+    // The thread that polls needs a processor to see that nothing is in flight.
+    let begin = Instant::now();
+    while is_polled_for(300) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "nothing is in flight");
+    }
     // A long job: the device is polled ever more rarely.
     HOLDS.store(true, Ordering::Relaxed);
     device.fill(&List::none(), &done.at(2), &buffer, (0, 64), &[1]).unwrap();
@@ -63,9 +69,9 @@ fn polling_costs_nothing_while_nothing_is_in_flight_and_little_while_something_i
     let (before, spent) = (polls(), ticks("hal-poll"));
     std::thread::sleep(Duration::from_millis(300));
     let (after, used) = (polls(), ticks("hal-poll") - spent);
-    assert!(after > before, "it is polled");
     assert!(after - before < 3_000, "{} polls in 300 ms", after - before);
     assert!(used <= 10, "{used} ticks in 300 ms");
+    crate::common::wait_until(|| polls() > before);
     HOLDS.store(false, Ordering::Relaxed);
     done.wait(2).unwrap();
 }
@@ -185,7 +191,7 @@ impl hal_backend::Device for PolledDevice {
                 self.completer.get().unwrap().complete(queue, epoch).unwrap();
             }
         }
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(60);
         while self.name == "lingers" && LINGERS.load(Ordering::SeqCst) && Instant::now() < end {
             IS_LINGERING.store(true, Ordering::SeqCst);
             std::thread::yield_now();
@@ -230,7 +236,7 @@ fn device_that_is_destroyed_during_a_poll_is_not_polled_any_more() {
     device.fill(&List::none(), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
     done.wait(1).unwrap();
     let begin = Instant::now();
-    while !IS_LINGERING.load(Ordering::SeqCst) && begin.elapsed() < Duration::from_secs(5) {
+    while !IS_LINGERING.load(Ordering::SeqCst) && begin.elapsed() < Duration::from_secs(60) {
         std::thread::yield_now();
     }
     std::thread::scope(|scope| {
@@ -238,7 +244,7 @@ fn device_that_is_destroyed_during_a_poll_is_not_polled_any_more() {
         std::thread::sleep(Duration::from_millis(200));
         LINGERS.store(false, Ordering::SeqCst);
     });
-    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
 }
 
 /// The descriptor is asked for after each poll.

@@ -172,7 +172,7 @@ mod tests {
 
     /// The failure of a timeline, which comes soon.
     fn failure(timeline: &Semaphore) -> Failure {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         loop {
             match timeline.query() {
                 Ok(value) => assert!(value == 0 && Instant::now() < end, "it does not fail"),
@@ -208,7 +208,7 @@ mod tests {
         engine.backend().is_full.store(false, Ordering::SeqCst);
         assert_eq!(engine.backend().given.lock().unwrap().len(), 1);
         reporter.unblock();
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         while engine.backend().given.lock().unwrap().len() < 2 {
             assert!(Instant::now() < end, "it is not offered again");
             std::thread::yield_now();

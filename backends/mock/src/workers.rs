@@ -254,7 +254,7 @@ mod tests {
             share.help(0, &OnceLock::new());
             sender.send(share.finish()).unwrap();
         });
-        let outcome = receiver.recv_timeout(Duration::from_secs(20)).expect("nothing is waited for any more");
+        let outcome = receiver.recv_timeout(Duration::from_secs(60)).expect("nothing is waited for any more");
         assert_eq!(outcome.unwrap_err().code(), Code::Internal);
     }
 

@@ -303,7 +303,7 @@ fn mismatches(all: &dyn Communicator) {
             };
             assert_eq!(failure.code(), Code::InvalidArgument, "{number} by {who}: {failure}");
             assert!(failure.message().contains("asks for"), "{number} by {who}: {failure}");
-            assert!(begin.elapsed() < Duration::from_secs(15), "{number} by {who}: {failure}");
+            assert!(begin.elapsed() < Duration::from_secs(25), "{number} by {who}: {failure}");
         }
     }
     let group = hal_collectives_mpi::join(b"mismatches", "mismatches", Duration::from_secs(30)).unwrap();
@@ -375,7 +375,7 @@ fn forks(group: &dyn Communicator) {
     // SAFETY: a child of this process.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(libc::WEXITSTATUS(status), 7, "{status:#x}");
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
     kinds(group);
 }
 

@@ -339,7 +339,7 @@ fn rank_that_is_killed_leaves_no_other_hanging() {
             let begin = Instant::now();
             let output = launch(launcher, 3, &format!("killed {step}"), options);
             assert!(
-                begin.elapsed() < Duration::from_secs(60),
+                begin.elapsed() < Duration::from_secs(300),
                 "{step}: {:?} with {options:?}",
                 begin.elapsed()
             );
@@ -371,6 +371,6 @@ fn ranks_keep_what_they_are_promised_whichever_way_a_random_one_is_lost() {
             begin.elapsed(),
             String::from_utf8_lossy(&output.stderr)
         );
-        assert!(told + 1 >= ranks && begin.elapsed() < Duration::from_secs(60), "{says}");
+        assert!(told + 1 >= ranks && begin.elapsed() < Duration::from_secs(300), "{says}");
     }
 }

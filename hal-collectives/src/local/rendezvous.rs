@@ -255,7 +255,7 @@ mod tests {
             }
             job.unwrap()();
             for _ in 0..2 {
-                let (_, outcome) = callbacks.recv_timeout(Duration::from_secs(20)).unwrap();
+                let (_, outcome) = callbacks.recv_timeout(Duration::from_secs(60)).unwrap();
                 let failure = outcome.unwrap_err();
                 assert_eq!(failure.code(), Code::Internal);
                 let says = "all-gather of";

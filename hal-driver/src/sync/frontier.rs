@@ -550,7 +550,7 @@ mod tests {
             work();
             sender.send(()).unwrap();
         });
-        receiver.recv_timeout(Duration::from_secs(10)).expect("it hangs or fails");
+        receiver.recv_timeout(Duration::from_secs(60)).expect("it hangs or fails");
     }
 
     #[test]

@@ -412,7 +412,7 @@ fn provider_that_makes_a_channel_while_it_exchanges_the_id_is_refused() {
         }
         sender.send(device.default_channel().map(|channel| channel.place())).unwrap();
     });
-    let place = receiver.recv_timeout(Duration::from_secs(20)).expect("the provider hangs");
+    let place = receiver.recv_timeout(Duration::from_secs(60)).expect("the provider hangs");
     assert_eq!(place.unwrap(), (0, 1));
     assert_eq!(answers.recv().unwrap(), Some(Code::FailedPrecondition));
 }

@@ -12,7 +12,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// So soon that it does not count as hanging, on a busy machine.
-const SOON: Duration = Duration::from_secs(8);
+const SOON: Duration = Duration::from_secs(15);
 
 /// A rank that has executed a sum of four words, and the semaphore that it signals.
 fn sums(rank: &Rank) -> Semaphore {

@@ -212,7 +212,7 @@ fn loss_of_a_device_is_reported_when_copies_of_another_device_have_ended() {
 #[test]
 fn loss_of_a_device_is_reported_at_once_where_copies_wait_for_what_the_program_never_signals() {
     let took = lost_beside_copies_of_another("", &|owner| Some(owner.semaphore(0)));
-    assert!(took < Duration::from_secs(10), "reported after {took:?}");
+    assert!(took < Duration::from_secs(15), "reported after {took:?}");
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn device_that_goes_between_two_pieces_ends_soon_and_notifies_the_others() {
     let begin = Instant::now();
     drop((send, recv));
     drop(ranks.remove(0));
-    assert!(begin.elapsed() < Duration::from_secs(8));
+    assert!(begin.elapsed() < Duration::from_secs(15));
     assert!(first.wait(1).is_err());
     let (send, recv) = (ranks[0].words(&vec![1; words]), ranks[0].words(&vec![0; words]));
     let commands = ranks[0].commands(ALL_REDUCE, 0, (&send, &recv), words).unwrap();

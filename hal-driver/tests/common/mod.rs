@@ -107,11 +107,11 @@ pub(crate) fn registry() -> *mut sys::iree_hal_driver_registry_t {
 /// so its closure stays; a leak checker finds it here.
 static UNMADE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// Waits until a condition holds, for ten seconds at most.
+/// Waits until a condition holds, for a minute at most.
 pub(crate) fn wait_until(holds: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
-        assert!(Instant::now() < end, "the condition does not hold after ten seconds");
+        assert!(Instant::now() < end, "the condition does not hold after a minute");
         std::thread::yield_now();
     }
 }
@@ -738,7 +738,7 @@ impl Buffer {
     /// Waits until its reference count is one.
     pub(crate) fn wait_until_it_is_ours_alone(&self) {
         let references = unsafe { AtomicI32::from_ptr((&raw mut (*self.0).resource.ref_count).cast()) };
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(60);
         while references.load(Ordering::Acquire) > 1 {
             assert!(Instant::now() < until, "something keeps the buffer");
             std::thread::yield_now();

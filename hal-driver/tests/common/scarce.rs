@@ -57,7 +57,7 @@ impl Scarce {
 
     /// Waits until everything is freed. Returns what is still allocated after too long.
     pub(crate) fn left(&self) -> Vec<usize> {
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + Duration::from_secs(60);
         loop {
             let out: Vec<usize> = self.out.lock().unwrap().values().copied().collect();
             if out.is_empty() || Instant::now() > until {

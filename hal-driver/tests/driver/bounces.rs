@@ -706,7 +706,7 @@ fn mapping_waits_for_no_other_card() {
             map(&buffer);
             sender.send(()).unwrap();
         });
-        let is_mapped = receiver.recv_timeout(Duration::from_secs(5));
+        let is_mapped = receiver.recv_timeout(Duration::from_secs(60));
         drop(held);
         is_mapped.expect("it waits for memory of another card");
     });

@@ -64,7 +64,7 @@ fn host_call_may_keep_the_device_of_its_context_while_that_goes() {
         });
         device.host_call(&go.at(1), &done.at(1), 0, call).unwrap();
         go.signal(1).unwrap();
-        enters.recv_timeout(Duration::from_secs(10)).unwrap();
+        enters.recv_timeout(Duration::from_secs(60)).unwrap();
         drop(device);
         done.wait(1).unwrap();
         if keeps {
@@ -106,7 +106,7 @@ fn host_call_may_take_and_give_back_the_device_of_its_context_at_any_moment() {
             null_mut()
         });
         device.host_call(&List::none(), &done.at(1), 0, call).unwrap();
-        enters.recv_timeout(Duration::from_secs(10)).unwrap();
+        enters.recv_timeout(Duration::from_secs(60)).unwrap();
         drop(device);
         done.wait(1).unwrap();
     }
@@ -521,7 +521,7 @@ fn release_callback_may_use_the_memory_and_the_device_again() {
         device.fill(&gate.at(1), &again.done.at(1), &buffer, (0, 4096), &[1]).unwrap();
         drop(buffer);
         gate.signal(1).unwrap();
-        receiver.recv_timeout(Duration::from_secs(10)).unwrap();
+        receiver.recv_timeout(Duration::from_secs(60)).unwrap();
         again.done.wait(2).unwrap();
         drop(device);
         let expected: Vec<u8> = (0..4096).map(|at| if at < 64 { 2 } else { 1 }).collect();

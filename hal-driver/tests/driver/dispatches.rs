@@ -515,12 +515,12 @@ fn grid_that_never_ends_is_given_up_with_its_device() {
         std::thread::sleep(Duration::from_millis(100));
         let begin = Instant::now();
         drop((function, device));
-        assert!(begin.elapsed() < Duration::from_secs(5), "{uri} took {:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(15), "{uri} took {:?}", begin.elapsed());
         assert!(done.wait(1).is_err(), "{uri}");
         let begin = Instant::now();
         let device = Device::open(uri).unwrap();
         let function = Absolute::new(&device, format, folder);
         assert_ne!(function.run(&device, [1; 3], None).unwrap(), [7; 8], "{uri}");
-        assert!(begin.elapsed() < Duration::from_secs(5), "{uri} took {:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(15), "{uri} took {:?}", begin.elapsed());
     }
 }

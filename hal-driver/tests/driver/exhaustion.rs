@@ -61,7 +61,7 @@ fn imports(program: &mut Program) -> Result {
         let filled =
             program.step(|device, waits, signals| device.fill(waits, signals, &buffer, (0, 64), &[4]));
         drop(buffer);
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + Duration::from_secs(60);
         while released.load(Ordering::SeqCst) == 0 && Instant::now() < until {
             std::thread::yield_now();
         }

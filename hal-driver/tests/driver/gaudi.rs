@@ -120,7 +120,7 @@ fn file_is_read_into_memory_that_cannot_be_mapped() {
 fn is_lost(semaphore: &Semaphore, value: u64) -> String {
     let begin = Instant::now();
     let failed = semaphore.wait(value).unwrap_err();
-    assert!(begin.elapsed() < Duration::from_secs(9), "a waiter slept through the reset");
+    assert!(begin.elapsed() < Duration::from_secs(20), "a waiter slept through the reset");
     assert!(
         matches!(failed.code, Code::Aborted | Code::Unavailable | Code::DeadlineExceeded),
         "{:?}: {}",

@@ -31,7 +31,7 @@ fn device_that_has_nothing_to_do_is_not_asked() {
             if POLLS.load(Ordering::SeqCst) == asked {
                 break;
             }
-            assert!(begin.elapsed() < Duration::from_secs(10), "it is asked and asked");
+            assert!(begin.elapsed() < Duration::from_secs(60), "it is asked and asked");
         }
     }
 }

@@ -65,7 +65,7 @@ impl PoolScene {
 
 /// How the memory returned, once it has: an operation releases its memory after its signals.
 fn back(pool: &Pool) -> Vec<crate::common::pool::Back> {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while pool.back().is_empty() && Instant::now() < end {
         std::thread::yield_now();
     }
@@ -81,7 +81,7 @@ fn memory_keeps_its_pool_until_it_has_returned() {
     assert_eq!(scene.pool.references(), 2);
     drop(buffer);
     assert_eq!(back(&scene.pool).len(), 1);
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while scene.pool.references() > 1 && Instant::now() < end {
         std::thread::yield_now();
     }
@@ -130,7 +130,7 @@ fn device_that_left_its_group_takes_back_what_waits_there() {
     check(unsafe { sys::iree_hal_device_assign_topology_info(device.0, null()) }).unwrap();
     let begin = Instant::now();
     drop(device);
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
     assert_eq!(done.wait(1).unwrap_err().code, Code::Cancelled);
     assert_eq!(back(&pool), [Some((axis, EPOCH))]);
     drop((buffer, tracker));

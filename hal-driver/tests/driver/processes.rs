@@ -54,7 +54,7 @@ fn semaphore_that_a_program_keeps_keeps_no_device() {
         // A semaphore has its proactor, which exports timepoints: a thread, and two descriptors.
         let has_no_more = |now: [usize; 2]| now[0] <= before[0] + 1 && now[1] <= before[1] + 2;
         // An emulated card ends what its driver has closed on threads of its own.
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + Duration::from_secs(60);
         while !has_no_more(counts()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -115,21 +115,21 @@ fn process_that_can_start_no_more_threads_has_its_work_done() {
     assert_eq!(*lock.lock().unwrap(), 2);
     let begin = Instant::now();
     drop((done, marked, device));
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
     let error = Device::open_with_pool(&uri, pool).err().unwrap();
     assert_eq!(error.code, Code::ResourceExhausted, "{}", error.text);
     assert!(error.text.contains("thread"), "{}", error.text);
     unsafe { hal_sys::iree_async_proactor_pool_release(pool) };
 }
 
-/// The outcome of a function in a forked process: its exit, or a signal if it takes longer than twenty seconds.
+/// The outcome of a function in a forked process: its exit, or a signal if it takes longer than a minute.
 fn forked(child: impl FnOnce() -> bool) -> i32 {
     let process = unsafe { libc::fork() };
     if process == 0 {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
         unsafe { libc::_exit(i32::from(!outcome.is_ok_and(|outcome| outcome))) };
     }
-    let (until, mut status) = (Instant::now() + Duration::from_secs(20), -1);
+    let (until, mut status) = (Instant::now() + Duration::from_secs(60), -1);
     while unsafe { libc::waitpid(process, &raw mut status, libc::WNOHANG) } == 0 {
         if Instant::now() > until {
             unsafe { libc::kill(process, libc::SIGKILL) };
@@ -140,7 +140,6 @@ fn forked(child: impl FnOnce() -> bool) -> i32 {
 }
 
 /// Python's `multiprocessing` forks. The child has none of its parent's threads, and finds locks as they had them.
-///
 #[test]
 fn process_that_was_forked_beside_open_devices_is_refused_one() {
     for uri in DEVICES {

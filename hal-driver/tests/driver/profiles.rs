@@ -200,7 +200,7 @@ fn sink_may_not_begin_flush_or_end_the_session_that_calls_it() {
         let numbers = [&sink.begun, &sink.ended].map(|number| number.load(Ordering::Relaxed));
         sender.send(numbers).unwrap();
     });
-    let numbers = receiver.recv_timeout(Duration::from_secs(30)).expect("a sink hangs in its own session");
+    let numbers = receiver.recv_timeout(Duration::from_secs(60)).expect("a sink hangs in its own session");
     assert_eq!(numbers, [1, 1], "begun and ended");
     let called: Vec<_> = called.try_iter().collect();
     assert!(called.len() > 4, "the sink was called {} times", called.len());

@@ -338,7 +338,7 @@ fn lost_interrupt_costs_time() {
 fn is_lost(semaphore: &Semaphore, value: u64) {
     let begin = Instant::now();
     let failed = semaphore.wait(value).unwrap_err();
-    assert!(begin.elapsed() < Duration::from_secs(9), "a waiter slept through it");
+    assert!(begin.elapsed() < Duration::from_secs(20), "a waiter slept through it");
     assert_eq!(failed.code, Code::Unavailable, "{}", failed.text);
     assert!(failed.text.contains("accel0"), "{}", failed.text);
 }
@@ -405,7 +405,7 @@ fn device_that_goes_with_work_pending_leaves_the_card_whole() {
         assert!(begin.elapsed() < Duration::from_secs(20), "round {round}");
     }
     // The message thread closes the file by itself.
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     let left = || {
         let counts = machine.emulator.counts(0);
         [counts.users, counts.objects, counts.channels, counts.activations, counts.loaded]
@@ -489,7 +489,7 @@ fn file_that_the_program_has_opened_is_used_and_stays_the_programs() {
     machine.emulator.close(file);
     // A process that another test is about to start holds every file for a moment. A close checks which processes
     // have ended.
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while machine.emulator.counts(0).users > 0 && Instant::now() < end {
         machine.emulator.close(machine.emulator.open(std::path::Path::new("/dev/accel/accel0")).unwrap());
     }

@@ -16,7 +16,7 @@ struct AlignedBytes([u8; LENGTH]);
 
 fn has_come(count: &AtomicUsize, wanted: usize) -> bool {
     let begin = Instant::now();
-    while count.load(Ordering::SeqCst) != wanted && begin.elapsed() < Duration::from_secs(5) {
+    while count.load(Ordering::SeqCst) != wanted && begin.elapsed() < Duration::from_secs(60) {
         std::thread::yield_now();
     }
     count.load(Ordering::SeqCst) == wanted

@@ -139,8 +139,8 @@ const KINDS: [ProgramKind; 5] = [
 /// The programs that share a device before it is opened again. A device that counts its faults has one.
 const SHARED: u64 = 10;
 
-/// The longest time of a program.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest time of a program, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const FLAGS: [Flag; 8] = [
     ("--seconds N", "run as many programs as fit into N seconds, shared by the kinds"),

@@ -269,7 +269,7 @@ pub(crate) fn params() -> sys::iree_hal_buffer_params_t {
 /// Waits for as long as anything here takes; returns a failure with its message.
 pub(crate) fn wait(semaphore: &Semaphore, value: u64) -> Result {
     let waited = unsafe {
-        let timeout = sys::iree_make_timeout_ms(3_000);
+        let timeout = sys::iree_make_timeout_ms(60_000);
         check(sys::iree_hal_semaphore_wait(semaphore.0, value, timeout, 0))
     };
     match waited {

@@ -15,8 +15,9 @@ use std::panic::resume_unwind;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what should happen at once. Past it the engine hangs.
-pub(crate) const LIMIT: Duration = Duration::from_secs(5);
+/// How long a test waits for what should happen at once, on a machine that is busy with others. Past it the engine
+/// hangs.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// The three ways in which queues may wait for each other.
 pub(crate) const ALL_NATIVE_WAITS: [NativeWaits; 3] =

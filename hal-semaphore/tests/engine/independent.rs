@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 /// How long a test waits for what should happen at once.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `work` on a thread of its own and fails the test if it panics or hangs.
 fn within(work: impl FnOnce() + Send + 'static) {

@@ -200,7 +200,7 @@ fn returned_work_is_reclaimed_however_its_wait_for_capacity_ends() {
                 assert_eq!(setup.state().taken[0].len(), 2);
                 match end {
                     "shut down" => {
-                        let _ = setup.engine.shut_down(&SystemClock::new(), LIMIT / 50, LIMIT / 50);
+                        let _ = setup.engine.shut_down(&SystemClock::new(), LIMIT / 600, LIMIT / 600);
                         assert_eq!(setup.engine.counts().operations, 2, "what the device has is its own");
                         setup.end_all();
                     }
@@ -320,7 +320,7 @@ fn work_is_owned_once_and_ends_follow_their_signals_whatever_happens() {
             }
             match below(4) {
                 0 => setup.engine.backend().completer().lose(gone()).unwrap(),
-                1 => drop(setup.engine.shut_down(&SystemClock::new(), LIMIT / 500, LIMIT / 500)),
+                1 => drop(setup.engine.shut_down(&SystemClock::new(), LIMIT / 6000, LIMIT / 6000)),
                 _ => gate.signal(opened + 1).unwrap(),
             }
             setup.end_all();

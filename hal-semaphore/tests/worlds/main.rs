@@ -56,7 +56,7 @@ const FLAGS: [Flag; 9] = [
     ("--survey", "go on after a failure, and count the failures of each kind"),
     ("--allow RULES", "turn these objections off, to look for others behind them: rule,rule"),
     ("--hang N", "take a world for a hanging one after N seconds (30)"),
-    ("--patience N", "wait N ms for what another thread may still do (3000)"),
+    ("--patience N", "wait N ms for what another thread may still do (60000)"),
 ];
 
 /// The command that runs a world again.

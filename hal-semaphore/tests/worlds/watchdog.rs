@@ -19,12 +19,12 @@ static START: Once = Once::new();
 
 /// How long a world may take, on a machine that others use too.
 fn limit() -> Duration {
-    Duration::from_secs(crate::flags::number("--hang").unwrap_or(30))
+    Duration::from_secs(crate::flags::number("--hang").unwrap_or(300))
 }
 
 /// How long the judge waits for something that another thread may still do.
 pub(crate) fn patience_ms() -> u64 {
-    crate::flags::number("--patience").unwrap_or(3000)
+    crate::flags::number("--patience").unwrap_or(60_000)
 }
 
 /// Supervises a world until the result is dropped.

@@ -178,7 +178,7 @@ fn one_life(rig: &Rig) -> Result<Vec<Result<(), Failure>>, Failure> {
         all.push(bench.bench.submit(1, fill(&[7], span(&card, 4000, 96))));
     }
     bench.device().trim();
-    let limit = Instant::now() + Duration::from_secs(30);
+    let limit = Instant::now() + Duration::from_secs(60);
     let mut ends = Vec::new();
     for (timeline, value) in all.iter().map(|timeline| (timeline, 1)).chain([(&timeline, 10)]) {
         while timeline.query().is_ok_and(|now| now < value) {

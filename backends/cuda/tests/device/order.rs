@@ -113,7 +113,7 @@ pub(crate) fn blocked_reporter(rig: &Rig) {
     bench.bench.submit(0, fill(&[7], whole(&imported, 4096)));
     drop(imported);
     bench.bench.submit_after(0, &[(timeline, 2)], fill(&[8], span(&bench.memory(0, 64), 0, 64)), &end, 1);
-    let limit = Instant::now() + Duration::from_secs(20);
+    let limit = Instant::now() + Duration::from_secs(60);
     while rig.count("cuMemHostUnregister") == 0 {
         assert!(Instant::now() < limit, "the memory is not given back");
         std::thread::sleep(Duration::from_millis(1));

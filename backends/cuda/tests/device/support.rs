@@ -144,7 +144,7 @@ impl Rig {
 
     /// Waits until the library has so many objects: the last reference to one may be another thread's.
     pub(crate) fn await_live(&self, wanted: u64, place: &str) {
-        let limit = Instant::now() + Duration::from_secs(10);
+        let limit = Instant::now() + Duration::from_secs(60);
         while self.count("live") != wanted {
             assert!(Instant::now() < limit, "{place}: {} objects, of {wanted}", self.count("live"));
             std::thread::sleep(Duration::from_millis(1));

@@ -59,7 +59,7 @@ pub struct Card {
 
 /// Opens a card, waiting for what a reset takes.
 pub fn open(machine: &Arc<Emulator>, number: usize) -> Card {
-    let limit = Instant::now() + Duration::from_secs(10);
+    let limit = Instant::now() + Duration::from_secs(60);
     loop {
         match try_open(machine, number) {
             Ok(card) => return card,
@@ -86,7 +86,7 @@ pub fn try_open(machine: &Arc<Emulator>, number: usize) -> Result<Card, Errno> {
 pub fn hardware() -> Option<Card> {
     let path = std::env::var("HAL_GAUDI_NODE").ok()?;
     let kernel: Arc<dyn System> = Arc::new(emulator_core::Linux);
-    let limit = Instant::now() + Duration::from_secs(30);
+    let limit = Instant::now() + Duration::from_secs(60);
     loop {
         match kernel.open(Path::new(&path)) {
             Ok(file) => {

@@ -385,7 +385,7 @@ mod tests {
             let count = in_progress.progress.lock().started.len();
             sender.send((count, outcome.is_ok())).unwrap();
         });
-        assert_eq!(receiver.recv_timeout(Duration::from_secs(20)).unwrap(), (1, true));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(60)).unwrap(), (1, true));
         running.finish(Duration::from_secs(20));
         assert!(running.progress.lock().started.is_empty());
         assert!(pool.stop(Duration::from_secs(20)));

@@ -132,7 +132,7 @@ fn what_never_ends_holds_a_failure_up_for_a_bounded_time_and_keeps_its_memory_un
     poll_all(&ranks);
     let begin = Instant::now();
     assert_eq!(notified_in_time(&ranks[0], &told), Err(Code::DataLoss));
-    assert!(begin.elapsed() < Duration::from_secs(10));
+    assert!(begin.elapsed() < LONG);
     drop(groups);
     // The program has released its own references, and MPI writes late: into memory that nobody else has.
     assert!(released.try_recv().is_err(), "released while MPI may write to it");
@@ -180,7 +180,7 @@ fn pieces_of_a_group_that_fails_are_reported_together() {
 #[test]
 fn ranks_that_have_not_come_are_named_when_the_time_is_over() {
     let ranks = job(4);
-    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", Duration::from_millis(30))).collect();
+    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", PASSES)).collect();
     poll_all(&ranks);
     let told: Vec<_> = [0, 2]
         .into_iter()
@@ -210,8 +210,7 @@ fn ranks_that_have_not_come_are_named_when_the_time_is_over() {
 fn rank_that_waits_for_one_that_is_gone_fails_in_time_whichever_rank_is_gone() {
     for gone in 0..3_usize {
         let ranks = job(3);
-        let groups: Vec<_> =
-            ranks.iter().map(|rank| rank.join(b"group", Duration::from_millis(20))).collect();
+        let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", PASSES)).collect();
         poll_all(&ranks);
         let alive: Vec<usize> = (0..3).filter(|&rank| rank != gone).collect();
         let told: Vec<_> = alive.iter().map(|&rank| sum(&*groups[rank], 1).1).collect();
@@ -234,8 +233,7 @@ fn rank_that_waits_for_one_that_is_gone_fails_in_time_whichever_rank_is_gone() {
 #[test]
 fn group_that_a_rank_never_joins_fails_in_time_and_names_it() {
     let ranks = job(3);
-    let groups: Vec<_> =
-        ranks[..2].iter().map(|rank| rank.join(b"group", Duration::from_millis(20))).collect();
+    let groups: Vec<_> = ranks[..2].iter().map(|rank| rank.join(b"group", PASSES)).collect();
     let told: Vec<_> = groups
         .iter()
         .map(|group| {
@@ -360,7 +358,8 @@ fn process_that_stood_still_waits_for_no_answer_of_ranks_that_have_no_part_in_an
         }
     };
     assert_eq!((outcome, from_gone.try_recv().is_err()), (Ok(()), true));
-    assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
+    // It would wait for five seconds.
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn operations_begin_in_the_order_in_which_they_were_entered() {
 #[test]
 fn operation_waits_for_one_that_was_entered_before_and_says_so_when_its_time_is_over() {
     let ranks = job(2);
-    let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", Duration::from_millis(300)));
+    let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", PASSES));
     meet(&ranks, &groups);
     let _first = groups[0].enter(operation(SUM, 1)).unwrap();
     let (tell, told) = channel();
