@@ -19,7 +19,7 @@ const LENGTH: u64 = 1 << 16;
 
 /// Waits until something is so, as long as only a test does that goes wrong.
 fn eventually(is_so: impl Fn() -> bool) -> bool {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         if Instant::now() > end {
             return false;

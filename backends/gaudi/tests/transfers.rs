@@ -182,27 +182,26 @@ fn reset_ends_every_transfer_with_its_cause_and_the_card_opens_again() {
 #[test]
 fn idle_card_with_an_error_is_closed_in_time() {
     for generation in ["gaudi1", "gaudi2"] {
-        let uri = machine(&format!("generation={generation}&speed=50"));
+        let uri = machine(&format!("generation={generation}"));
         let _machine = open(&uri.replace("emulated?", "emulated/1?"));
         let device = open(&uri);
         let emulator = support::emulator(&uri);
         let memory = device.ipc().allocate(4096).unwrap();
         device.dma().host_to_device(&pattern(4096, 1), memory.address()).unwrap().wait().unwrap();
         emulator.report_error(0);
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         while (device.card().is_open() || emulator.counts(0).hard_resets == 0) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(!device.card().is_open(), "{generation}: an idle card is not looked at");
-        // Longer than the kernel waits, by the emulated clock.
-        std::thread::sleep(Duration::from_millis(100));
-        let counts = emulator.counts(0);
-        assert_eq!((counts.kills, counts.hard_resets), (0, 1), "{generation}");
         let refused = device.dma().host_to_device(&pattern(4096, 1), memory.address());
         let refused = refused.map(|request| request.wait()).expect_err("the card is gone");
         assert!(refused.message().contains("accel0"), "{refused}");
         drop((memory, device));
+        // Opened again, it has been reset, and would have killed who had it.
         let again = open(&uri);
+        let counts = emulator.counts(0);
+        assert_eq!((counts.kills, counts.hard_resets), (0, 1), "{generation}");
         let memory = again.ipc().allocate(4096).unwrap();
         again.dma().host_to_device(&pattern(4096, 1), memory.address()).unwrap().wait().unwrap();
     }
@@ -221,7 +220,7 @@ fn devices_that_share_a_card_are_all_notified_of_its_errors() {
             continue;
         }
         support::emulator(&uri).report_error(0);
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         let is_lost = |device: &hal_gaudi::GaudiDevice| device.dma().device_to_device(0, 4096, 4096).is_err();
         while !(is_lost(&one) && is_lost(&two)) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));

@@ -39,7 +39,7 @@ struct Watched {
 /// The completion thread's own.
 pub(crate) struct Completions {
     queues: Arc<Queues>,
-    timeout: Duration,
+    pub(super) timeout: Duration,
     /// In the order in which they were queued.
     flights: VecDeque<Watched>,
     /// The oldest of each network, by place.

@@ -69,7 +69,7 @@ pub(crate) enum Next {
 pub(crate) struct Submissions {
     pub(super) queues: Arc<Queues>,
     pub(super) networks: Networks,
-    settings: Settings,
+    pub(super) settings: Settings,
     starting: [Option<StartingJob>; QUEUES],
     /// How many jobs of each queue have begun.
     jobs: [u64; QUEUES],

@@ -167,6 +167,13 @@ impl Bench {
         Self::new(FakeCard::new(channels, 1), Settings::default())
     }
 
+    /// Has what never ends fail soon, or leaves all else as much time as a busy machine takes.
+    fn set_impatient(&mut self, impatient: bool) {
+        let timeout = if impatient { Duration::from_millis(50) } else { Settings::default().timeout };
+        self.submissions.settings.timeout = timeout;
+        self.completions.timeout = timeout;
+    }
+
     fn memory(&self, bytes: &[u8]) -> Arc<Memory> {
         let memory = Memory::allocate(&self.card, bytes.len() as u64).unwrap();
         assert!(memory.view().write(0, bytes));

@@ -11,7 +11,7 @@ use hal_qaic_abi::nnc::user::Ask;
 use hal_qaic_abi::uapi::{
     AttachSlice, AttachSliceHeader, Call, Execute, ExecuteHeader, PerfStats, PerfStatsHeader, TO_DEVICE,
 };
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The words of a message, in memory that has room for an answer.
 fn raw(words: &[u32]) -> Vec<u8> {
@@ -101,14 +101,12 @@ fn wait_ends_when_slicing_does() {
     // Not on its way, and not complete either.
     assert_eq!(card.execute(active.channel, &[poster, 99]), Err(Errno::NOENT));
     std::thread::scope(|scope| {
-        let begin = Instant::now();
         let waits: Vec<_> =
-            (0..2).map(|_| scope.spawn(|| card.wait(active.channel, poster, 20_000))).collect();
+            (0..2).map(|_| scope.spawn(|| card.wait(active.channel, poster, 60_000))).collect();
         card.until_waits(2);
         // `detach_slice_bo`: `qaic_init_bo` completes all waits.
         assert_eq!(card.detach(poster), Ok(()));
         assert!(waits.into_iter().all(|wait| wait.join().unwrap() == Ok(())));
-        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     });
 }
 

@@ -239,7 +239,7 @@ fn ring_that_stays_full_fails_the_dispatch_in_time() {
 
 #[test]
 fn rings_grow_until_a_run_leaves_one_element_free_and_no_further_than_they_may() {
-    let settings = Settings { timeout: Duration::from_secs(1), ..Settings::default() };
+    let settings = Settings::default();
     // Two objects of 256 elements are as many as the first ring has, and never fit.
     let mut bench = Bench::new(FakeCard::new(16, 256), settings);
     let executable = network(&bench);

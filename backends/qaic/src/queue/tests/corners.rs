@@ -218,8 +218,8 @@ fn objects_of_a_network_that_a_device_does_not_stop_are_not_given_to_another() {
 
 #[test]
 fn container_that_is_wrong_in_one_byte_is_refused_or_run_and_the_next_one_is_run() {
-    let settings = Settings { timeout: Duration::from_millis(30), ..Settings::default() };
-    let (emulator, mut bench) = on_emulator(&[], settings);
+    let (emulator, mut bench) = on_emulator(&[], Settings::default());
+    bench.set_impatient(true);
     let number = bench.programs.host().load(Adder::new());
     let program = Program { program: number, function: 0, constants: 1, capacities: vec![4096, 4096] };
     let right = program.container().unwrap();
@@ -236,6 +236,7 @@ fn container_that_is_wrong_in_one_byte_is_refused_or_run_and_the_next_one_is_run
         }
     }
     assert!(run > 0);
+    bench.set_impatient(false);
     bench.begin_all();
     let executable = Arc::new(Executable::network(&right, Some(&bench.programs), &bench.queues).unwrap());
     bench.dispatch(&executable, 0, [1; 3], &bindings).unwrap();
@@ -247,8 +248,7 @@ fn container_that_is_wrong_in_one_byte_is_refused_or_run_and_the_next_one_is_run
 
 #[test]
 fn ring_that_was_large_enough_is_replaced_for_buffers_in_more_pieces() {
-    let settings = Settings { timeout: Duration::from_secs(1), ..Settings::default() };
-    let mut bench = Bench::new(FakeCard::new(16, 1), settings);
+    let mut bench = Bench::new(FakeCard::new(16, 1), Settings::default());
     let executable = network(&bench);
     let memories = [0; 4].map(|_| bench.memory(&[1; 4096]));
     let [first, second, third, fourth] = memories.each_ref().map(|memory| span(memory, 0, 4096));

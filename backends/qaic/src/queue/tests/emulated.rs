@@ -33,6 +33,14 @@ impl Machine {
         self.bench.dispatch(&self.executable, 0, [10_000, 1, 1], &self.bindings)
     }
 
+    /// Dispatches what never ends.
+    fn never_ends(&mut self) -> Result<(), Failure> {
+        self.bench.set_impatient(true);
+        let outcome = self.dispatch();
+        self.bench.set_impatient(false);
+        outcome
+    }
+
     /// Dispatches, and looks at what came out.
     fn works(&mut self) {
         self.dispatch().unwrap();
@@ -42,10 +50,6 @@ impl Machine {
     fn counts(&self) -> Counts {
         self.emulator.counts(0)
     }
-}
-
-fn quick() -> Settings {
-    Settings { timeout: Duration::from_secs(1), ..Settings::default() }
 }
 
 #[test]
@@ -111,8 +115,8 @@ fn as_many_networks_as_there_are_cores_and_more() {
 
 #[test]
 fn network_that_hangs_is_stopped_and_started_again() {
-    let mut machine = Machine::new(&[("fault", "hang:1")], quick());
-    let failure = machine.dispatch().unwrap_err();
+    let mut machine = Machine::new(&[("fault", "hang:1")], Settings::default());
+    let failure = machine.never_ends().unwrap_err();
     assert_eq!(failure.code(), Code::Aborted, "{failure}");
     assert_eq!(machine.counts().activations, 0);
     machine.works();
@@ -201,9 +205,9 @@ fn waits_that_signals_interrupt_go_on() {
 
 #[test]
 fn interrupt_that_is_lost_ends_a_dispatch_in_time() {
-    let mut machine = Machine::new(&[("fault", "lost-msi:1")], quick());
+    let mut machine = Machine::new(&[("fault", "lost-msi:1")], Settings::default());
     // Among many completions, the next interrupt finds them all.
-    if let Err(failure) = machine.dispatch() {
+    if let Err(failure) = machine.never_ends() {
         assert_eq!(failure.code(), Code::Aborted, "{failure}");
     }
     machine.works();
@@ -211,8 +215,18 @@ fn interrupt_that_is_lost_ends_a_dispatch_in_time() {
 
 #[test]
 fn outputs_behind_a_semaphore_that_is_never_added_to_end_a_dispatch_in_time() {
-    let mut machine = Machine::new(&[("fault", "deadlock:1")], quick());
-    let failure = machine.dispatch().unwrap_err();
+    let mut machine = Machine::new(&[("fault", "deadlock:1")], Settings::default());
+    let command = super::dispatch(&machine.executable, 0, [10_000, 1, 1], &machine.bindings);
+    let epoch = machine.bench.submit(0, &[command]);
+    machine.bench.begin_all();
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while machine.counts().calls == 0 {
+        assert!(std::time::Instant::now() < end, "it does not run");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    machine.bench.set_impatient(true);
+    let failure = machine.bench.until_ended(epoch).unwrap_err();
+    machine.bench.set_impatient(false);
     assert_eq!(failure.code(), Code::Aborted, "{failure}");
     assert_eq!((machine.counts().calls, machine.counts().activations), (1, 0), "it ran, and was stopped");
     machine.works();
@@ -236,7 +250,7 @@ fn card_that_is_pulled_out_is_lost() {
 
 #[test]
 fn reset_fails_running_work() {
-    let mut machine = Machine::new(&[("fault", "reset:2")], quick());
+    let mut machine = Machine::new(&[("fault", "reset:2")], Settings::default());
     machine.works();
     let failure = machine.dispatch().unwrap_err();
     assert_eq!(failure.code(), Code::Unavailable, "{failure}");
@@ -255,7 +269,7 @@ fn sub_system_that_restarts_costs_one_dispatch() {
 
 #[test]
 fn crash_without_restarts_costs_what_a_reset_costs() {
-    let mut machine = Machine::new(&[("fault", "crash:2"), ("restarts", "off")], quick());
+    let mut machine = Machine::new(&[("fault", "crash:2"), ("restarts", "off")], Settings::default());
     machine.works();
     let failure = machine.dispatch().unwrap_err();
     assert_eq!(failure.code(), Code::Unavailable, "{failure}");
