@@ -56,8 +56,9 @@ fn programs(tree: &Tree, folder: &Path) -> Result<()> {
     step("embed, in C", Command::new(build.join("embed")).arg(&fences).arg("qaic://emulated"))?;
     let mut embed_cc = Command::new(build.join("embed_cc"));
     step("embed_cc, in C++", embed_cc.arg(&plain).args(["mock", "gaudi://emulated"]))?;
-    tree.build(&["hangs"])?;
+    tree.build(&["hangs", "placement"])?;
     step("hangs, in C", &mut Command::new(tree.tool("hangs")))?;
+    placement(tree, folder)?;
     let rust = folder.join("rust");
     workspace::write(&rust.join("Cargo.toml"), &MANIFEST.replace("@ROOT@", &root.display().to_string()))?;
     copy(&root.join("Cargo.lock"), &rust.join("Cargo.lock"))?;
@@ -66,6 +67,27 @@ fn programs(tree: &Tree, folder: &Path) -> Result<()> {
     program.args(["run", "--quiet", "--offline", "--"]).arg(&plain).arg("mock").current_dir(&rust);
     program.env("CARGO_TARGET_DIR", std::path::absolute(workspace::target()?)?);
     step("a Rust program of another workspace", &mut program)
+}
+
+/// A C program that says where results, workspaces and work are.
+fn placement(tree: &Tree, folder: &Path) -> Result<()> {
+    let root = workspace::root()?;
+    let (one, three) = (folder.join("placement.vmfb"), folder.join("devices.vmfb"));
+    let external = ["--iree-execution-model=async-external"];
+    let with_fences = [&iree::FOR_THIS_PROCESSOR[..], &external].concat();
+    tree.compile(&root.join("python/tests/placement.mlir"), &one, &with_fences)?;
+    let names = ["first", "second", "third"].into_iter().zip(0..);
+    let targets: Vec<_> =
+        names.map(|(name, at)| format!("--iree-hal-target-device={name}=local[{at}]")).collect();
+    let targets: Vec<_> = targets.iter().map(String::as_str).chain(with_fences).collect();
+    tree.compile(&root.join("demo/models/devices.mlir"), &three, &targets)?;
+    for devices in
+        [["mock://0?queues=2", "mock://1", "mock://0"], ["gaudi://emulated", "mock://0", "qaic://emulated"]]
+    {
+        let mut program = Command::new(tree.tool("placement"));
+        step("placement, in C", program.arg(&one).arg(&three).args(devices))?;
+    }
+    Ok(())
 }
 
 /// Configures and builds the C and C++ programs.
