@@ -18,4 +18,5 @@ mod resolve;
 mod shared_memory;
 mod statistics;
 pub(crate) mod transient;
+mod virtual_addresses;
 mod virtual_memory;

@@ -281,7 +281,9 @@ pub struct Dispatch<D: Device> {
     pub workgroups: Workgroups<D>,
     /// Bytes of workgroup-local memory beyond the function's own.
     pub local_memory: u32,
-    /// The constants.
+    /// The constants. Behind the addresses of all buffers, two words each with the lower one first, if there are no
+    /// `bindings` although the function takes some: arguments that the program made itself, which only devices with
+    /// [`addresses`](Device::addresses) get.
     pub constants: Constants,
     /// The buffers.
     pub bindings: Bindings<D>,

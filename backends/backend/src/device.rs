@@ -153,6 +153,13 @@ pub trait Device: Send + Sync + Sized + 'static {
         Err(Failure::new(Code::Unavailable, message))
     }
 
+    /// True if the device uses imported memory by the host's addresses, at the time of each access, and so sees what
+    /// is mapped there later: then it has IREE's virtual memory. A device that pins pages or maps them elsewhere keeps
+    /// the pages of the import.
+    fn follows_mappings(&self) -> bool {
+        false
+    }
+
     /// True if allocations of the heap with this number can be [exported](Device::export).
     fn exports(&self, heap: usize) -> bool {
         let _ = heap;
@@ -215,6 +222,13 @@ pub trait Device: Send + Sync + Sized + 'static {
         let _ = executable;
         let message = format!("there is no variable {name:?}: executables of this device have none");
         Err(Failure::new(Code::Unimplemented, message))
+    }
+
+    /// The address of memory as functions of the device's executables get it, if they get plain addresses and nothing
+    /// else beside constants: then programs may make the arguments of a dispatch themselves
+    /// ([`Dispatch::constants`](crate::Dispatch::constants)).
+    fn addresses(&self) -> Option<fn(&Self::Memory) -> u64> {
+        None
     }
 
     /// Submits a job to its queue. Must not block on the device. One thread at a time for each queue.

@@ -31,7 +31,7 @@ pub fn no_memory_file(length: u64, errno: Errno) -> Failure {
         }
         _ => (
             Code::FailedPrecondition,
-            "let the sandbox (seccomp) allow memfd_create, ftruncate and fcntl to this process",
+            "let the sandbox (seccomp) allow memfd_create, ftruncate, fallocate and fcntl to this process",
         ),
     };
     Failure::new(code, format!("no {length} bytes of shared memory can be made: {errno}; {advice}"))

@@ -3,7 +3,7 @@
 //! Executables: requests to load one, its functions, and IREE's host executables for devices that are software.
 
 use crate::host::HostPart;
-use hal_semaphore::Failure;
+use hal_semaphore::{Code, Failure};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -83,6 +83,35 @@ pub trait HostProgram: Send + Sync {
     /// Refuses a call with fewer bindings or constants than the function takes, and workgroups that the call does
     /// not have.
     fn run(&self, call: &HostCall<'_>, workgroups: Range<u64>, worker: usize) -> Result<(), Failure>;
+
+    /// The same for arguments that a program made itself: a call without bindings, whose constants begin with the
+    /// addresses of all of them, two words each with the lower one first. Only for a device that has told a program
+    /// these addresses ([`Device::addresses`](crate::Device::addresses)).
+    fn run_with_addresses(
+        &self,
+        call: &HostCall<'_>,
+        workgroups: Range<u64>,
+        worker: usize,
+    ) -> Result<(), Failure> {
+        let _ = (workgroups, worker);
+        let message = format!("function number {} takes no addresses", call.function);
+        Err(Failure::new(Code::InvalidArgument, message))
+    }
+
+    /// The one of both that a dispatch is for: with addresses in place of the bindings that the function takes.
+    fn run_dispatch(
+        &self,
+        call: &HostCall<'_>,
+        workgroups: Range<u64>,
+        worker: usize,
+    ) -> Result<(), Failure> {
+        let takes_any = self.functions().get(call.function).is_some_and(|function| function.bindings > 0);
+        if takes_any && call.bindings.is_empty() {
+            self.run_with_addresses(call, workgroups, worker)
+        } else {
+            self.run(call, workgroups, worker)
+        }
+    }
 }
 
 /// Loads host executables: given to [`Device::load`](crate::Device::load).

@@ -145,6 +145,10 @@ impl Device for NvidiaDevice {
         Ok((Memory::from(variable), length))
     }
 
+    fn addresses(&self) -> Option<fn(&Memory) -> u64> {
+        Some(|memory| memory.whole().address())
+    }
+
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
         self.queues.submit(job)
     }

@@ -95,6 +95,10 @@ impl Device for MockDevice {
         Ok(MockMemory::imported(range))
     }
 
+    fn follows_mappings(&self) -> bool {
+        true
+    }
+
     fn host_view(&self, memory: &MockMemory) -> Option<HostRange> {
         memory.is_visible.then(|| memory.range.clone())
     }
@@ -107,6 +111,10 @@ impl Device for MockDevice {
         let executable = host.load(request, self.properties.concurrency)?;
         let functions = executable.functions().to_vec();
         Ok(Loaded { executable: Executable::new(executable), functions })
+    }
+
+    fn addresses(&self) -> Option<fn(&MockMemory) -> u64> {
+        Some(|memory| memory.range.address() as u64)
     }
 
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {

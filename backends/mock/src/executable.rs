@@ -32,7 +32,7 @@ impl Executable {
         workgroups: Range<u64>,
         worker: usize,
     ) -> Result<(), Failure> {
-        self.host.run(call, workgroups, worker)
+        self.host.run_dispatch(call, workgroups, worker)
     }
 
     /// The estimated time of one worker for some workgroups of a function.

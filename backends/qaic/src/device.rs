@@ -133,6 +133,10 @@ impl Device for QaicDevice {
         Ok(Memory::import(range))
     }
 
+    fn follows_mappings(&self) -> bool {
+        true
+    }
+
     fn host_view(&self, memory: &Memory) -> Option<HostRange> {
         Some(memory.view().clone())
     }

@@ -148,6 +148,10 @@ impl Device for TemplateDevice {
         Ok(range)
     }
 
+    fn follows_mappings(&self) -> bool {
+        true
+    }
+
     fn host_view(&self, memory: &HostRange) -> Option<HostRange> {
         // `None` if the host cannot map the device's memory.
         Some(memory.clone())
@@ -166,6 +170,11 @@ impl Device for TemplateDevice {
         let executable = host.load(request, 1)?;
         let functions = executable.functions().to_vec();
         Ok(Loaded { executable, functions })
+    }
+
+    fn addresses(&self) -> Option<fn(&HostRange) -> u64> {
+        // `None` if the device's functions do not get plain addresses of memory.
+        Some(|memory| memory.address() as u64)
     }
 
     fn submit(&self, job: Job<Self>) -> Result<(), Rejected<Self>> {
@@ -331,7 +340,7 @@ impl Queue {
                 return Err(why);
             }
             let end = done.saturating_add(WORKGROUPS_AT_A_TIME).min(total);
-            dispatch.executable.run(&call, done..end, 0)?;
+            dispatch.executable.run_dispatch(&call, done..end, 0)?;
             done = end;
         }
         Ok(())

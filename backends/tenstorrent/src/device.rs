@@ -129,6 +129,10 @@ impl Device for TenstorrentDevice {
         Ok(Memory::Host(range))
     }
 
+    fn follows_mappings(&self) -> bool {
+        true
+    }
+
     fn host_view(&self, memory: &Memory) -> Option<HostRange> {
         match memory {
             Memory::Card(_) => None,

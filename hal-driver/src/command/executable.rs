@@ -45,6 +45,8 @@ struct Object {
     loaded: Box<dyn AnyLoaded>,
     /// The device that loaded it. Only this device can run it.
     device: DeviceIdentity,
+    /// True if its functions get plain addresses.
+    has_addresses: bool,
     profile_id: u64,
 }
 
@@ -140,6 +142,26 @@ impl Executable {
             return Err(invalid(message));
         }
         Ok(())
+    }
+
+    /// Checks the arguments that a program made for a function itself: addresses, then constants.
+    pub(crate) fn check_arguments(&self, function: &Function, length: usize) -> Result {
+        if !self.object().has_addresses {
+            let message = "functions of this device get no plain addresses, so no arguments of a program's own \
+                           (IREE_HAL_DISPATCH_FLAG_CUSTOM_DIRECT_ARGUMENTS); pass constants and bindings";
+            return Err(Failure::new(Code::Unavailable, message));
+        }
+        let known = self.known(function);
+        let (bindings, constants) = (known.bindings, known.constants);
+        let takes = 8 * usize::from(bindings) + 4 * usize::from(constants);
+        if length == takes {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "the arguments of function {:?} have {takes} bytes, not {length}: {bindings} addresses of 8 bytes and \
+             {constants} constants of 4",
+            known.name
+        )))
     }
 
     /// Checks that the executable was loaded for this device.
@@ -488,6 +510,7 @@ impl<D: Device> CacheTable<D> {
                 reflection: cache.reflection,
                 loaded: Box::new(LoadedBy { executable: Arc::new(executable), memory: cache.memory.clone() }),
                 device: device.clone(),
+                has_addresses: device.addresses().is_some(),
                 profile_id: PROFILE_IDS.fetch_add(1, Ordering::Relaxed),
             };
             out.set(allocate(*allocator, object)?.as_ptr().cast());

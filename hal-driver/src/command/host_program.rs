@@ -250,13 +250,15 @@ impl Program {
 
     /// Refuses a call that compiled code would take for valid.
     fn check(&self, call: &HostCall<'_>, workgroups: &Range<u64>) -> Result {
+        self.check_counts(call, workgroups, (call.bindings.len(), call.constants.len()))
+    }
+
+    /// The same for a call with so many bindings and constants.
+    fn check_counts(&self, call: &HostCall<'_>, workgroups: &Range<u64>, given: (usize, usize)) -> Result {
         let Some(function) = self.functions.get(call.function) else {
             return Err(invalid(format!("the executable has no function number {}", call.function)));
         };
-        let (given, takes) = (
-            (call.bindings.len(), call.constants.len()),
-            (usize::from(function.bindings), usize::from(function.constants)),
-        );
+        let takes = (usize::from(function.bindings), usize::from(function.constants));
         if given.0 < takes.0 || given.1 < takes.1 {
             let message = format!(
                 "function {:?} takes {} bindings and {} constants, and got {} and {}",
@@ -295,14 +297,44 @@ impl HostProgram for Program {
 
     fn run(&self, call: &HostCall<'_>, workgroups: Range<u64>, worker: usize) -> Result {
         self.check(call, &workgroups)?;
+        let bindings = call.bindings.iter().map(|range| (range.address().cast(), range.length())).unzip();
+        self.run_bound(call, bindings, call.constants, workgroups, worker)
+    }
+
+    fn run_with_addresses(&self, call: &HostCall<'_>, workgroups: Range<u64>, worker: usize) -> Result {
+        let takes = self.functions.get(call.function).map_or(0, |function| usize::from(function.bindings));
+        let (addresses, constants) = call.constants.split_at_checked(2 * takes).ok_or_else(|| {
+            let words = call.constants.len();
+            invalid(format!("a call of function {} has {words} words for {takes} addresses", call.function))
+        })?;
+        self.check_counts(call, &workgroups, (takes, constants.len()))?;
+        let bindings = addresses.as_chunks().0.iter().map(|&[low, high]| {
+            let address = usize::try_from(u64::from(high) << 32 | u64::from(low)).unwrap_or(0);
+            // The length is the program's alone to know.
+            (std::ptr::with_exposed_provenance_mut(address), usize::MAX - address)
+        });
+        self.run_bound(call, bindings.unzip(), constants, workgroups, worker)
+    }
+}
+
+/// The addresses and the lengths of bindings.
+type BoundMemory = (SmallVec<[*mut c_void; 8]>, SmallVec<[usize; 8]>);
+
+impl Program {
+    /// Runs a call that was checked.
+    fn run_bound(
+        &self,
+        call: &HostCall<'_>,
+        (pointers, lengths): BoundMemory,
+        constants: &[u32],
+        workgroups: Range<u64>,
+        worker: usize,
+    ) -> Result {
         let Some(alone) = self.workers.get(worker) else {
             let count = self.workers.len();
             return Err(invalid(format!("there is no worker {worker}: the program was loaded for {count}")));
         };
         let local_memory = local_memory(self.own_memory(call.function), call.local_memory)?;
-        let pointers: SmallVec<[*mut c_void; 8]> =
-            call.bindings.iter().map(|range| range.address().cast()).collect();
-        let lengths: SmallVec<[usize; 8]> = call.bindings.iter().map(|range| range.length()).collect();
         let [count_x, count_y, count_z] = call.workgroups;
         let [size_x, size_y, size_z] = call.workgroup_size;
         let to_device_size = |number: u32| {
@@ -312,13 +344,13 @@ impl HostProgram for Program {
             workgroup_size_x: size_x,
             workgroup_size_y: size_y,
             workgroup_size_z: to_device_size(size_z)?,
-            constant_count: u16::try_from(call.constants.len()).map_err(|_| invalid("too many constants"))?,
+            constant_count: u16::try_from(constants.len()).map_err(|_| invalid("too many constants"))?,
             workgroup_count_x: count_x,
             workgroup_count_y: count_y,
             workgroup_count_z: to_device_size(count_z)?,
             max_concurrency: u8::try_from(call.concurrency).unwrap_or(u8::MAX),
             binding_count: u8::try_from(pointers.len()).map_err(|_| invalid("too many bindings"))?,
-            constants: call.constants.as_ptr(),
+            constants: constants.as_ptr(),
             binding_ptrs: pointers.as_ptr(),
             binding_lengths: lengths.as_ptr(),
         };

@@ -15,7 +15,7 @@ use crate::command::executable::{DeviceIdentity, Executable, Function};
 use crate::command::host_program::check_local_memory;
 use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::object::{extent, slice, to_u64};
-use crate::ffi::status::{Missing, Result, invalid, unimplemented};
+use crate::ffi::status::{Result, invalid};
 use crate::memory::buffer_range::{BorrowedRange, BufferRange};
 use hal_backend::{Command, Constants, Device, Dispatch, HostRange, Pattern, Span, Workgroups};
 use hal_semaphore::{Code, Failure};
@@ -71,11 +71,12 @@ impl Reference {
         device: &Arc<D>,
         table: &[Option<BufferRange>],
         substitutes: &Substitutes,
+        usage: Use,
     ) -> Result<Span<D>> {
         let range = self.bytes(table)?;
         match substitutes.of(&range) {
-            Some(staging) => staging.resolve(device),
-            None => range.resolve(device),
+            Some(staging) => staging.resolve(device, usage.writes()),
+            None => range.resolve(device, usage.writes()),
         }
     }
 
@@ -143,6 +144,11 @@ impl Use {
     /// True if the previous content of the buffer may matter.
     pub(crate) fn reads(self) -> bool {
         !matches!(self, Use::Target | Use::Received)
+    }
+
+    /// True if it surely writes.
+    fn writes(self) -> bool {
+        self.needs().0 & ACCESS_WRITE != 0
     }
 
     /// The access and the usage that a buffer must have.
@@ -252,6 +258,29 @@ const KNOWN_FLAGS: sys::iree_hal_dispatch_flag_bits_t =
         | sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_ARGUMENTS
         | sys::IREE_HAL_DISPATCH_FLAG_ALLOW_INLINE_EXECUTION
         | sys::IREE_HAL_DISPATCH_FLAG_BORROW_RESOURCE_LIFETIMES;
+
+const INDIRECT_ARGUMENTS: &str = "no device reads a dispatch's arguments from a buffer \
+    (IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_ARGUMENTS, DYNAMIC_INDIRECT_ARGUMENTS); pass constants and bindings";
+
+/// Which of some flags a dispatch has. Flags that no dispatch has are refused, and those that no device here obeys.
+#[inline]
+fn checked_flags(
+    flags: sys::iree_hal_dispatch_flags_t,
+) -> Result<impl Fn(sys::iree_hal_dispatch_flag_bits_t) -> bool> {
+    let has = move |bits: sys::iree_hal_dispatch_flag_bits_t| {
+        flags & sys::iree_hal_dispatch_flags_t::from(bits) != 0
+    };
+    let unknown = flags & !sys::iree_hal_dispatch_flags_t::from(KNOWN_FLAGS);
+    if unknown != 0 {
+        return Err(invalid(format!("a dispatch has no flags {unknown:#x}")));
+    }
+    let indirect = sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_ARGUMENTS
+        | sys::IREE_HAL_DISPATCH_FLAG_DYNAMIC_INDIRECT_ARGUMENTS;
+    if has(indirect) {
+        return Err(Failure::new(Code::Unavailable, INDIRECT_ARGUMENTS));
+    }
+    Ok(has)
+}
 
 /// The bytes of a workgroup count in a buffer: three words.
 const COUNT_BYTES: usize = 12;
@@ -374,19 +403,7 @@ impl Record {
         bindings: sys::iree_hal_buffer_ref_list_t,
         flags: sys::iree_hal_dispatch_flags_t,
     ) -> Result<Self> {
-        let has = |bits: sys::iree_hal_dispatch_flag_bits_t| {
-            flags & sys::iree_hal_dispatch_flags_t::from(bits) != 0
-        };
-        let unknown = flags & !sys::iree_hal_dispatch_flags_t::from(KNOWN_FLAGS);
-        if unknown != 0 {
-            return Err(invalid(format!("a dispatch has no flags {unknown:#x}")));
-        }
-        if has(sys::IREE_HAL_DISPATCH_FLAG_CUSTOM_DIRECT_ARGUMENTS)
-            || has(sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_ARGUMENTS)
-            || has(sys::IREE_HAL_DISPATCH_FLAG_DYNAMIC_INDIRECT_ARGUMENTS)
-        {
-            return Err(unimplemented(Missing::CustomArguments));
-        }
+        let has = checked_flags(flags)?;
         // SAFETY: all of it is valid for the call, as the caller promises.
         unsafe {
             let executable = Executable::of(executable)?;
@@ -404,8 +421,15 @@ impl Record {
                 .map(|word| word.iter().rev().fold(0, |value, &byte| value << 8 | u32::from(byte)))
                 .collect();
             let workgroup_size = workgroup_size(config.workgroup_size, executable.workgroup_size(&function))?;
-            let references = slice(bindings.values, bindings.count)?;
-            executable.check(&function, constants.len(), references.len())?;
+            let references = if has(sys::IREE_HAL_DISPATCH_FLAG_CUSTOM_DIRECT_ARGUMENTS) {
+                executable.check_arguments(&function, bytes.len())?;
+                // The arguments have their addresses.
+                &[]
+            } else {
+                let references = slice(bindings.values, bindings.count)?;
+                executable.check(&function, constants.len(), references.len())?;
+                references
+            };
             let bindings = references
                 .iter()
                 .map(|reference| {
@@ -443,13 +467,13 @@ impl Record {
         table: &[Option<BufferRange>],
         substitutes: &Substitutes,
     ) -> Result<Command<D>> {
-        self.translate(|reference| reference.resolve(device, table, substitutes))
+        self.translate(|reference, usage| reference.resolve(device, table, substitutes, usage))
     }
 
     /// The command for the device, if its memory is certain already: then only that memory must be retained.
     #[inline(always)]
     pub(crate) fn resolve_static<D: Device>(&self, device: &Arc<D>) -> Result<Option<Command<D>>> {
-        match self.translate(|reference| reference.resolve_static(device)) {
+        match self.translate(|reference, _| reference.resolve_static(device)) {
             Ok(command) => Ok(Some(command)),
             Err(Unresolved::Open) => Ok(None),
             Err(Unresolved::Failed(failure)) => Err(failure),
@@ -460,14 +484,14 @@ impl Record {
     #[inline(always)]
     fn translate<D: Device, E: From<Failure>>(
         &self,
-        memory: impl Fn(&Reference) -> std::result::Result<Span<D>, E>,
+        memory: impl Fn(&Reference, Use) -> std::result::Result<Span<D>, E>,
     ) -> std::result::Result<Command<D>, E> {
         match self {
             Record::Fill { target, pattern } => {
-                Ok(Command::Fill { target: memory(target)?, pattern: *pattern })
+                Ok(Command::Fill { target: memory(target, Use::Target)?, pattern: *pattern })
             }
             Record::Copy { source, target } => {
-                let (source, target) = (memory(source)?, memory(target)?);
+                let (source, target) = (memory(source, Use::Source)?, memory(target, Use::Target)?);
                 if source.length != target.length {
                     let message = format!("cannot copy {} bytes onto {}", source.length, target.length);
                     return Err(invalid(message).into());
@@ -475,7 +499,7 @@ impl Record {
                 Ok(Command::Copy { source, target })
             }
             Record::Update { source, target } => {
-                let target = memory(target)?;
+                let target = memory(target, Use::Target)?;
                 if target.length != source.length() {
                     let message = format!("cannot update {} bytes with {}", target.length, source.length());
                     return Err(invalid(message).into());
@@ -565,13 +589,17 @@ impl Record {
 impl DispatchRecord {
     fn translate<D: Device, E: From<Failure>>(
         &self,
-        memory: impl Fn(&Reference) -> std::result::Result<Span<D>, E>,
+        memory: impl Fn(&Reference, Use) -> std::result::Result<Span<D>, E>,
     ) -> std::result::Result<Command<D>, E> {
         let workgroups = match &self.count {
             Count::Fixed(count) => Workgroups::Count(*count),
-            Count::Indirect(reference) => Workgroups::Indirect(memory(reference)?),
+            Count::Indirect(reference) => Workgroups::Indirect(memory(reference, Use::Count)?),
         };
-        let bindings = self.bindings.iter().map(memory).collect::<std::result::Result<SmallVec<_>, E>>()?;
+        let bindings = self
+            .bindings
+            .iter()
+            .map(|binding| memory(binding, Use::Binding))
+            .collect::<std::result::Result<SmallVec<_>, E>>()?;
         Ok(Command::Dispatch(Box::new(Dispatch {
             executable: self.executable.loaded::<D>()?,
             function: self.function.index,

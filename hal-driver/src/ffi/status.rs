@@ -173,17 +173,11 @@ missing! {
     CaptureEnd => "iree_hal_device_external_capture_end",
     TimepointExport => "iree_hal_semaphore_export_timepoint of this kind",
     TimepointImport => "iree_hal_semaphore_import_timepoint of this kind",
-    CustomArguments => "a dispatch with custom arguments",
 }
 
 /// The failure of a feature that is left out on purpose. No other function uses this code.
 pub(crate) fn unimplemented(what: Missing) -> Failure {
     Failure::new(Code::Unimplemented, format!("{} is not available on this device", what.name()))
-}
-
-/// The failure of a device that lacks something, where IREE's interface specifies this code.
-pub(crate) fn unavailable(what: &str) -> Failure {
-    Failure::new(Code::Unavailable, format!("{what} is not supported by this device"))
 }
 
 pub(crate) fn invalid(message: impl Into<Box<str>>) -> Failure {

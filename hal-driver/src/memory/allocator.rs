@@ -17,7 +17,7 @@ use crate::memory::heap::{
 use crate::memory::import::foreign_kind;
 use crate::memory::shared_memory::SharedMemory;
 use crate::memory::statistics::{CountedBytes, Statistics};
-use crate::memory::virtual_memory;
+use crate::memory::virtual_memory::Slots;
 use hal_backend::{Device, Heap, MemoryRequest, Properties};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -158,7 +158,7 @@ impl<D: Device> Allocator<D> {
     /// # Safety
     ///
     /// The allocator is one of ours and alive for `'a`.
-    unsafe fn of<'a>(allocator: *mut sys::iree_hal_allocator_t) -> &'a Memory<D> {
+    pub(super) unsafe fn of<'a>(allocator: *mut sys::iree_hal_allocator_t) -> &'a Memory<D> {
         // SAFETY: ours and alive, as the caller promises.
         unsafe { &(*allocator.cast::<Self>()).memory }
     }
@@ -178,16 +178,16 @@ impl<D: Device> Table<D> {
         deallocate_buffer: Some(Self::deallocate_buffer),
         import_buffer: Some(Self::import_buffer),
         export_buffer: Some(Self::export_buffer),
-        supports_virtual_memory: Some(virtual_memory::supports),
-        virtual_memory_query_granularity: Some(virtual_memory::query_granularity),
-        virtual_memory_reserve: Some(virtual_memory::reserve),
-        virtual_memory_release: Some(virtual_memory::release),
-        physical_memory_allocate: Some(virtual_memory::physical_allocate),
-        physical_memory_free: Some(virtual_memory::physical_free),
-        virtual_memory_map: Some(virtual_memory::map),
-        virtual_memory_unmap: Some(virtual_memory::unmap),
-        virtual_memory_protect: Some(virtual_memory::protect),
-        virtual_memory_advise: Some(virtual_memory::advise),
+        supports_virtual_memory: Some(Slots::<D>::supports),
+        virtual_memory_query_granularity: Some(Slots::<D>::query_granularity),
+        virtual_memory_reserve: Some(Slots::<D>::reserve),
+        virtual_memory_release: Some(Slots::<D>::release),
+        physical_memory_allocate: Some(Slots::<D>::physical_allocate),
+        physical_memory_free: Some(Slots::<D>::physical_free),
+        virtual_memory_map: Some(Slots::<D>::map),
+        virtual_memory_unmap: Some(Slots::<D>::unmap),
+        virtual_memory_protect: Some(Slots::<D>::protect),
+        virtual_memory_advise: Some(Slots::<D>::advise),
     };
 
     unsafe extern "C" fn destroy(allocator: *mut sys::iree_hal_allocator_t) {
@@ -380,10 +380,13 @@ impl<D: Device> Table<D> {
                 sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD => {
                     external.handle.opaque_fd.fd = range.descriptor()?.into_raw_fd();
                 }
+                sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_DEVICE_ALLOCATION => {
+                    external.handle.device_allocation.ptr = range.address()?;
+                }
                 other => {
                     let kind = foreign_kind(other);
                     let message = format!(
-                        "buffers are exported as host allocations or file descriptors, not as {kind}"
+                        "buffers are exported as host allocations, device pointers or file descriptors, not as {kind}"
                     );
                     return Err(Failure::new(Code::Unavailable, message));
                 }

@@ -6,6 +6,7 @@ use crate::ffi::object::Retained;
 use crate::ffi::status::Result;
 use crate::memory::shared_memory::SharedMemory;
 use crate::memory::statistics::CountedBytes;
+use crate::memory::virtual_addresses::VirtualAddresses;
 use hal_backend::{Device, HostRange};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -24,6 +25,8 @@ pub(crate) trait Backing: Send + Sync {
     fn flush(&self, offset: u64, length: u64) -> Result;
     /// Makes the device's writes visible to the host.
     fn invalidate(&self, offset: u64, length: u64) -> Result;
+    /// The address of the allocation for functions, if they get addresses.
+    fn address(&self) -> Option<u64>;
     /// A descriptor of the whole allocation, for other processes and devices.
     fn descriptor(&self) -> Result<OwnedFd>;
     /// The C device that owns it.
@@ -70,6 +73,8 @@ impl<D: Device> DeviceMemory<D> {
 pub(crate) struct AnyMemory {
     backing: Arc<dyn Backing>,
     device: *const (),
+    /// The addresses that it is, if memory comes and goes there.
+    addresses: Option<Arc<VirtualAddresses>>,
 }
 
 // SAFETY: a backing may be used from any thread, and the address is only compared.
@@ -80,11 +85,25 @@ unsafe impl Sync for AnyMemory {}
 impl<D: Device> From<Arc<DeviceMemory<D>>> for AnyMemory {
     fn from(memory: Arc<DeviceMemory<D>>) -> Self {
         let device = Arc::as_ptr(&memory.device).cast();
-        Self { backing: memory, device }
+        Self { backing: memory, device, addresses: None }
     }
 }
 
 impl AnyMemory {
+    /// An import of reserved addresses.
+    pub(super) fn reserved<D: Device>(
+        memory: Arc<DeviceMemory<D>>,
+        addresses: Arc<VirtualAddresses>,
+    ) -> Self {
+        Self { addresses: Some(addresses), ..memory.into() }
+    }
+
+    /// The addresses, if they are reserved ones.
+    #[inline]
+    pub(super) fn addresses(&self) -> Option<&VirtualAddresses> {
+        self.addresses.as_deref()
+    }
+
     /// The memory, if it is that of `device`. Called for each buffer of each transfer, so it compares the device,
     /// not the type.
     #[inline]
@@ -118,6 +137,10 @@ impl<D: Device> Backing for DeviceMemory<D> {
 
     fn invalidate(&self, offset: u64, length: u64) -> Result {
         self.device.invalidate(&self.memory, offset, length)
+    }
+
+    fn address(&self) -> Option<u64> {
+        self.device.addresses().map(|address| address(&self.memory))
     }
 
     fn descriptor(&self) -> Result<OwnedFd> {

@@ -2,7 +2,7 @@
 
 //! Buffers: memory of a device behind IREE's buffer interface.
 
-use crate::ffi::constants::{ACCESS_ANY, ACCESS_READ, Access};
+use crate::ffi::constants::{ACCESS_ANY, ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::object::{Borrowed, HostAllocator, Retained, to_device_size, to_u64};
 use crate::ffi::status::{Result, check, guard, guard_or, invalid, text};
 use crate::memory::backing::{AnyMemory, owner_is_gone};
@@ -180,6 +180,9 @@ unsafe extern "C" fn map_range(
     guard(|| {
         // SAFETY: C passes a live buffer of ours and a mapping to fill.
         let (buffer, mapping) = unsafe { (Buffer::of(base), &mut *mapping) };
+        if let Some(addresses) = buffer.backing.addresses() {
+            addresses.check(to_u64(offset), to_u64(length), access & ACCESS_WRITE != 0)?;
+        }
         if access & ACCESS_ANY != 0 && buffer.backing.host_view().is_none() {
             let owner = buffer.backing.parent().retain().ok_or_else(owner_is_gone)?;
             // SAFETY: C passes a live buffer of ours, and ends the mapping with `unmap_range`.

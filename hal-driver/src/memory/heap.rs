@@ -17,7 +17,7 @@ const DEVICE_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL as Memor
 pub(crate) const HOST_VISIBLE: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_VISIBLE as MemoryType;
 const HOST_COHERENT: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_COHERENT as MemoryType;
 const HOST_CACHED: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_CACHED as MemoryType;
-const OPTIMAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_OPTIMAL as MemoryType;
+pub(crate) const OPTIMAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_OPTIMAL as MemoryType;
 const HOST_LOCAL: MemoryType = sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL as MemoryType;
 
 pub(crate) const TRANSFER: Usage = sys::IREE_HAL_BUFFER_USAGE_TRANSFER as Usage;

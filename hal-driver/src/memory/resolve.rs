@@ -18,12 +18,12 @@ use std::sync::Arc;
 
 impl BorrowedRange<'_> {
     /// The memory, if the buffer is an allocation of the device that keeps it until its end and has no release
-    /// callback: then the memory may be used without the buffer.
+    /// callback: then the memory may be used without the buffer. Memory behind reserved addresses comes and goes.
     #[inline(always)]
     pub(crate) fn resolve_static<D: Device>(self, device: &Arc<D>) -> Option<Span<D>> {
         let (allocation, offset) = self.allocation().ok()?;
         let (buffer, memory) = of_device(allocation, device)?;
-        if buffer.release.is_some() {
+        if buffer.release.is_some() || buffer.backing.addresses().is_some() {
             return None;
         }
         let place = Place::Device(memory.clone(), buffer.offset + offset);
@@ -64,10 +64,13 @@ impl BufferRange {
         Ok(Allocated { memory, offset: begin + offset, range: self })
     }
 
-    /// The memory for a device: its own, or other memory through the host.
-    pub(crate) fn resolve<D: Device>(&self, device: &Arc<D>) -> Result<Span<D>> {
+    /// The memory for a device that writes it or does not: its own, or other memory through the host.
+    pub(crate) fn resolve<D: Device>(&self, device: &Arc<D>, writes: bool) -> Result<Span<D>> {
         let allocated = self.allocated()?;
         if let Some((buffer, memory)) = of_device(allocated.buffer(), device) {
+            if let Some(addresses) = buffer.backing.addresses() {
+                addresses.check(allocated.offset, self.length, writes)?;
+            }
             let place = Place::Device(memory.clone(), buffer.offset + allocated.offset);
             return Ok(Span { place, length: self.length });
         }
@@ -81,6 +84,20 @@ impl BufferRange {
             Failure::new(failure.code(), message)
         })?;
         Ok(Span { place: Place::Host(range), length: self.length })
+    }
+
+    /// The address of the memory for functions of its device's executables. A program keeps the memory while it uses
+    /// the address.
+    pub(crate) fn address(&self) -> Result<u64> {
+        let allocated = self.allocated()?;
+        let own = Buffer::recognise(allocated.buffer());
+        let address =
+            own.and_then(|buffer| Some(buffer.backing.address()? + buffer.offset + allocated.offset));
+        address.ok_or_else(|| {
+            let message = "functions of the buffer's device get no plain addresses, so there is none to export; export \
+                           a host allocation or a file descriptor";
+            Failure::new(Code::Unavailable, message)
+        })
     }
 
     /// A descriptor of the memory, which is a whole allocation.

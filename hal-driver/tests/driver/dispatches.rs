@@ -335,6 +335,23 @@ fn dispatch_is_run_as_it_was_asked_for_or_refused() {
     // Without a binding table every buffer must be named.
     let missing = DispatchCall { binding: sys::iree_hal_buffer_ref_t::default(), ..plain() };
     assert_eq!(missing.queued().unwrap_err().code, Code::InvalidArgument);
+    let commands = device.record(0, |commands| unsafe {
+        let function = sys::iree_hal_executable_function_from_index(0);
+        let bindings = sys::iree_hal_buffer_ref_list_t { count: 1, values: &raw const missing.binding };
+        let constants = sys::iree_const_byte_span_t { data: std::ptr::null(), data_length: 0 };
+        let executable = executable.0;
+        check(sys::iree_hal_command_buffer_dispatch(
+            commands, executable, function, config, constants, bindings, 0,
+        ))
+    });
+    let done = device.semaphore(0);
+    device.execute(1, &List::none(), &done.at(1), &commands.unwrap(), &[]).unwrap();
+    let failed = done.wait(1).unwrap_err();
+    assert!(
+        failed.code == Code::OutOfRange && failed.text.contains("slot 0 is past the end"),
+        "{}",
+        failed.text
+    );
 }
 
 /// A new instance of IREE's virtual machine clears its type names for a moment, for every thread.
@@ -378,6 +395,234 @@ pub(crate) const DEVICES: [(&str, &str, &str); 6] = [
     ("nvidia://emulated", "PTXE", "cuda_sm80"),
 ];
 
+/// The suite's function that makes the numbers of its first buffer absolute, into its second.
+pub(crate) fn first_function(device: &Device, format: &str, folder: &str) -> Executable {
+    let bytes = crate::common::testdata(&format!("{folder}/command_buffer_dispatch_test.bin"));
+    device.load(format, &bytes).unwrap()
+}
+
+/// A buffer's address for functions.
+fn address(device: &Device, buffer: &Buffer) -> crate::common::Result<u64> {
+    let mut external = sys::iree_hal_external_buffer_t::default();
+    let kind = sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_DEVICE_ALLOCATION;
+    unsafe {
+        let (allocator, out) = (device.allocator(), &raw mut external);
+        check(sys::iree_hal_allocator_export_buffer(allocator, buffer.0, kind, 0, out))?;
+        Ok(external.handle.device_allocation.ptr)
+    }
+}
+
+/// Submits a dispatch with arguments of the program's own making, by itself or in a command buffer.
+fn queue_with(
+    device: &Device,
+    executable: &Executable,
+    arguments: &[u8],
+    done: &List,
+    flag: u32,
+    recorded: bool,
+) -> crate::common::Result {
+    let config = sys::iree_hal_dispatch_config_t { workgroup_count: [1; 3], ..Default::default() };
+    let none = sys::iree_hal_buffer_ref_list_t { count: 0, values: std::ptr::null() };
+    let (data, data_length) = (arguments.as_ptr(), arguments.len());
+    let constants = sys::iree_const_byte_span_t { data, data_length };
+    let function = unsafe { sys::iree_hal_executable_function_from_index(0) };
+    let (executable, flags, waits) = (executable.0, flag.into(), List::none());
+    if recorded {
+        let commands = device.record(0, |commands| unsafe {
+            check(sys::iree_hal_command_buffer_dispatch(
+                commands, executable, function, config, constants, none, flags,
+            ))
+        })?;
+        return device.execute(1, &waits, done, &commands, &[]);
+    }
+    check(unsafe {
+        let (waits, signals) = (waits.raw(), done.raw());
+        sys::iree_hal_device_queue_dispatch(
+            device.0, 1, waits, signals, executable, function, config, constants, none, flags,
+        )
+    })
+}
+
+const DIRECT: u32 = sys::IREE_HAL_DISPATCH_FLAG_CUSTOM_DIRECT_ARGUMENTS;
+
+/// Where functions get plain addresses, the program may pass these itself; elsewhere that is refused, and nothing
+/// happens.
+#[test]
+fn program_makes_the_arguments_itself_where_functions_get_addresses() {
+    let _types = crate::common::keep_types();
+    let natives = [
+        ("mock", "embedded-elf-x86_64", "llvm_cpu"),
+        ("mock://0?heaps=2", "embedded-elf-x86_64", "llvm_cpu"),
+        ("template", "embedded-elf-x86_64", "llvm_cpu"),
+    ];
+    let natives = natives.map(|(uri, format, folder)| (uri.to_owned(), format, folder));
+    for (uri, format, folder) in devices_of("87").chain(natives) {
+        let device = Device::open(&uri).unwrap();
+        let executable = first_function(&device, format, folder);
+        // Memory of the device itself, where there is such.
+        let (host, input, output) = (device.buffer(8), device.local_buffer(8), device.local_buffer(8));
+        let (done, takes) = (device.semaphore(0), ["mock", "template", "nvidia"]);
+        if !takes.iter().any(|name| uri.starts_with(name)) {
+            for recorded in [false, true] {
+                let why = "CUSTOM_DIRECT_ARGUMENTS";
+                let refused =
+                    queue_with(&device, &executable, &[0; 16], &done.at(1), DIRECT, recorded).unwrap_err();
+                assert!(refused.code == Code::Unavailable && refused.text.contains(why), "{}", refused.text);
+            }
+            let refused = address(&device, &input).unwrap_err();
+            assert!(
+                refused.code == Code::Unavailable && refused.text.contains("no plain addresses"),
+                "{uri}"
+            );
+            assert_eq!(done.value().unwrap(), 0, "{uri}");
+            continue;
+        }
+        let whole = address(&device, &input).unwrap();
+        assert_eq!(address(&device, &input.subspan(4, 4)).unwrap(), whole + 4, "{uri}");
+        let arguments = [whole, address(&device, &output).unwrap()].map(u64::to_le_bytes).concat();
+        for (recorded, number) in [(false, -2.5_f32), (true, -3.5)] {
+            host.write(0, [number, 4.0].map(f32::to_le_bytes).as_flattened());
+            let before = done.value().unwrap();
+            device.copy(&List::none(), &done.at(before + 1), &host, &input, 8).unwrap();
+            done.wait(before + 1).unwrap();
+            queue_with(&device, &executable, &arguments, &done.at(before + 2), DIRECT, recorded).unwrap();
+            done.wait(before + 2).unwrap();
+            device.copy(&List::none(), &done.at(before + 3), &output, &host, 8).unwrap();
+            done.wait(before + 3).unwrap();
+            assert_eq!(host.read(), [-number, 4.0].map(f32::to_le_bytes).as_flattened(), "{uri} {recorded}");
+            for length in [0, 8, 12, 15] {
+                let cut = &arguments[..length];
+                let refused =
+                    queue_with(&device, &executable, cut, &done.at(99), DIRECT, recorded).unwrap_err();
+                assert!(
+                    refused.code == Code::InvalidArgument && refused.text.contains("bytes"),
+                    "{}",
+                    refused.text
+                );
+            }
+            assert_eq!(done.value().unwrap(), before + 3, "{uri}");
+        }
+    }
+}
+
+/// Compiled modules put several values into one stream-ordered buffer. Where each is adds up: the part of the buffer,
+/// the binding's offset in it, and in a command buffer the slot's.
+#[test]
+fn values_in_one_transient_buffer_are_apart() {
+    const LENGTH: usize = 8;
+    let _types = crate::common::keep_types();
+    for (uri, format, folder) in devices_of("88") {
+        let device = Device::open(&uri).unwrap();
+        let executable = first_function(&device, format, folder);
+        let (host, done) = (device.buffer(LENGTH), device.semaphore(0));
+        let params = sys::iree_hal_buffer_params_t {
+            type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
+            usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT,
+            ..Default::default()
+        };
+        let whole = device.alloca_of(&List::none(), &done.at(1), params, 2048).unwrap();
+        let part = whole.subspan(256, 1792);
+        device.fill(&done.at(1), &done.at(2), &whole, (0, 2048), &[9]).unwrap();
+        host.write(0, [-2.5_f32, 4.0].map(f32::to_le_bytes).as_flattened());
+        device.copy_on(1, &done.at(2), &done.at(3), (&host, 0), (&part, 512), LENGTH).unwrap();
+        let function = unsafe { sys::iree_hal_executable_function_from_index(0) };
+        let config = sys::iree_hal_dispatch_config_t { workgroup_count: [1; 3], ..Default::default() };
+        let constants = sys::iree_const_byte_span_t { data: std::ptr::null(), data_length: 0 };
+        // From one value into the next, then from that one by a slot into the third.
+        let bindings = [512, 1024].map(|offset| sys::iree_hal_buffer_ref_t {
+            offset,
+            length: LENGTH,
+            ..reference(&part)
+        });
+        let list = sys::iree_hal_buffer_ref_list_t { count: 2, values: bindings.as_ptr() };
+        let (waits, signals) = (done.at(3), done.at(4));
+        let (waits, signals, raw) = (waits.raw(), signals.raw(), executable.0);
+        check(unsafe {
+            sys::iree_hal_device_queue_dispatch(
+                device.0, 1, waits, signals, raw, function, config, constants, list, 0,
+            )
+        })
+        .unwrap();
+        let slots = [1024, 1536].map(|offset| sys::iree_hal_buffer_ref_t {
+            offset,
+            length: LENGTH,
+            ..Default::default()
+        });
+        let list = sys::iree_hal_buffer_ref_list_t { count: 2, values: slots.as_ptr() };
+        let commands = device.record(1, |commands| unsafe {
+            check(sys::iree_hal_command_buffer_dispatch(commands, raw, function, config, constants, list, 0))
+        });
+        device.execute(1, &done.at(4), &done.at(5), &commands.unwrap(), &[&part]).unwrap();
+        let seen = device.buffer(2048);
+        device.copy(&done.at(5), &done.at(6), &whole, &seen, 2048).unwrap();
+        done.wait(6).unwrap();
+        let mut expected = vec![9; 2048];
+        for (offset, first) in [(768, -2.5_f32), (1280, 2.5), (1792, 2.5)] {
+            let bytes = [first, 4.0].map(f32::to_le_bytes).concat();
+            expected[offset..offset + LENGTH].copy_from_slice(&bytes);
+        }
+        assert_eq!(seen.read(), expected, "{uri}");
+    }
+}
+
+/// No device reads arguments from a buffer.
+#[test]
+fn arguments_in_a_buffer_are_refused_by_name() {
+    let device = Device::open("mock").unwrap();
+    let executable = first_function(&device, "vmvx-bytecode-fb", "vmvx");
+    let done = device.semaphore(0);
+    for flag in [
+        sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_ARGUMENTS,
+        sys::IREE_HAL_DISPATCH_FLAG_DYNAMIC_INDIRECT_ARGUMENTS,
+    ] {
+        for recorded in [false, true] {
+            let refused =
+                queue_with(&device, &executable, &[0; 16], &done.at(1), flag, recorded).unwrap_err();
+            assert!(
+                refused.code == Code::Unavailable && refused.text.contains("from a buffer"),
+                "{}",
+                refused.text
+            );
+        }
+    }
+    assert_eq!(done.value().unwrap(), 0);
+}
+
+/// Constants are behind the addresses.
+#[test]
+fn arguments_of_a_programs_own_have_constants_behind_addresses() {
+    let _types = crate::common::keep_types();
+    for (uri, format, folder) in [
+        ("mock", "embedded-elf-x86_64", "llvm_cpu"),
+        ("template", "vmvx-bytecode-fb", "vmvx"),
+        ("nvidia://emulated", "PTXE", "cuda_sm80"),
+    ] {
+        let device = Device::open(uri).unwrap();
+        let name = "command_buffer_dispatch_constants_bindings_test.bin";
+        let executable = device.load(format, &crate::common::testdata(&format!("{folder}/{name}"))).unwrap();
+        let outputs = [device.buffer(16), device.buffer(16)];
+        let input = device.buffer(16);
+        input.write(0, [1.0_f32, 2.0, 3.0, 4.0].map(f32::to_le_bytes).as_flattened());
+        let (done, constants) = (device.semaphore(0), [3_u32, 5]);
+        device
+            .dispatch(1, &List::none(), &done.at(1), &executable, &constants, &[&input, &outputs[0]])
+            .unwrap();
+        let addresses = [&input, &outputs[1]].map(|buffer| address(&device, buffer).unwrap().to_le_bytes());
+        let arguments = [addresses.concat(), constants.map(u32::to_le_bytes).concat()].concat();
+        queue_with(&device, &executable, &arguments, &done.at(2), DIRECT, false).unwrap();
+        done.wait(2).unwrap();
+        assert_ne!(outputs[0].read(), [0; 16], "{uri}");
+        assert_eq!(outputs[1].read(), outputs[0].read(), "{uri}");
+    }
+}
+
+/// The same devices with cards of a test's own: those of one seed are one card for all tests.
+pub(crate) fn devices_of(test: &str) -> impl Iterator<Item = (String, &'static str, &'static str)> {
+    DEVICES
+        .into_iter()
+        .map(move |(uri, format, folder)| (uri.replace("seed=97", &format!("seed={test}")), format, folder))
+}
+
 /// A function that reads eight bytes and writes eight.
 pub(crate) struct Absolute {
     executable: Executable,
@@ -387,8 +632,7 @@ pub(crate) struct Absolute {
 
 impl Absolute {
     pub(crate) fn new(device: &Device, format: &str, folder: &str) -> Self {
-        let bytes = crate::common::testdata(&format!("{folder}/command_buffer_dispatch_test.bin"));
-        let executable = device.load(format, &bytes).unwrap();
+        let executable = first_function(device, format, folder);
         let (input, output) = (device.buffer(8), device.buffer(8));
         input.write(0, [-2.5_f32, 4.0].map(f32::to_le_bytes).as_flattened());
         output.write(0, &[7; 8]);

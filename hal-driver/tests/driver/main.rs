@@ -45,3 +45,4 @@ mod teardown;
 mod timepoints;
 mod transfers;
 mod transient;
+mod virtual_memory;

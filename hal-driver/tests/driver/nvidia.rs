@@ -507,10 +507,21 @@ fn variable_of_an_executable_is_a_buffer() {
         );
         let refused = variable(&executable, "").map(|_| ()).unwrap_err();
         assert_eq!(refused.code, Code::InvalidArgument, "{}", refused.text);
+        // Past its end is another variable's memory.
+        let past = device.copy(&done.at(3), &done.at(4), &it, &host, 9).unwrap_err();
+        assert_eq!(past.code, Code::OutOfRange, "{}", past.text);
         drop(executable);
-        device.copy(&done.at(3), &done.at(4), &it, &host, 8).unwrap();
+        device.copy_on(2, &done.at(3), &done.at(4), (&it, 0), (&host, 0), 8).unwrap();
         done.wait(4).unwrap();
         assert_eq!(host.read(), floats([0.0, -8.5]), "{uri}");
+        // Work that is still to begin keeps the module, too.
+        let gate = device.semaphore(0);
+        device.fill(&gate.at(1), &done.at(5), &it, (4, 4), &[0]).unwrap();
+        device.copy(&done.at(5), &done.at(6), &it, &host, 8).unwrap();
+        drop(it);
+        gate.signal(1).unwrap();
+        done.wait(6).unwrap();
+        assert_eq!(host.read(), floats([0.0, 0.0]), "{uri}");
     }
 }
 

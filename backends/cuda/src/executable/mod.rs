@@ -197,13 +197,18 @@ impl Kernel {
         Ok(Some(Shape { grid, block: self.block, shared }))
     }
 
+    /// The words that a dispatch with so many bindings has in its constants: without any, all parameters.
+    pub(crate) fn words(&self, bindings: usize) -> usize {
+        self.constants + if bindings == 0 { 2 * self.bindings } else { 0 }
+    }
+
     /// Checks a dispatch as far as that is possible before it runs.
     pub(crate) fn check<D>(&self, dispatch: &Dispatch<D>) -> Result<(), Failure>
     where
         D: hal_backend::Device,
     {
         let (constants, bindings) = (dispatch.constants.len(), dispatch.bindings.len());
-        if constants < self.constants || bindings < self.bindings {
+        if constants < self.words(bindings) || (bindings < self.bindings && bindings > 0) {
             let message = format!(
                 "a dispatch of {}: it takes {} constants and {} bindings, and got {constants} and {bindings}",
                 Name(&self.name),

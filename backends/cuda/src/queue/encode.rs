@@ -583,7 +583,8 @@ impl Encoder<'_> {
             let part = self.part(open, binding, Some(back))?;
             parameters.extend_from_slice(&part.address().to_le_bytes());
         }
-        for constant in dispatch.constants.iter().take(kernel.constants) {
+        let words = kernel.words(dispatch.bindings.len());
+        for constant in dispatch.constants.iter().take(words) {
             parameters.extend_from_slice(&constant.to_le_bytes());
         }
         self.state.issued += I::OPERATIONS;
