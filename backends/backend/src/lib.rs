@@ -30,6 +30,7 @@
 //!
 //! The smallest complete backend is `backends/template`, and `docs/backend.md` walks through it.
 
+pub mod caller;
 mod command;
 pub mod container;
 mod device;

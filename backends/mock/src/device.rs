@@ -108,7 +108,8 @@ impl Device for MockDevice {
     }
 
     fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
-        let executable = host.load(request, self.properties.concurrency)?;
+        // One more for threads that do their work themselves.
+        let executable = host.load(request, self.properties.concurrency + 1)?;
         let functions = executable.functions().to_vec();
         Ok(Loaded { executable: Executable::new(executable), functions })
     }

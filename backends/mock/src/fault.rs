@@ -80,6 +80,11 @@ impl Faults {
         Ok(faults)
     }
 
+    /// True if there are any.
+    pub(crate) fn any(&self) -> bool {
+        self.jitter || !self.faults.is_empty()
+    }
+
     /// True if any job may complete late.
     pub(crate) fn delays(&self) -> bool {
         self.jitter || self.faults.iter().any(|fault| matches!(fault, Fault::Late { .. }))

@@ -20,6 +20,11 @@
 //! state: a worker that leaves a queue idle checks for jobs once more, and one that leaves it blocked checks for
 //! completions.
 //!
+//! # On the caller's thread
+//!
+//! A thread that [waits at once](hal_backend::caller) for what it submits does short work of an idle queue itself, as
+//! a worker would: nothing is handed over, and no thread is woken.
+//!
 //! # Sleep
 //!
 //! Waking a thread costs more than most jobs take, so an idle worker *watches* for 50 microseconds, by spinning,
@@ -34,7 +39,7 @@ use crate::options::Options;
 use crate::reports::{Done, Reports};
 use crate::workers::Share;
 use hal_backend::{
-    AdaptiveSpin, Command, Failure, Job, NativeWait, QueueId, Rejected, processors, splitmix64,
+    AdaptiveSpin, Command, Failure, Job, NativeWait, QueueId, Rejected, caller, processors, splitmix64,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -47,6 +52,9 @@ const MOST_IN_A_ROW: usize = 64;
 
 /// The most jobs that a worker takes from a queue at a time.
 const BATCH: usize = 16;
+
+/// The longest work that a thread does itself when it submits it.
+const CALLERS_WORK: Duration = Duration::from_micros(200);
 
 /// How long an idle worker watches for work before it sleeps.
 const WATCH: Duration = Duration::from_micros(50);
@@ -166,6 +174,8 @@ pub(crate) struct Hardware {
     watch: AdaptiveSpin,
     /// The number of blocked queues.
     blocked: AtomicUsize,
+    /// The memory of the jobs that a thread does itself.
+    callers_batch: Mutex<VecDeque<MockJob>>,
     reports: Reports,
     faults: Faults,
     depth: usize,
@@ -209,6 +219,7 @@ impl Hardware {
             watched: AtomicBool::new(false),
             watch: AdaptiveSpin::new(),
             blocked: AtomicUsize::new(0),
+            callers_batch: Mutex::default(),
             reports: Reports::new(options.completion)?,
             delays: !options.latency.is_zero() || options.faults.delays(),
             faults: options.faults,
@@ -267,15 +278,38 @@ impl Hardware {
         self.aborted.get().cloned().unwrap_or_else(unknown)
     }
 
-    /// Schedules a queue that has new work.
+    /// Schedules a queue that has new work, or does it.
     pub(crate) fn kick(&self, queue: usize) {
-        if !self.queue(queue).is(QueueState::Idle) {
-            return;
+        caller::submits(|waits| {
+            if !self.queue(queue).is(QueueState::Idle) {
+                return;
+            }
+            let mut schedule = self.schedule.lock();
+            if !self.queue(queue).is(QueueState::Idle) || !self.has_work(queue) {
+                return;
+            }
+            let Some(count) = waits.then(|| self.short_jobs(queue)).flatten() else {
+                return self.offer(&mut schedule, queue, 0);
+            };
+            self.put(&mut schedule, queue, QueueState::Busy);
+            drop(schedule);
+            let mut batch = std::mem::take(&mut *self.callers_batch.lock());
+            self.run_some(queue, count, self.workers, &mut batch);
+            *self.callers_batch.lock() = batch;
+        });
+    }
+
+    /// The number of jobs of a queue, if a thread that submits may do them all: they are short, nothing delays or fails
+    /// them, and none waits for another queue.
+    fn short_jobs(&self, queue: usize) -> Option<usize> {
+        if self.seeded || self.delays || self.faults.any() {
+            return None;
         }
-        let mut schedule = self.schedule.lock();
-        if self.queue(queue).is(QueueState::Idle) && self.has_work(queue) {
-            self.offer(&mut schedule, queue, 0);
-        }
+        let jobs = self.queue(queue).jobs.0.lock();
+        let time = jobs.iter().map(|job| self.time(job)).fold(Duration::ZERO, Duration::saturating_add);
+        let short =
+            jobs.len() <= BATCH && time <= CALLERS_WORK && jobs.iter().all(|job| self.all_reached(job));
+        short.then_some(jobs.len())
     }
 
     fn has_work(&self, queue: usize) -> bool {
@@ -404,7 +438,11 @@ impl Hardware {
 
     /// Runs jobs of a queue, and sets its state afterwards.
     pub(crate) fn run(&self, queue: usize, worker: usize, batch: &mut VecDeque<MockJob>) {
-        let most = if self.seeded { 1 } else { MOST_IN_A_ROW };
+        self.run_some(queue, if self.seeded { 1 } else { MOST_IN_A_ROW }, worker, batch);
+    }
+
+    /// Runs so many jobs of a queue at most.
+    fn run_some(&self, queue: usize, most: usize, worker: usize, batch: &mut VecDeque<MockJob>) {
         // A job that completes late delays those behind it, which therefore stay on their queue.
         let at_once = if self.seeded || self.delays { 1 } else { BATCH };
         let mut left = most;
@@ -691,3 +729,6 @@ impl Hardware {
         &self.aborted
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,6 +24,7 @@ use crate::sync::frontier::Frontiers;
 use crate::sync::live_semaphores::{self, ListPlace};
 use crate::sync::proactor::Proactor;
 use crate::sync::{poll_collectives, teardown, write_back};
+use hal_backend::caller;
 use hal_semaphore::stall::TimelineName;
 use hal_semaphore::timeline::{Callback, DueCallbacks, Registration, Timeline};
 use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, SignalError};
@@ -346,7 +347,10 @@ unsafe extern "C" fn destroy(base: *mut sys::iree_async_semaphore_t) {
 unsafe extern "C" fn query(base: *mut sys::iree_async_semaphore_t) -> u64 {
     // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
     let semaphore = unsafe { &*base.cast::<Semaphore>() };
-    guard_or((), || semaphore.spin_before_query());
+    guard_or((), || {
+        caller::begins_to_wait();
+        semaphore.spin_before_query();
+    });
     match semaphore.failure_word().load(Ordering::Acquire) {
         0 => semaphore.value(),
         // SAFETY: a published failure lives as long as its semaphore.
@@ -419,6 +423,7 @@ unsafe extern "C" fn wait(
     let deadline = unsafe { sys::iree_timeout_as_deadline_ns(timeout) };
     let timeout = sys::iree_timeout_t { type_: sys::IREE_TIMEOUT_ABSOLUTE, nanos: deadline };
     guard_or((), || {
+        caller::begins_to_wait();
         // SAFETY: a clock.
         let left = deadline.saturating_sub(unsafe { sys::iree_time_now() });
         if let Some(semaphore) = NonNull::new(semaphore).filter(|_| left > HURRY) {
