@@ -82,6 +82,7 @@ fn kinds(group: &dyn Communicator) {
         );
         let gathered: Vec<u32> = (0..ranks).flat_map(|rank| sent(rank, words)).collect();
         assert!(run(group, Kind::AllGather, count, &own, n * words).unwrap() == gathered);
+        assert!(gather_beside_others(group, count, &own) == gathered);
         let root = ranks - 1;
         let got = run(group, Kind::Broadcast { root }, count, &own, words).unwrap();
         assert!(got == if rank == root { vec![9; words] } else { sent(root, words) });
@@ -101,6 +102,23 @@ fn kinds(group: &dyn Communicator) {
     }
     floats(group);
     types(group);
+}
+
+/// Gathers: every other rank in place.
+fn gather_beside_others(group: &dyn Communicator, count: u64, own: &[u32]) -> Vec<u32> {
+    let (rank, ranks) = group.place().unwrap();
+    let recv = memory(&vec![9; own.len() * ranks as usize]);
+    let (part, send) = (recv.slice(u64::from(rank) * count * 4, count * 4).unwrap(), memory(own));
+    let send = if rank.is_multiple_of(2) {
+        assert!(part.copy_from(&send));
+        part
+    } else {
+        send
+    };
+    let operation = Operation { kind: Kind::AllGather, element: Element::U32, count };
+    let told = start(group, operation, &send, &recv).unwrap();
+    told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+    read(&recv)
 }
 
 /// Every reduction of every type, as it is within a process.

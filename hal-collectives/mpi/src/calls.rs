@@ -10,8 +10,9 @@
 //! | send, recv | a transfer |
 //!
 //! Memory is passed as it is, with three exceptions. MPI's operands must not overlap its results, and its way to work
-//! in place is for all ranks together; so a rank that works in place alone sends a copy. A reduction takes adjacent
-//! parts only, so a piece of several parts is put together. Partial results may be wider than elements.
+//! in place is for all ranks together. So all ranks gather in place, and one that does not puts its own part there
+//! first, as MPI would; and a rank that reduces in place sends a copy. A reduction takes adjacent parts only, so a
+//! piece of several parts is put together. Partial results may be wider than elements.
 
 use crate::library::{Call, Fold, Number, PartPlaces, What};
 use hal_backend::HostRange;
@@ -150,14 +151,15 @@ pub(crate) fn prepare(
         }
         Kind::AllGather => {
             let places = places([None, recv.as_ref()])?;
+            let own = recv.as_ref().map_or(0, |recv| recv.address(rank) - recv.address(0));
             let is_in_place =
                 |send: &Parts| Some(send.address(0)) == recv.as_ref().map(|recv| recv.address(rank));
             let (send, unused) = match send {
-                Some(send) if is_in_place(&send) => (Some(gathered(&send, 1, None)?), Some(send.into_all(1))),
+                Some(send) if is_in_place(&send) => (None, Some(send.into_all(1))),
                 send => (whole(send), None),
             };
             let recv = recv.map(|recv| recv.into_all(ranks));
-            Ok(Calls::of(Call::new(What::Gather, [send, recv], numbers, places), unused))
+            Ok(Calls::of(Call::new(What::Gather { own }, [send, recv], numbers, places), unused))
         }
         Kind::AllToAll => {
             let places = places([send.as_ref(), recv.as_ref()])?;
@@ -247,5 +249,20 @@ mod tests {
             |count, ranks| PartPlaces::new(ranks, count, 1, [portions.send.as_ref(), portions.recv.as_ref()]);
         assert!(places(i32::MAX, 2).is_ok());
         assert_eq!(places(i32::MAX, RANKS).err().map(|failure| failure.code()), Some(Code::OutOfRange));
+    }
+
+    #[test]
+    fn gather_in_place_copies_nothing() {
+        const PART: u64 = 4;
+        let operation = Operation { kind: Kind::AllGather, element: Element::U8, count: PART };
+        let recv = HostRange::allocate(2 * PART, 64).unwrap();
+        let moved = |send: Option<HostRange>| {
+            let recv = Some(Memory::Whole(recv.clone()));
+            let buffers = Buffers { send: send.map(Memory::Whole), recv };
+            let portions = Pieces::new(operation, 2, 64).get(0).cut(buffers, (1, 2)).unwrap();
+            prepare(operation, (1, 2), true, portions).unwrap().bytes()
+        };
+        assert_eq!(moved(recv.slice(PART, PART)), 2 * PART);
+        assert_eq!(moved(HostRange::allocate(PART, 64).ok()), 3 * PART);
     }
 }

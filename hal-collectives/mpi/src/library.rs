@@ -137,6 +137,8 @@ struct Constants {
     world: Handle,
     errors_return: Handle,
     any_source: c_int,
+    /// `MPI_IN_PLACE`.
+    in_place: usize,
     /// The handles of the numbers, in their order.
     numbers: [Handle; 12],
     /// Sum, product, minimum, maximum.
@@ -263,7 +265,10 @@ pub(crate) enum What {
     Broadcast {
         root: u32,
     },
-    Gather,
+    /// In place: a rank's own part is at that offset of what it receives, or is copied there when the call begins.
+    Gather {
+        own: u64,
+    },
     Exchange,
     Reduce {
         fold: Fold,
@@ -496,8 +501,13 @@ impl Library {
         let address = |range: &Option<HostRange>| -> *mut c_void {
             range.as_ref().map_or(std::ptr::null_mut(), HostRange::address).cast()
         };
+        if let (What::Gather { own }, [Some(send), Some(recv)]) = (call.what, &*call.memory) {
+            let copied = recv.part(own, send.length()).is_some_and(|part| part.copy_from(send.whole()));
+            debug_assert!(copied, "what is gathered has room for each rank's part");
+        }
         let [from, into] = call.memory.each_ref().map(address);
         let (count, element) = (call.count, self.number(call.number));
+        let in_place = self.constants.in_place as *const c_void;
         // MPI may have begun a part of it if it fails.
         call.state = State::Failed;
         let handle = &raw mut call.handle;
@@ -516,12 +526,22 @@ impl Library {
                     let place = if from.is_null() { into } else { from };
                     broadcast(place, count, element, root.cast_signed(), communicator, handle)
                 }
-                (What::Gather, None) => {
-                    gather(from, count, element, into, count, element, communicator, handle)
+                (What::Gather { .. }, None) => {
+                    gather(in_place, count, element, into, count, element, communicator, handle)
                 }
-                (What::Gather, Some(PartPlaces { counts, sides: [_, received] })) => {
+                (What::Gather { .. }, Some(PartPlaces { counts, sides: [_, received] })) => {
                     let (counts, received) = (counts.as_ptr(), received.as_ptr());
-                    gather_places(from, count, element, into, counts, received, element, communicator, handle)
+                    gather_places(
+                        in_place,
+                        count,
+                        element,
+                        into,
+                        counts,
+                        received,
+                        element,
+                        communicator,
+                        handle,
+                    )
                 }
                 (What::Exchange, None) => {
                     exchange(from, count, element, into, count, element, communicator, handle)
@@ -658,6 +678,7 @@ unsafe fn constants(library: *mut c_void) -> Result<Constants> {
             world: 0x4400_0000,
             errors_return: 0x5400_0001,
             any_source: -2,
+            in_place: usize::MAX,
             numbers: [
                 0x4c00_010d,
                 0x4c00_0137,
@@ -683,6 +704,7 @@ unsafe fn constants(library: *mut c_void) -> Result<Constants> {
         world: of(c"ompi_mpi_comm_world")?,
         errors_return: of(c"ompi_mpi_errors_return")?,
         any_source: -1,
+        in_place: 1,
         numbers: [
             of(c"ompi_mpi_byte")?,
             of(c"ompi_mpi_int8_t")?,

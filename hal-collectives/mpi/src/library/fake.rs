@@ -39,6 +39,7 @@ mod hooks {
 /// A communicator's handle is its number and a rank in it.
 const RANKS: usize = 1 << 16;
 const ANY_SOURCE: c_int = -1;
+const IN_PLACE: usize = 1;
 
 /// The handles of numbers, folds and groups begin at these.
 const NUMBERS: Handle = 1;
@@ -162,8 +163,7 @@ impl Joined {
         let [send, recv] = self.next;
         assert!([send, recv].iter().all(|&next| next >= self.bytes || next == 0), "parts overlap");
         let (sent, got) = match self.kind {
-            Collective::Broadcast(_) => return,
-            Collective::Gather | Collective::GatherPlaces => (self.bytes, parts(recv)),
+            Collective::Broadcast(_) | Collective::Gather | Collective::GatherPlaces => return,
             Collective::Exchange | Collective::ExchangePlaces => (parts(send), parts(recv)),
             Collective::Reduce(root) if root != rank => return,
             Collective::Reduce(_) | Collective::ReduceAll => (self.bytes, self.bytes),
@@ -394,6 +394,11 @@ unsafe extern "C" fn broadcast(
     unsafe { call(communicator, kind, [place, place], (count, of, [size(count); 2]), 0, request) }
 }
 
+/// Where the rank's own part is in what it receives, with so many numbers from one part to the next.
+fn own_part(recv: *mut c_void, communicator: Handle, of: Handle, next: usize) -> *const c_void {
+    recv.cast::<u8>().wrapping_add(split(communicator).1 * next * SIZES[of - NUMBERS]).cast()
+}
+
 unsafe extern "C" fn gather(
     send: *const c_void,
     count: c_int,
@@ -404,7 +409,8 @@ unsafe extern "C" fn gather(
     communicator: Handle,
     request: *mut Handle,
 ) -> c_int {
-    assert_eq!((count, of), (receives, into));
+    assert_eq!((count, of, send as usize), (receives, into, IN_PLACE));
+    let send = own_part(recv, communicator, of, size(count));
     // SAFETY: as `Library` calls it.
     unsafe { call(communicator, Collective::Gather, [send, recv], (count, of, [size(count); 2]), 0, request) }
 }
@@ -452,10 +458,11 @@ unsafe extern "C" fn gather_places(
     communicator: Handle,
     request: *mut Handle,
 ) -> c_int {
-    assert_eq!(of, into);
+    assert_eq!((of, send as usize), (into, IN_PLACE));
     // SAFETY: as `Library` calls it.
     unsafe {
         let next = [0, next(communicator, count, counts, places)];
+        let send = own_part(recv, communicator, of, next[1]);
         call(communicator, Collective::GatherPlaces, [send, recv], (count, of, next), 0, request)
     }
 }
@@ -702,6 +709,7 @@ pub(crate) fn network(ranks: u32) -> impl Iterator<Item = Library> {
             world: world * RANKS + rank as usize,
             errors_return: 0,
             any_source: ANY_SOURCE,
+            in_place: IN_PLACE,
             numbers: std::array::from_fn(|number| NUMBERS + number),
             folds: std::array::from_fn(|fold| FOLDS + fold),
         };
