@@ -3,7 +3,7 @@
 //! The controller, as software reads it: its boot status, and its telemetry table.
 //!
 //! A few registers hold the table's address: a version, the number of entries, and for each a tag and the index
-//! of its value. Only modelled values have an entry, so there are no temperatures.
+//! of its value. Only modelled values have an entry. Sensors always show the same, an idle chip.
 //!
 //! A Blackhole reports fused-off parts by telemetry, and its message queue is always full. A Wormhole answers a
 //! message: its number and argument are in two registers, and a bit in a third one triggers it. The answer is
@@ -57,7 +57,8 @@ const OLD_TELEMETRY: u64 = 0x1007_8d60;
 /// The same, as an offset in the memory that holds it.
 const OLD_TELEMETRY_OFFSET: u32 = 0x7_8d60;
 const OLD_FIRMWARE: u64 = OLD_TELEMETRY + 49 * 4;
-/// Of Wormhole: the physical and the translated coordinates of its own interface to the network.
+/// The physical coordinates of its own interface to the network; and of Wormhole, the translated ones.
+const BLACKHOLE_ID: u64 = 0x8005_0044;
 const NODE_ID: u64 = 0x8005_002c;
 const TRANSLATED_ID: u64 = 0x8005_0138;
 const PLACE: u32 = 10 << 6;
@@ -77,6 +78,11 @@ const ANSWERED_ROWS: [u32; 10] = [9, 0, 8, 1, 7, 2, 6, 3, 5, 4];
 mod tag {
     pub(super) const BOARD_HIGH: u32 = 1;
     pub(super) const BOARD_LOW: u32 = 2;
+    pub(super) const VOLTAGE: u32 = 6;
+    pub(super) const POWER: u32 = 7;
+    pub(super) const CURRENT: u32 = 8;
+    pub(super) const VOLTAGE_LIMITS: u32 = 9;
+    pub(super) const TEMPERATURE: u32 = 11;
     pub(super) const CLOCK: u32 = 14;
     pub(super) const MEMORY: u32 = 22;
     pub(super) const FIRMWARE: u32 = 28;
@@ -86,8 +92,11 @@ mod tag {
     pub(super) const BANKS: u32 = 36;
     pub(super) const BRIDGES: u32 = 38;
     pub(super) const LOCATION: u32 = 52;
+    pub(super) const CURRENT_LIMIT: u32 = 55;
+    pub(super) const TEMPERATURE_LIMIT: u32 = 56;
     pub(super) const CHIP_HIGH: u32 = 61;
     pub(super) const CHIP_LOW: u32 = 62;
+    pub(super) const POWER_LIMIT: u32 = 64;
 }
 
 /// Firmware 18.5.0, as the vendor's simulator reports.
@@ -95,6 +104,17 @@ const FIRMWARE: u32 = 18 << 24 | 5 << 16;
 /// The clocks that chips report, in MHz. Nothing here takes time.
 const CLOCK: u32 = 1350;
 const WORMHOLE_CLOCK: u32 = 1000;
+/// Sensors, and the limits of each: mV, A, W, and degrees, measured ones with 16 bits behind the point.
+const SENSORS: [(u32, u32); 8] = [
+    (tag::VOLTAGE, 750),
+    (tag::VOLTAGE_LIMITS, 950 << 16 | 700),
+    (tag::CURRENT, 16),
+    (tag::CURRENT_LIMIT, 200),
+    (tag::POWER, 12),
+    (tag::POWER_LIMIT, 160),
+    (tag::TEMPERATURE, 40 << 16),
+    (tag::TEMPERATURE_LIMIT, 90),
+];
 /// Steps between two heartbeats.
 const BEAT: u64 = 1 << 16;
 
@@ -154,8 +174,9 @@ impl Arc {
                     (QUEUE_POINTER, QUEUE_CONTROL),
                     (u64::from(QUEUE_CONTROL), QUEUES),
                     (u64::from(QUEUE_CONTROL) + 4, 0),
+                    (BLACKHOLE_ID, 8 | 17 << 12 | 12 << 19 | 1 << 28),
                 ];
-                Self::with(&BLACKHOLE, [&common[..], &own].concat(), &started, &[], 0)
+                Self::with(&BLACKHOLE, [&common[..], &SENSORS, &own].concat(), &started, &[], 0)
             }
             Model::N150 | Model::Wormhole => {
                 // Four bits for each bank, of which the second says that it is ready.
@@ -173,7 +194,7 @@ impl Arc {
                     (TRANSLATED_ID, PLACE),
                 ];
                 let writable = &[ARGUMENT, ARGUMENT + 4, MESSAGE, CONTROL];
-                Self::with(&WORMHOLE, [&common[..], &own].concat(), &started, writable, harvested)
+                Self::with(&WORMHOLE, [&common[..], &SENSORS, &own].concat(), &started, writable, harvested)
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::family::Family;
 use crate::grid::{Endpoint, Grid};
 use crate::memory::Sparse;
 use crate::noc::{Location, NocTransfer, Tile};
-use crate::tensix::{Core, CoreStop, Tensix};
+use crate::tensix::{Core, CoreStop, INTERFACE, Tensix};
 use crate::violation::Violation;
 use crate::window::Windows;
 use parking_lot::{Mutex, RwLock};
@@ -212,12 +212,16 @@ impl Chip {
         &self.tensix[self.index(column, row)]
     }
 
-    /// A setting of the interface to the network that the controller and the bridge have, at an address of theirs.
-    fn interface_setting(&self, part: Endpoint, tile: Tile, address: u64) -> Option<u32> {
-        let within = address.checked_sub(self.family.interface).filter(|&within| within < INTERFACE_BYTES)?;
-        if !matches!(part, Endpoint::Arc | Endpoint::Pcie) {
-            return None;
-        }
+    /// A setting of the interface to the network that the controller, the bridge, banks and fused-off tiles have, at
+    /// an address of theirs.
+    fn interface_setting(&self, tile: Tile, address: u64) -> Option<u32> {
+        let interface = match self.grid.at(tile.x, tile.y) {
+            Endpoint::Arc | Endpoint::Pcie => self.family.interface,
+            Endpoint::Dram { .. } => self.family.bank_interface?,
+            Endpoint::Harvested if self.grid.answers(tile.x, tile.y) => INTERFACE,
+            _ => return None,
+        };
+        let within = address.checked_sub(interface).filter(|&within| within < INTERFACE_BYTES)?;
         location(&self.grid, (tile.x, tile.y)).register(&self.family.noc, u32::try_from(within).ok()?)
     }
 
@@ -226,14 +230,13 @@ impl Chip {
         self.check_lost()?;
         let length = bytes.len();
         let unmapped = Violation::Unmapped { tile, address, length };
-        let part = self.touch(tile, address)?;
-        if let Some(setting) = self.interface_setting(part, tile, address)
+        if let Some(setting) = self.interface_setting(tile, address)
             && length == 4
         {
             bytes.copy_from_slice(&setting.to_le_bytes());
             return Ok(());
         }
-        match part {
+        match self.touch(tile, address)? {
             Endpoint::Tensix { column, row } => self.tensix(column, row).lock().read(address, bytes),
             Endpoint::Dram { bank } => {
                 let bank = self.banks.get(usize::from(bank)).ok_or(unmapped.clone())?.read();
@@ -407,8 +410,8 @@ impl Chip {
 
 /// The coordinates of the part at a place.
 fn location(grid: &Grid, (x, y): (u8, u8)) -> Location {
-    let (named_x, named_y) = grid.named(x, y);
-    Location { tile: Tile { x, y }, named: Tile { x: named_x, y: named_y } }
+    let tile = |(x, y)| Tile { x, y };
+    Location { tile: tile(grid.translated(x, y)), named: tile(grid.named(x, y)) }
 }
 
 fn not_modelled(endpoint: Endpoint, tile: Tile, address: u64) -> Violation {

@@ -50,6 +50,8 @@ pub struct Family {
     pub(crate) bridge: u64,
     /// The address of the interface to the network of parts that are no Tensix tiles, on the network.
     pub(crate) interface: u64,
+    /// The same of the ports of a bank, where they have one that is modelled.
+    pub(crate) bank_interface: Option<u64>,
     /// The cores' interface to the network.
     pub noc: NocRegisters,
     /// The start addresses of cores.
@@ -91,8 +93,9 @@ pub struct NocRegisters {
     pub command: u32,
     /// True if coordinates have a register of their own, or are the highest bits of an address.
     pub(crate) apart: bool,
-    /// The register with the tile's own coordinates.
+    /// The register with the tile's own coordinates, and the one with the translated ones.
     pub node_id: u32,
+    pub(crate) translated_id: u32,
     /// The network's size, as that register holds it.
     pub(crate) size: (u32, u32),
     /// The longest transfer, and the rule.
@@ -194,11 +197,13 @@ pub static BLACKHOLE: Family = Family {
     mirror: None,
     bridge: 0x1fd0_4000,
     interface: 0xffff_ffff_ff00_0000,
+    bank_interface: None,
     noc: NocRegisters {
         stride: 0x800,
         command: 0x40,
         apart: true,
         node_id: 0x44,
+        translated_id: 0x148,
         size: (17, 12),
         max_burst: 16384,
         burst_rule: "a transfer has between 1 and 16384 bytes",
@@ -241,11 +246,13 @@ pub static WORMHOLE: Family = Family {
     mirror: Some(480 << 20),
     bridge: 0x1fd0_2000,
     interface: 0xf_ffb2_0000,
+    bank_interface: Some(0x1_0009_0000),
     noc: NocRegisters {
         stride: 0x400,
         command: 0x28,
         apart: false,
         node_id: 0x2c,
+        translated_id: 0x138,
         size: (10, 12),
         max_burst: 8192,
         burst_rule: "a transfer has between 1 and 8192 bytes",

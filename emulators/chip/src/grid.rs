@@ -91,6 +91,15 @@ impl Grid {
         }
     }
 
+    /// True if a tile's interface to the network answers, also where the tile is fused off (tt-kmd's tests read those
+    /// of all Blackhole tiles).
+    pub(crate) fn answers(&self, x: u8, y: u8) -> bool {
+        match &self.0 {
+            FamilyGrid::Blackhole(_) => Blackhole::is_tile(x, y),
+            FamilyGrid::Wormhole(_) => false,
+        }
+    }
+
     /// Translated coordinates of a tile, by its logical column and row.
     pub fn tensix(&self, column: u8, row: u8) -> Option<(u8, u8)> {
         (column < self.columns() && row < self.rows()).then(|| match self.0 {
@@ -110,11 +119,21 @@ impl Grid {
         }
     }
 
-    /// The coordinates that a part's own interface to the network reports: on Wormhole, the physical ones.
+    /// The coordinates that a part's own interface to the network reports: on Wormhole and of Blackhole's bridge, the
+    /// physical ones.
     pub(crate) fn named(&self, x: u8, y: u8) -> (u8, u8) {
         match &self.0 {
+            FamilyGrid::Blackhole(_) if (x, y) == blackhole::TRANSLATED_BRIDGE => blackhole::BRIDGE,
             FamilyGrid::Blackhole(_) => (x, y),
             FamilyGrid::Wormhole(chip) => chip.physical(x, y).unwrap_or((x, y)),
+        }
+    }
+
+    /// The translated coordinates that it reports.
+    pub(crate) fn translated(&self, x: u8, y: u8) -> (u8, u8) {
+        match &self.0 {
+            FamilyGrid::Blackhole(_) if (x, y) == blackhole::BRIDGE => blackhole::TRANSLATED_BRIDGE,
+            _ => (x, y),
         }
     }
 }

@@ -28,10 +28,9 @@ impl fmt::Display for Tile {
     }
 }
 
-/// The register whose bit 14 enables translation, and the one with the translated coordinates.
+/// The register whose bit 14 enables translation.
 const CONFIGURATION: u32 = 0x100;
 const TRANSLATED: u32 = 1 << 14;
-const TRANSLATED_ID: u32 = 0x138;
 /// The counters of acknowledged writes and of answered reads.
 const WRITES_ACKNOWLEDGED: u32 = 0x204;
 const READS_ANSWERED: u32 = 0x208;
@@ -61,8 +60,8 @@ impl Location {
         match offset {
             // The highest bits as in the vendor's simulator.
             _ if offset == network.node_id => Some(bits(self.named) | columns << 12 | rows << 19 | 1 << 28),
+            _ if offset == network.translated_id => Some(bits(self.tile)),
             CONFIGURATION => Some(TRANSLATED),
-            TRANSLATED_ID if !network.apart => Some(bits(self.tile)),
             _ => None,
         }
     }

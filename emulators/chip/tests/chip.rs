@@ -97,6 +97,20 @@ fn access_to_a_fused_off_tile_loses_the_device() {
 }
 
 #[test]
+fn every_tiles_interface_names_its_place_also_where_the_tile_is_fused_off() {
+    let chip = chip();
+    for x in (1..=7).chain(10..=16) {
+        for y in 2..=11 {
+            let tile = Tile { x, y };
+            assert_eq!(get(&chip, tile, 0xffb2_0148), u32::from(x) | u32::from(y) << 6, "{tile}");
+            assert_eq!(get(&chip, tile, 0xffb2_0044) & 0xfff, u32::from(x) | u32::from(y) << 6, "{tile}");
+        }
+    }
+    let written = chip.tile_write(Tile { x: 16, y: 2 }, 0xffb2_0148, &[0; 4]);
+    assert!(matches!(written, Err(Violation::Harvested { .. })), "{written:?}");
+}
+
+#[test]
 fn telemetry_reports_fused_off_parts() {
     const ARC: Tile = Tile { x: 8, y: 0 };
     let board = Board::with_masks(Model::P100a, 0x3e7f, 0xdf).unwrap();

@@ -296,7 +296,7 @@ fn its_cores_have_no_floats() {
 
 /// Software asks the parts beside the tiles for their place on the network, to find out whether that hangs.
 #[test]
-fn controller_and_bridge_name_their_place() {
+fn controller_bridge_and_banks_name_their_place() {
     let place = |chip: &Chip, tile: Tile, address| {
         let mut word = [0; 4];
         chip.tile_read(tile, address, &mut word).map(|()| u32::from_le_bytes(word))
@@ -306,11 +306,23 @@ fn controller_and_bridge_name_their_place() {
         let found = place(&wormhole, tile, 0xf_ffb2_002c).unwrap();
         assert_eq!(found & 0xfff, u32::from(tile.x) | u32::from(tile.y) << 6, "{tile}");
     }
-    let blackhole = Chip::new(Board::new(Model::P150));
-    for tile in [Tile { x: 8, y: 0 }, Tile { x: 2, y: 0 }] {
-        let found = place(&blackhole, tile, 0xffff_ffff_ff00_0044).unwrap();
+    for tile in [Tile { x: 0, y: 11 }, Tile { x: 5, y: 0 }] {
+        let found = place(&wormhole, tile, 0x1_0009_002c).unwrap();
         assert_eq!(found & 0xfff, u32::from(tile.x) | u32::from(tile.y) << 6, "{tile}");
-        assert_eq!(place(&blackhole, tile, 0xffff_ffff_ff00_0148).ok(), None, "what it does not have");
+    }
+    let blackhole = Chip::new(Board::new(Model::P150));
+    let (controller, bridge, translated) = (Tile { x: 8, y: 0 }, Tile { x: 2, y: 0 }, Tile { x: 19, y: 24 });
+    for (tile, address, named) in [
+        (controller, 0xffff_ffff_ff00_0044, controller),
+        (controller, 0x8005_0044, controller),
+        (bridge, 0xffff_ffff_ff00_0044, bridge),
+        (translated, 0xffff_ffff_ff00_0044, bridge),
+        (bridge, 0xffff_ffff_ff00_0148, translated),
+        (translated, 0xffff_ffff_ff00_0148, translated),
+    ] {
+        let found = place(&blackhole, tile, address).unwrap();
+        assert_eq!(found & 0xfff, u32::from(named.x) | u32::from(named.y) << 6, "{tile} {address:#x}");
+        assert_eq!(place(&blackhole, tile, 0xffff_ffff_ff00_014c).ok(), None, "what it does not have");
     }
     // What is behind the bridge is the host's.
     assert!(matches!(place(&blackhole, Tile { x: 2, y: 0 }, 64), Err(Violation::NotModelled { .. })));

@@ -191,6 +191,15 @@ pub trait SupervisedMachine: EmulatedMachine {
         Err(Errno::FAULT)
     }
 
+    /// True if registers are mapped, and programs may not unmap them anywhere: calls that unmap are intercepted.
+    const MAPS_REGISTERS: bool = false;
+
+    /// True if a mapping of registers may end or begin at an offset of a file, when part of it is unmapped.
+    fn may_split(&self, file: Identity, offset: u64) -> bool {
+        let _ = (file, offset);
+        true
+    }
+
     /// Checks that a process may map `length` bytes at an offset of an open file, and says what is there.
     fn may_map(
         &self,

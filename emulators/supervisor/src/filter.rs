@@ -4,8 +4,9 @@
 //!
 //! It sees the number of a call and its arguments, but not the memory that they point to. So it intercepts
 //! every call that takes a path, of `ioctl` only the requests of the types that accelerators have, of `mmap` only
-//! the mappings of files, and of the calls that move bytes only those on the numbers of [live files](crate::live). All
-//! other calls go to the system at the cost of the filter alone.
+//! the mappings of files, of the calls that move bytes only those on the numbers of [live files](crate::live), and the
+//! calls that unmap only where a machine has registers to map. All other calls go to the system at the cost of the
+//! filter alone.
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW,
@@ -40,6 +41,9 @@ pub(crate) const PATHS: &[i64] = &[
     libc::SYS_listxattr,
     libc::SYS_llistxattr,
 ];
+
+/// The system calls that unmap a part of memory.
+pub(crate) const UNMAPPINGS: [i64; 2] = [libc::SYS_munmap, libc::SYS_mremap];
 
 /// The system calls that read and write a live file.
 pub(crate) const TRANSFERS: [i64; 4] =
@@ -97,12 +101,13 @@ fn skip_if_less(k: u32) -> sock_filter {
     sock_filter { jt: 0, jf: 1, ..statement(BPF_JMP | BPF_JGE | BPF_K, k) }
 }
 
-/// The filter, with the descriptors that live files get.
-pub(crate) fn program(live: &Range<u32>) -> Vec<sock_filter> {
+/// The filter, with the descriptors that live files get, for a machine that may map registers.
+pub(crate) fn program(live: &Range<u32>, maps_registers: bool) -> Vec<sock_filter> {
     let allow = || answer(SECCOMP_RET_ALLOW);
     let notify = || answer(SECCOMP_RET_USER_NOTIF);
     let mut program = vec![load(MACHINE), jump_if_equal(ARCHITECTURE, 1, 0), allow(), load(NUMBER)];
-    for &call in PATHS {
+    let unmappings = UNMAPPINGS.iter().filter(|_| maps_registers);
+    for &call in PATHS.iter().chain(unmappings) {
         program.extend([jump_if_equal(number(call), 0, 1), notify()]);
     }
     // An ioctl by the type of its request, which is in bits 8 to 16.
@@ -145,12 +150,15 @@ mod tests {
 
     /// The filter's answer to a call, by its own rules.
     fn is_notified(machine: u32, call: i64, arguments: [u64; 6]) -> bool {
+        is_notified_by(&program(&(960..1024), false), machine, call, arguments)
+    }
+
+    fn is_notified_by(program: &[sock_filter], machine: u32, call: i64, arguments: [u64; 6]) -> bool {
         let mut data = Vec::new();
         data.extend(i32::try_from(call).unwrap().to_le_bytes());
         data.extend(machine.to_le_bytes());
         data.extend(0_u64.to_le_bytes());
         arguments.iter().for_each(|argument| data.extend(argument.to_le_bytes()));
-        let program = program(&(960..1024));
         let (mut at, mut value) = (0, 0);
         loop {
             let sock_filter { code, jt, jf, k } = program[at];
@@ -185,6 +193,11 @@ mod tests {
         };
         assert!(mmap(libc::MAP_SHARED, 1 << 60) && mmap(libc::MAP_SHARED, 0) && mmap(libc::MAP_PRIVATE, 0));
         assert!(!mmap(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, 0));
+        for call in UNMAPPINGS {
+            assert!(!here(call, [0; 6]), "{call}");
+            let with_registers = program(&(960..1024), true);
+            assert!(is_notified_by(&with_registers, ARCHITECTURE, call, [0; 6]), "{call}");
+        }
         for call in [libc::SYS_read, libc::SYS_write, libc::SYS_close, libc::SYS_futex, libc::SYS_execve] {
             assert!(!here(call, [u64::MAX; 6]), "{call}");
         }

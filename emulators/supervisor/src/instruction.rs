@@ -37,6 +37,12 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// The file and the offset at an address where the mapping would be split, if it would.
+    pub(crate) fn split_at(&self, address: u64) -> Option<(Identity, u64)> {
+        (self.start < address && address < self.end)
+            .then(|| (self.file, self.offset + (address - self.start)))
+    }
+
     /// True if an address is in it.
     pub(crate) fn has(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)

@@ -45,6 +45,7 @@ pub(crate) fn launch(
     program: &OsString,
     arguments: &[OsString],
     live: &Range<u32>,
+    maps_registers: bool,
 ) -> Result<LaunchedProgram, Refused> {
     let internal = |what: &str, errno: Errno| Refused { status: OURS, message: format!("{what}: {errno}") };
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
@@ -53,7 +54,7 @@ pub(crate) fn launch(
     // Descendants whose parents end become this process's children, and so stay accessible.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|errno| internal("this process cannot become the parent of orphans", errno))?;
-    let filter = seccomp::filter(live);
+    let filter = seccomp::filter(live, maps_registers);
     let mut command = Command::new(program);
     command.args(arguments);
     let interrupts = seccomp::ignore_interrupts();

@@ -159,7 +159,7 @@ fn supervise<M: SupervisedMachine>(
         .map_err(|error| ours(format!("there is no folder for what programs list: {error}")))?;
     let tree = Tree::new(machine.clone(), &folder, programs.is_some());
     let live = live::numbers(&machine.shown_devices());
-    let running = launch::launch(program, arguments, &live)?;
+    let running = launch::launch(program, arguments, &live, M::MAPS_REGISTERS)?;
     raise_limit();
     let supervisor = Supervisor::new(running.listener, machine.clone(), (tree, live), programs);
     supervisor.start().map_err(|error| ours(format!("there is no thread to answer with: {error}")))?;

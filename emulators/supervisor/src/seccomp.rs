@@ -184,9 +184,9 @@ impl Listener {
     }
 }
 
-/// The filter that programs get, with the numbers of live files.
-pub(crate) fn filter(live: &Range<u32>) -> Vec<sock_filter> {
-    filter::program(live)
+/// The filter that programs get, with the numbers of live files, for a machine that may map registers.
+pub(crate) fn filter(live: &Range<u32>, maps_registers: bool) -> Vec<sock_filter> {
+    filter::program(live, maps_registers)
 }
 
 /// Makes the system end this process when its parent ends. Safe between fork and exec.

@@ -15,7 +15,7 @@
 //! end a sleep for a signal, one thread polls for waiting signals and [interrupts](emulator_core::interrupt)
 //! the request, which ends with `EINTR`. It notices a killed thread in the same way.
 
-use crate::filter::{PATHS, TRANSFERS};
+use crate::filter::{PATHS, TRANSFERS, UNMAPPINGS};
 use crate::live::LiveNumbers;
 use crate::seccomp::{Listener, Notice};
 use crate::target::TargetProcess;
@@ -23,8 +23,11 @@ use crate::target::TargetProcess;
 use crate::trace::Mappings;
 use crate::tree::Tree;
 use emulator_core::remote::Service;
-use emulator_core::{Emulator, Errno, MappedKind, OpenMode, Process, SupervisedMachine, interrupt, zeroed};
+use emulator_core::{
+    Emulator, Errno, MappedKind, OpenMode, PAGE, Process, SupervisedMachine, interrupt, zeroed,
+};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -64,14 +67,15 @@ pub(crate) const fn half(argument: u64) -> u32 {
     argument as u32
 }
 
-/// Requests in progress, and whether no thread polls for their signals.
+/// Requests in progress, by their notices, and whether no thread polls for their signals.
 #[derive(Default)]
 struct Requests {
-    pending: Vec<Pending>,
+    pending: HashMap<u64, Pending>,
     watcher_sleeps: bool,
 }
 
 /// A request in progress.
+#[derive(Clone)]
 struct Pending {
     notice: Notice,
     since: Instant,
@@ -168,6 +172,7 @@ impl<M: SupervisedMachine> Supervisor<M> {
         let answer = match notice.call {
             libc::SYS_ioctl => self.request(&target, notice),
             libc::SYS_mmap => self.map(&target, notice),
+            call if UNMAPPINGS.contains(&call) => self.unmap(&target, notice),
             call if TRANSFERS.contains(&call) => self.transfer(&target, notice),
             call if PATHS.contains(&call) => self.path(&target, notice),
             _ => Ok(Answer::Pass),
@@ -235,6 +240,26 @@ impl<M: SupervisedMachine> Supervisor<M> {
         }
     }
 
+    /// Refuses to unmap or move a part of registers that may not be split; the system does the rest.
+    #[cfg(target_arch = "x86_64")]
+    fn unmap(&self, target: &TargetProcess<'_>, notice: &Notice) -> Result<Answer, Errno> {
+        let [start, length, new_length, ..] = notice.arguments;
+        let end = |length: u64| start.checked_add(length.checked_next_multiple_of(PAGE)?);
+        let moves = notice.call == libc::SYS_mremap;
+        let cuts = [Some(start), end(length), end(new_length).filter(|_| moves)];
+        let places = self.mappings.of(target.id());
+        let splits =
+            places.iter().flat_map(|place| cuts.iter().flatten().filter_map(|&at| place.split_at(at)));
+        let refused = splits.into_iter().any(|(file, offset)| !self.machine.may_split(file, offset));
+        if refused { Err(Errno::INVAL) } else { Ok(Answer::Pass) }
+    }
+
+    /// No machine with registers is opened here.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn unmap(&self, _: &TargetProcess<'_>, _: &Notice) -> Result<Answer, Errno> {
+        Ok(Answer::Pass)
+    }
+
     /// Lets a thread map registers, with the tracer behind it.
     #[cfg(target_arch = "x86_64")]
     fn map_registers(&self, target: &TargetProcess<'_>, notice: &Notice) -> Result<Answer, Errno> {
@@ -285,7 +310,7 @@ impl<M: SupervisedMachine> Supervisor<M> {
         let flag = Arc::new(AtomicBool::new(false));
         self.begin(notice, &flag);
         let result = interrupt::on_behalf(flag, work);
-        self.requests.lock().pending.retain(|pending| pending.notice.id != notice.id);
+        self.requests.lock().pending.remove(&notice.id);
         result
     }
 
@@ -294,28 +319,43 @@ impl<M: SupervisedMachine> Supervisor<M> {
         if std::mem::take(&mut requests.watcher_sleeps) {
             self.begun.notify_one();
         }
-        requests.pending.push(Pending { notice: *notice, since: Instant::now(), flag: flag.clone() });
+        let pending = Pending { notice: *notice, since: Instant::now(), flag: flag.clone() };
+        requests.pending.insert(notice.id, pending);
     }
 
     /// The thread that polls for signals.
     fn watch(&self) {
         let mut requests = self.requests.lock();
+        // Half of a processor at most: the next polls come no sooner than these took.
+        let mut took = Duration::ZERO;
         loop {
             while requests.pending.is_empty() {
                 requests.watcher_sleeps = true;
                 self.begun.wait(&mut requests);
             }
-            MutexGuard::unlocked(&mut requests, || std::thread::sleep(LOOK));
-            let mut interrupted = false;
-            for request in requests.pending.iter().filter(|request| request.since.elapsed() >= LOOK) {
-                if TargetProcess::new(&self.listener, &request.notice).is_interrupted() {
-                    request.flag.store(true, Ordering::Release);
-                    interrupted = true;
-                }
-            }
-            if interrupted {
-                MutexGuard::unlocked(&mut requests, || self.machine.wake_requests());
-            }
+            MutexGuard::unlocked(&mut requests, || std::thread::sleep(LOOK.max(took)));
+            let old = |pending: &&Pending| pending.since.elapsed() >= LOOK;
+            let sleeping: Vec<Pending> = requests.pending.values().filter(old).cloned().collect();
+            // Unlocked: a program may have thousands of sleeping threads, and others make requests meanwhile.
+            took = MutexGuard::unlocked(&mut requests, || {
+                let begun = Instant::now();
+                self.interrupt(&sleeping);
+                begun.elapsed()
+            });
+        }
+    }
+
+    /// Interrupts requests whose threads have signals.
+    fn interrupt(&self, sleeping: &[Pending]) {
+        let has_signal =
+            |request: &&Pending| TargetProcess::new(&self.listener, &request.notice).is_interrupted();
+        let mut interrupted = false;
+        for request in sleeping.iter().filter(has_signal) {
+            request.flag.store(true, Ordering::Release);
+            interrupted = true;
+        }
+        if interrupted {
+            self.machine.wake_requests();
         }
     }
 

@@ -20,6 +20,7 @@ use emulator_core::{Errno, RegisterAccess};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 /// How often the thread looks for a change before it sleeps: the next fault of a loop comes soon.
@@ -40,16 +41,26 @@ struct Mapping {
 
 /// Mappings to be, for the tracer.
 #[derive(Default)]
-pub(crate) struct Mappings(Mutex<Vec<Mapping>>);
+pub(crate) struct Mappings {
+    expected: Mutex<Vec<Mapping>>,
+    /// True if there has been one.
+    any: AtomicBool,
+}
 
 impl Mappings {
     /// Has a thread that waits for the answer to its call map registers: once this returns, it may map.
     pub(crate) fn expect(&self, process: u32, thread: u32) -> Result<(), Errno> {
         let (ready, answer) = sync_channel(1);
         let thread = Thread::try_from(thread).map_err(|_| Errno::SRCH)?;
-        self.0.lock().push(Mapping { process, thread, ready });
+        self.any.store(true, Ordering::Relaxed);
+        self.expected.lock().push(Mapping { process, thread, ready });
         ptrace::wake();
         answer.recv().unwrap_or(Err(Errno::SRCH))
+    }
+
+    /// What a process has mapped.
+    pub(crate) fn of(&self, process: u32) -> Vec<Place> {
+        if self.any.load(Ordering::Relaxed) { instruction::places(process) } else { Vec::new() }
     }
 }
 
@@ -93,7 +104,7 @@ impl<'a> Tracer<'a> {
         let mut status = otherwise;
         let mut looks = 0;
         loop {
-            for mapping in std::mem::take(&mut *self.mappings.0.lock()) {
+            for mapping in std::mem::take(&mut *self.mappings.expected.lock()) {
                 let ready = self.prepare(&mapping);
                 // The thread that asked waits for this.
                 let _ = mapping.ready.send(ready);

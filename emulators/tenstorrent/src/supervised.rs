@@ -69,6 +69,15 @@ impl SupervisedMachine for Machine {
         window::access(self, file, offset, access)
     }
 
+    const MAPS_REGISTERS: bool = true;
+
+    /// Windows may not be split (`tlb_vma_may_split`).
+    fn may_split(&self, file: Identity, offset: u64) -> bool {
+        let state = self.lock();
+        let card = state.open.get(&file).and_then(|open| state.cards.find(open.card));
+        card.is_none_or(|card| window::may_split(card.board.chip.family(), offset))
+    }
+
     /// `tenstorrent_mmap`
     fn may_map(
         &self,

@@ -59,6 +59,12 @@ pub(crate) fn at(family: &Family, offset: u64) -> Result<(Mapped, BarAddress), E
     Ok((Mapped::Region(bar), BarAddress { bar, offset: offset % paths::MAPPABLE }))
 }
 
+/// True if no window goes on at an offset of a file.
+pub(crate) fn may_split(family: &Family, offset: u64) -> bool {
+    let Ok((Mapped::Window(_), BarAddress { bar, offset })) = at(family, offset) else { return true };
+    family.window_at(bar, offset).is_none_or(|(_, kind)| (offset - kind.offset).is_multiple_of(kind.size))
+}
+
 /// Checks that a file may map so many bytes at an offset, and says what they are (`map_tlb_window`, `map_pci_bar`).
 pub(crate) fn mappable(
     card: &Card,

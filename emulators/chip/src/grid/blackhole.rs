@@ -18,6 +18,10 @@ pub(super) const ROWS: u8 = 10;
 /// How many banks one half of the chip has.
 const HALF: u8 = 4;
 
+/// The bridge to the host's bus, physically and translated.
+pub(super) const BRIDGE: (u8, u8) = (2, 0);
+pub(super) const TRANSLATED_BRIDGE: (u8, u8) = (19, 24);
+
 /// Physical rows of the ports of the banks of one half.
 const PORT_ROWS: [[u8; 3]; 4] = [[0, 1, 11], [2, 10, 3], [9, 4, 8], [5, 7, 6]];
 
@@ -36,13 +40,18 @@ impl Blackhole {
         Self { columns, banks: board.banks(), translated: translated_banks(board.banks()) }
     }
 
+    /// True where the chip has tiles, fused-off ones too.
+    pub(super) const fn is_tile(x: u8, y: u8) -> bool {
+        matches!((x, y), (1..=7 | 10..=16, 2..=11))
+    }
+
     pub(super) fn at(&self, x: u8, y: u8) -> Endpoint {
         match (x, y) {
             (8, 0) => Endpoint::Arc,
-            (2, 0) => Endpoint::Pcie,
+            BRIDGE | TRANSLATED_BRIDGE => Endpoint::Pcie,
             // The other bridge, which boards with one chip do not use.
             (11, 0) => Endpoint::Harvested,
-            (1..=7 | 10..=16, 2..=11) => {
+            _ if Self::is_tile(x, y) => {
                 let column = if x < 8 { x - 1 } else { x - 3 };
                 let row = y - 2;
                 if column < self.columns { Endpoint::Tensix { column, row } } else { Endpoint::Harvested }

@@ -1099,8 +1099,11 @@ def telemetry(board):
     assert os.path.realpath(f"/sys/class/hwmon/{sensors[0]}/device") == card
     with open(f"/sys/class/hwmon/{sensors[0]}/name") as name:
         assert name.read() in ("blackhole\n", "wormhole\n")
-    with open(f"{card}/hwmon/{sensors[0]}/power1_label") as label:
-        assert label.read().startswith("power")
+    sensor = lambda file: open(f"{card}/hwmon/{sensors[0]}/{file}").read()
+    assert sensor("power1_label").startswith("power")
+    for kind in ("in0", "curr1", "temp1", "power1"):
+        assert 0 < int(sensor(f"{kind}_input")) < int(sensor(f"{kind}_max")), kind
+    assert 0 < int(sensor("temp1_input")) < 100_000, "thousandths of a degree"
     with open("/sys/module/tenstorrent/version") as version:
         assert version.read() == "2.10.0\n"
     assert os.stat(f"{card}/resource4").st_size >= 1 << 25

@@ -6,6 +6,7 @@
 //
 //   window /dev/tenstorrent/0
 
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -153,6 +154,23 @@ int main(int argc, char **argv) {
   expect(waitpid(child, &status, 0) == child && status == 0 && first[4000] == 77, "a child");
   // A child that runs another program is none of the card's.
   expect(system("exit 3") == 3 << 8, "another program");
+
+  // A window is unmapped and moved as a whole, also beside the next one.
+  for (int at = 0; at < SIZE; at += SIZE / 4) {
+    expect(munmap(second + at, 4096) == -1 && errno == EINVAL, "a part is unmapped");
+  }
+  expect(munmap(second - 4096, 8192) == -1 && errno == EINVAL, "a part and memory in front");
+  expect(mremap(second, SIZE, 4096, 0) == MAP_FAILED && errno == EINVAL, "a part stays");
+  struct allocate pair[] = {allocate(), allocate()};
+  unsigned char *room = mmap(NULL, 2 * SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  for (int i = 0; i < 2; i++) {
+    void *place = room + i * SIZE;
+    void *mapped = mmap(place, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, card, pair[i].uncached);
+    expect(mapped == place, "two windows side by side");
+  }
+  for (int i = 0; i < 2; i++) {
+    expect(munmap(room + i * SIZE, SIZE) == 0 && ioctl(card, FREE, &pair[i].id) == 0, "one of two windows");
+  }
 
   expect(munmap(second, SIZE) == 0 && ioctl(card, FREE, &other.id) == 0, "a window that is not mapped");
   other = allocate();
