@@ -172,7 +172,7 @@ impl VirtualAddresses {
             );
             return Err(Failure::new(Code::FailedPrecondition, message));
         }
-        let _room = Room::take().map_err(|errno| unchanged("mapped", size, errno))?;
+        let _room = Room::beside(&mappings).map_err(|errno| unchanged("mapped", size, errno))?;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: this one's pages, where nothing is mapped; the file is as long as the memory.
         let mapped = unsafe {
@@ -207,7 +207,7 @@ impl VirtualAddresses {
         let range = Self::pages(offset, size, self.length, RESERVATION)?;
         let mut mappings = self.mappings.lock();
         covered(&mappings, &range)?;
-        let _room = Room::take().map_err(|errno| unchanged("protected", size, errno))?;
+        let _room = Room::beside(&mappings).map_err(|errno| unchanged("protected", size, errno))?;
         // SAFETY: this one's pages, which all have memory; the program takes no access from work that has it.
         let set = |at: usize, size, protection: Protection| unsafe {
             rustix::mm::mprotect(self.at(at), size, protection.flags())
@@ -284,8 +284,8 @@ impl VirtualAddresses {
     }
 }
 
-/// Mappings of the process that are kept free for a moment. A process has a limited number of them, and the kernel
-/// unmaps nothing where it is reached: a change that would reach it is refused.
+/// Mappings of the process that are kept free for a moment. A process has a limited number of them, and where it is
+/// reached the kernel unmaps nothing and allocators get no memory: a change that would come near it is refused.
 ///
 /// # Invariants
 ///
@@ -293,9 +293,15 @@ impl VirtualAddresses {
 struct Room(*mut c_void);
 
 impl Room {
-    const PAGES: usize = 3;
+    const PAGES: usize = 128;
 
-    fn take() -> std::result::Result<Self, Errno> {
+    /// So many mappings of a reservation are no reason to look for the limit.
+    const FEW: usize = 256;
+
+    fn beside(mappings: &BTreeMap<usize, Mapping>) -> std::result::Result<Option<Self>, Errno> {
+        if mappings.len() < Self::FEW {
+            return Ok(None);
+        }
         let page = VirtualAddresses::page();
         // SAFETY: the kernel chooses an address where nothing is mapped.
         let start = unsafe {
@@ -303,10 +309,14 @@ impl Room {
             rustix::mm::mmap_anonymous(nowhere, size, ProtFlags::empty(), RESERVED)?
         };
         let room = Self(start);
-        // With another access than its neighbours', the middle one is a mapping of its own.
-        // SAFETY: one of the new pages.
-        unsafe { rustix::mm::mprotect(start.wrapping_byte_add(page), page, MprotectFlags::READ)? };
-        Ok(room)
+        // With another access than its neighbours', each second one is a mapping of its own.
+        for number in (1..Self::PAGES).step_by(2) {
+            // SAFETY: one of the new pages.
+            unsafe {
+                rustix::mm::mprotect(start.wrapping_byte_add(number * page), page, MprotectFlags::READ)?
+            };
+        }
+        Ok(Some(room))
     }
 }
 
