@@ -178,7 +178,7 @@ impl Bench {
     fn whole_suite(&self) -> Result<Command> {
         let mut suite = Command::new(self.tree.tool("hal_cts"));
         cts::environment(&mut suite, self.backend, &self.device, &cts::testdata(&self.tree)?);
-        suite.env(self.variable("DEFAULT"), self.path()).arg("--gtest_brief=1");
+        suite.env(self.variable("DEFAULT"), without_parameters(self.path())).arg("--gtest_brief=1");
         Ok(suite)
     }
 
@@ -193,6 +193,11 @@ impl Bench {
         suite.arg("--gtest_filter=-*llvm_cpu*:*vmvx*");
         Ok(suite)
     }
+}
+
+/// The path that a listed device has: parameters are given when it is opened.
+fn without_parameters(path: &str) -> &str {
+    path.split_once('?').map_or(path, |(path, _)| path)
 }
 
 /// The test that is the table of rules, in each emulator's tests.
@@ -362,6 +367,13 @@ fn tenstorrent(bench: &Bench) -> Result<Vec<Step>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn default_device_is_named_without_parameters() {
+        for (path, expected) in [("0", "0"), ("emulated?board=n150&tiles=2", "emulated")] {
+            assert_eq!(without_parameters(path), expected);
+        }
+    }
 
     /// A name that no test has would run none, and succeed.
     #[test]

@@ -608,11 +608,12 @@ fn simulators_library_gives_the_same() {
     support::the_same_on_a_library("blackhole", &["products_of_all_shapes_are_right"]);
 }
 
-/// What tiles did for a product, beside what they do to load its function: the numbers of the card's report.
-fn costs(board: &str, tiles: &str, shape: Shape) -> Vec<u64> {
+/// The result of a product, and what tiles did for it, beside what they do to load its function: the numbers of the
+/// card's report.
+fn costs(board: &str, tiles: &str, case: &Case<'_>) -> (Vec<f32>, Vec<u64>) {
     let path =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("products-{}-{tiles}", std::process::id()));
-    let report = |run: &dyn Fn(&Bench)| -> Vec<u64> {
+    let report = |run: &mut dyn FnMut(&Bench)| -> Vec<u64> {
         let report = ("report", path.to_str().unwrap());
         let bench = Bench::new(&[("board", board), ("tiles", tiles), ("l1", "0"), report]);
         run(&bench);
@@ -622,45 +623,112 @@ fn costs(board: &str, tiles: &str, shape: Shape) -> Vec<u64> {
         let numbers = report.split(|character: char| !character.is_ascii_digit());
         numbers.filter_map(|number| number.parse().ok()).collect()
     };
-    let before = report(&|bench| drop(Products::load(bench)));
-    let after = report(&|bench| check(bench, Kind::Bf16ToF32, shape, "4", [0; 3]));
-    after.iter().zip(&before).map(|(after, before)| after - before).collect()
+    let before = report(&mut |bench| drop(Products::load(bench)));
+    let mut found = Vec::new();
+    let after = report(&mut |bench| found = case.run(bench).unwrap());
+    (found, after.iter().zip(&before).map(|(after, before)| after - before).collect())
 }
 
-/// One block reads each operand once, and eight blocks of a quarter of the rows and half of the columns read the left
-/// one twice and the right one four times.
-#[test]
-fn products_cost_what_their_division_says() {
-    for (board, tiles, packets, bytes, words) in [
-        ("p150", 1, 1056, 262_144, 82_014),
-        ("p150", 8, 4096, 786_432, 82_224),
-        // A mode's base is set in addition.
-        ("n150", 1, 1056, 262_144, 82_015),
-        ("n150", 8, 4096, 786_432, 82_232),
-    ] {
-        let costs = costs(board, &tiles.to_string(), [1, 256, 256, 256]);
-        let &[
-            _,
-            _,
-            _,
-            launches,
-            instructions,
-            engine,
-            packets_read,
-            bytes_read,
-            packets_written,
-            bytes_written,
-            ..,
-        ] = &costs[..]
+/// A number as people read it.
+fn grouped(number: u64) -> String {
+    match number / 1000 {
+        0 => number.to_string(),
+        thousands => format!("{},{:03}", grouped(thousands), number % 1000),
+    }
+}
+
+/// How a product of two square matrices is divided over tiles, and what it then costs.
+struct Divided {
+    tiles: u64,
+    /// The rows and columns of a block of results.
+    block: [u64; 2],
+    words: u64,
+    packets_read: u64,
+    packets_written: u64,
+    /// How many nanoseconds a tile unpacks and the banks are busy, on paper.
+    nanoseconds: [u64; 2],
+}
+
+impl Divided {
+    /// Compares what was counted with what the division says, and prints a row of the table.
+    fn check(&self, side: u64, megahertz: u64, bandwidth: u64, costs: &[u64]) {
+        let &[_, _, _, launches, _, words, packets_read, bytes_read, packets_written, bytes_written, ..] =
+            costs
         else {
             panic!("{costs:?}")
         };
+        let Self { tiles, block: [down, across], .. } = *self;
+        let blocks = (side / down) * (side / across);
+        // Each square of 32 by 32 of the left operand is unpacked for up to four of the right one.
+        let squares = blocks * (down / 32) * ((across / 32).div_ceil(4) + across / 32) * (side / 32);
+        // A square is unpacked in 128 cycles.
+        let unpack = squares / tiles * 128 * 1000 / megahertz;
+        let memory = (bytes_read + bytes_written) / bandwidth;
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+        let [unpacked, moved, rate] = [
+            unpack as f64 / 1e3,
+            memory as f64 / 1e3,
+            (2 * side.pow(3)) as f64 / unpack.max(memory) as f64 / 1e3,
+        ];
         println!(
-            "{board}, {tiles} tiles: {instructions} instructions, most of which wait, and {engine} of the engine"
+            "| {tiles} | {down} by {across} | {} | {}, {} | {}, {} | {unpacked:.1} µs | {moved:.1} µs | {rate:.1} |",
+            grouped(words),
+            grouped(bytes_read),
+            grouped(packets_read),
+            grouped(bytes_written),
+            grouped(packets_written),
         );
-        assert_eq!((launches, engine), (tiles, words));
-        assert_eq!((packets_read, bytes_read), (packets, bytes));
-        // A row of a group's results each.
-        assert_eq!((packets_written, bytes_written), (256 * 2, 256 * 256 * 4));
+        assert_eq!((launches, words), (tiles, self.words));
+        assert_eq!((packets_read, bytes_read), (self.packets_read, blocks * (down + across) * side * 2));
+        assert_eq!((packets_written, bytes_written), (self.packets_written, side * side * 4));
+        assert_eq!([unpack, memory], self.nanoseconds);
+        // A square is unpacked by 64 instructions, and multiplied by 64 in four phases; few others are needed.
+        let least = 64 * (squares + (side / 32).pow(3));
+        assert!((least..least * 115 / 100).contains(&words), "{words} for {least}");
+    }
+}
+
+/// A tile reads the rows and the columns of each of its blocks once, and results do not depend on how many there are.
+/// The table for a p150 is that of `docs/tenstorrent.md`.
+#[test]
+fn products_cost_what_their_division_says() {
+    let divided = |tiles, block, words, packets_read, packets_written, nanoseconds| Divided {
+        tiles,
+        block,
+        words,
+        packets_read,
+        packets_written,
+        nanoseconds,
+    };
+    let p150 = [
+        divided(1, [512, 256], 638_750, 8448, 2048, [485_451, 5120]),
+        divided(8, [128, 256], 638_960, 12_288, 2048, [60_681, 8192]),
+        divided(64, [64, 64], 730_496, 49_152, 4096, [9102, 18_432]),
+    ];
+    let n150 = [
+        divided(1, [256, 256], 82_015, 1056, 512, [81_920, 1820]),
+        divided(8, [64, 128], 82_232, 4096, 512, [10_240, 3640]),
+    ];
+    // The clock in MHz and the GB/s of all banks are public figures.
+    for (board, megahertz, bandwidth, side, rows) in
+        [("p150", 1350, 512, 512, &p150[..]), ("n150", 1000, 288, 256, &n150)]
+    {
+        let (a, b) = (numbers(Kind::Bf16ToF32, side * side, 3), numbers(Kind::Bf16ToF32, side * side, 7));
+        let shape = [1, side, side, side];
+        let case = Case { kind: Kind::Bf16ToF32, shape, a: &a, b: &b, offsets: [0; 3] };
+        let expected = reference(shape, &a, &b);
+        println!("{board}, {side} by {side} by {side}, BF16 to FP32, in four phases");
+        println!(
+            "| tiles | a block | engine's instructions | bytes read, packets | written | unpack | DRAM | TFLOP/s |"
+        );
+        println!("|---|---|---|---|---|---|---|---|");
+        let mut first = None;
+        for row in rows {
+            let (found, costs) = costs(board, &row.tiles.to_string(), &case);
+            let error = norm_of_errors(&found, &expected);
+            assert!(error < 2e-4, "{board}, {} tiles: {error}", row.tiles);
+            assert_eq!(*first.get_or_insert(sum_of_bits(&found)), sum_of_bits(&found), "{board}");
+            row.check(side.into(), megahertz, bandwidth, &costs);
+        }
     }
 }
