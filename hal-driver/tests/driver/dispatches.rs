@@ -751,20 +751,20 @@ fn grid_that_never_ends_is_given_up_with_its_device() {
         if uri.starts_with("nvidia") {
             continue;
         }
-        let uri = &if uri.starts_with("gaudi") { format!("{uri}&timeout=1") } else { uri.to_owned() };
-        let device = Device::open(uri).unwrap();
+        let impatient = &if uri.starts_with("gaudi") { format!("{uri}&timeout=1") } else { uri.to_owned() };
+        let device = Device::open(impatient).unwrap();
         let function = Absolute::new(&device, format, folder);
         let done = device.semaphore(0);
         function.queue(&device, &done.at(1), [u32::MAX, u32::MAX, 65_535], None).unwrap();
         std::thread::sleep(Duration::from_millis(100));
         let begin = Instant::now();
         drop((function, device));
-        assert!(begin.elapsed() < Duration::from_secs(15), "{uri} took {:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(60), "{uri} took {:?}", begin.elapsed());
         assert!(done.wait(1).is_err(), "{uri}");
         let begin = Instant::now();
         let device = Device::open(uri).unwrap();
         let function = Absolute::new(&device, format, folder);
         assert_ne!(function.run(&device, [1; 3], None).unwrap(), [7; 8], "{uri}");
-        assert!(begin.elapsed() < Duration::from_secs(15), "{uri} took {:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(60), "{uri} took {:?}", begin.elapsed());
     }
 }

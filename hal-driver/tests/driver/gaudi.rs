@@ -120,7 +120,7 @@ fn file_is_read_into_memory_that_cannot_be_mapped() {
 fn is_lost(semaphore: &Semaphore, value: u64) -> String {
     let begin = Instant::now();
     let failed = semaphore.wait(value).unwrap_err();
-    assert!(begin.elapsed() < Duration::from_secs(20), "a waiter slept through the reset");
+    assert!(begin.elapsed() < Duration::from_secs(60), "a waiter slept through the reset");
     assert!(
         matches!(failed.code, Code::Aborted | Code::Unavailable | Code::DeadlineExceeded),
         "{:?}: {}",
@@ -185,10 +185,10 @@ fn threads_open_and_close_one_card_at_once() {
 #[test]
 fn submission_that_hangs_is_reported_and_the_card_opens_again() {
     for generation in [1, 2] {
-        let uri = card(generation, "&fault=hang:3&speed=8&timeout=8");
+        let uri = card(generation, "&fault=hang:3&speed=8");
         let _machine = Device::open(&neighbour(&uri)).unwrap();
         {
-            let device = Device::open(&uri).unwrap();
+            let device = Device::open(&format!("{uri}&timeout=8")).unwrap();
             let buffer = device.local_buffer(64);
             let order = device.semaphore(0);
             assert_eq!(dependent_fills(&device, &order, &buffer, 64, 1, 10), 10);
@@ -239,7 +239,7 @@ fn device_that_goes_with_work_pending_leaves_the_card_whole() {
             device.barrier(&never.at(1), &order.at(51)).unwrap();
             let begin = Instant::now();
             drop(device);
-            assert!(begin.elapsed() < Duration::from_secs(20), "round {round}");
+            assert!(begin.elapsed() < Duration::from_secs(60), "round {round}");
         }
         reopens(&uri);
     }

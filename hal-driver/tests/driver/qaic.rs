@@ -139,31 +139,33 @@ struct Workload<'a> {
     queue: u64,
     network: Executable,
     buffers: [Buffer; 2],
-    done: Semaphore,
-    submitted: u64,
 }
 
 impl<'a> Workload<'a> {
     fn new(machine: &Machine, device: &'a Device, queue: u64) -> Self {
         let network = machine.network(device, 4096);
         let buffers = [device.buffer(4096), device.buffer(4096)];
-        let workload = Self { device, queue, network, buffers, done: device.semaphore(0), submitted: 0 };
-        device.fill(&List::none(), &workload.done.at(1), &workload.buffers[1], (0, 4096), &[0]).unwrap();
-        workload.done.wait(1).unwrap();
-        workload
+        let done = device.semaphore(0);
+        device.fill(&List::none(), &done.at(1), &buffers[1], (0, 4096), &[0]).unwrap();
+        done.wait(1).unwrap();
+        Self { device, queue, network, buffers }
     }
 
     /// Submits a dispatch. Returns the semaphore that it signals.
-    fn submit(&mut self) -> Semaphore {
-        self.submitted += 1;
+    fn submit(&self) -> Semaphore {
         let done = self.device.semaphore(0);
         let bindings = [&self.buffers[0], &self.buffers[1]];
         self.device.dispatch(self.queue, &List::none(), &done.at(1), &self.network, &[], &bindings).unwrap();
         done
     }
 
-    fn run(&mut self) -> crate::common::Result {
+    fn run(&self) -> crate::common::Result {
         self.submit().wait(1)
+    }
+
+    /// Runs it until that succeeds: what another client or a short timeout has fail did not run.
+    fn run_in_the_end(&self, code: Code) {
+        wait_until(|| self.run().map_err(|failed| assert_eq!(failed.code, code, "{}", failed.text)).is_ok());
     }
 
     fn first_byte(&self) -> u8 {
@@ -175,10 +177,9 @@ impl<'a> Workload<'a> {
 fn networks_of_one_card_compute_at_the_same_time() {
     let machine = Machine::new("", Duration::from_millis(30));
     let device = Device::open(&machine.uri).unwrap();
-    let mut workloads: Vec<Workload<'_>> =
-        (0..3).map(|_| Workload::new(&machine, &device, u64::MAX)).collect();
+    let workloads: Vec<Workload<'_>> = (0..3).map(|_| Workload::new(&machine, &device, u64::MAX)).collect();
     for _ in 0..4 {
-        let done: Vec<Semaphore> = workloads.iter_mut().map(Workload::submit).collect();
+        let done: Vec<Semaphore> = workloads.iter().map(Workload::submit).collect();
         done.iter().for_each(|done| done.wait(1).unwrap());
     }
     assert!(workloads.iter().all(|workload| workload.first_byte() == 4));
@@ -190,7 +191,7 @@ fn networks_of_one_card_compute_at_the_same_time() {
 fn dispatches_that_depend_on_each_other_are_in_order_and_those_ahead_in_the_ring_too() {
     let machine = Machine::new("", Duration::ZERO);
     let device = Device::open(&machine.uri).unwrap();
-    let mut first = Workload::new(&machine, &device, 1);
+    let first = Workload::new(&machine, &device, 1);
     let second = Workload::new(&machine, &device, 1);
     // No semaphore between them: one queue.
     let mut last = None;
@@ -216,18 +217,19 @@ fn client_gets_the_cores_and_channels_that_another_one_leaves_idle() {
     for cores in [16, 20] {
         let machine = Machine::new(&format!("&cores={cores}"), Duration::ZERO);
         let (one, two) = (Device::open(&machine.uri).unwrap(), Device::open(&machine.uri).unwrap());
-        let mut many: Vec<Workload<'_>> = (0..16).map(|_| Workload::new(&machine, &one, 1)).collect();
-        many.iter_mut().for_each(|workload| workload.run().unwrap());
+        let many: Vec<Workload<'_>> = (0..16).map(|_| Workload::new(&machine, &one, 1)).collect();
+        many.iter().for_each(|workload| workload.run().unwrap());
         assert_eq!(machine.emulator.counts(0).activations, 16);
-        let mut late = Workload::new(&machine, &two, 1);
-        late.run().unwrap();
+        let late = Workload::new(&machine, &two, 1);
+        // A client that is not scheduled leaves nothing, and the other one gives up after a while.
+        late.run_in_the_end(Code::ResourceExhausted);
         assert!(machine.emulator.counts(0).activations < 16, "idle ones were deactivated");
-        many.iter_mut().for_each(|workload| workload.run().unwrap());
+        many.iter().for_each(|workload| workload.run_in_the_end(Code::ResourceExhausted));
         assert!(many.iter().all(|workload| workload.first_byte() == 2) && late.first_byte() == 1);
         // A device's own networks make room for each other.
-        let mut more: Vec<Workload<'_>> = (0..3).map(|_| Workload::new(&machine, &two, 1)).collect();
+        let more: Vec<Workload<'_>> = (0..3).map(|_| Workload::new(&machine, &two, 1)).collect();
         for _ in 0..2 {
-            more.iter_mut().for_each(|workload| workload.run().unwrap());
+            more.iter().for_each(|workload| workload.run_in_the_end(Code::ResourceExhausted));
         }
         assert!(more.iter().all(|workload| workload.first_byte() == 2));
     }
@@ -238,8 +240,8 @@ fn workload_that_is_lost_is_lost_alone() {
     // The third call of a network is the first network's second.
     let machine = Machine::new("&fault=crash:3", Duration::ZERO);
     let device = Device::open(&machine.uri).unwrap();
-    let mut lost = Workload::new(&machine, &device, 1);
-    let mut other = Workload::new(&machine, &device, 2);
+    let lost = Workload::new(&machine, &device, 1);
+    let other = Workload::new(&machine, &device, 2);
     lost.run().unwrap();
     other.run().unwrap();
     let failed = lost.run().unwrap_err();
@@ -267,26 +269,55 @@ fn is_explained(machine: &Machine) {
     assert!(report.causes.iter().any(of_the_card), "{name}: {report}");
 }
 
+/// The network of a dispatch that does not end is stopped with its device, and others do not notice.
 #[test]
-fn network_that_hangs_is_stopped_and_others_do_not_notice() {
-    let machine = Machine::new("&fault=hang:2&timeout=4", Duration::ZERO);
-    let device = Device::open(&machine.uri).unwrap();
-    let mut other = Workload::new(&machine, &device, 2);
-    other.run().unwrap();
-    let mut stuck = Workload::new(&machine, &device, 1);
-    let calls = machine.emulator.counts(0).calls;
-    let hung = stuck.submit();
-    // The second call on the card, which the others queue behind.
-    wait_until(|| machine.emulator.counts(0).calls > calls);
-    for _ in 0..10 {
+fn dispatch_that_does_not_end_is_explained_and_others_do_not_notice() {
+    for fault in ["hang", "deadlock"] {
+        let machine = Machine::new(&format!("&fault={fault}:2"), Duration::ZERO);
+        let device = Device::open(&machine.uri).unwrap();
+        let other = Workload::new(&machine, &device, 2);
         other.run().unwrap();
+        let owner = Device::open(&machine.uri).unwrap();
+        let stuck = Workload::new(&machine, &owner, 1);
+        let calls = machine.emulator.counts(0).calls;
+        let pending = stuck.submit();
+        // The second call on the card, which the others queue behind.
+        wait_until(|| machine.emulator.counts(0).calls > calls);
+        for _ in 0..10 {
+            other.run().unwrap();
+        }
+        is_explained(&machine);
+        drop(stuck);
+        drop(owner);
+        assert!(pending.wait(1).is_err(), "{fault}");
+        other.run().unwrap();
+        let again = Workload::new(&machine, &device, 1);
+        again.run().unwrap();
+        assert_eq!((again.first_byte(), other.first_byte()), (1, 12), "{fault}");
     }
-    is_explained(&machine);
-    let failed = hung.wait(1).unwrap_err();
-    assert_eq!(failed.code, Code::Aborted);
-    assert!(failed.text.contains("timeout"), "{}", failed.text);
-    stuck.run().unwrap();
-    assert_eq!((stuck.first_byte(), other.first_byte()), (1, 11));
+}
+
+/// A dispatch that the card never reports fails after its timeout, and its network works again.
+#[test]
+fn dispatch_that_does_not_end_fails_in_time() {
+    for fault in ["hang", "deadlock", "lost-msi"] {
+        let machine = Machine::new(&format!("&fault={fault}:1"), Duration::ZERO);
+        let device = Device::open(&format!("{}&timeout=2", machine.uri)).unwrap();
+        let workload = Workload::new(&machine, &device, 1);
+        match workload.run() {
+            Err(failed) => {
+                assert_eq!(failed.code, Code::Aborted, "{fault}: {}", failed.text);
+                assert!(failed.text.contains("timeout"), "{fault}: {}", failed.text);
+                if fault != "lost-msi" {
+                    assert_eq!(workload.first_byte(), 0, "{fault}: what was not written back is not there");
+                }
+            }
+            // If completions are many, the next interrupt finds them all.
+            Ok(()) => assert_eq!(fault, "lost-msi"),
+        }
+        workload.run_in_the_end(Code::Aborted);
+        assert!(workload.first_byte() > 0, "{fault}");
+    }
 }
 
 #[test]
@@ -298,7 +329,7 @@ fn request_that_the_card_refuses_fails_one_dispatch_with_its_code() {
     ] {
         let machine = Machine::new(&format!("&fault={fault}"), Duration::ZERO);
         let device = Device::open(&machine.uri).unwrap();
-        let mut workload = Workload::new(&machine, &device, 1);
+        let workload = Workload::new(&machine, &device, 1);
         let failed = (0..3).find_map(|_| workload.run().err());
         let failed = failed.unwrap_or_else(|| panic!("{fault} was not noticed"));
         assert_eq!(failed.code, code, "{fault}: {}", failed.text);
@@ -307,53 +338,26 @@ fn request_that_the_card_refuses_fails_one_dispatch_with_its_code() {
     }
 }
 
-#[test]
-fn semaphore_that_is_never_added_to_fails_one_dispatch_in_time() {
-    let machine = Machine::new("&fault=deadlock:2&timeout=4", Duration::ZERO);
-    let device = Device::open(&machine.uri).unwrap();
-    let mut workload = Workload::new(&machine, &device, 1);
-    workload.run().unwrap();
-    let pending = workload.submit();
-    is_explained(&machine);
-    let failed = pending.wait(1).unwrap_err();
-    assert_eq!(failed.code, Code::Aborted, "{}", failed.text);
-    assert!(failed.text.contains("timeout"), "{}", failed.text);
-    workload.run().unwrap();
-    assert_eq!(workload.first_byte(), 2, "what was not written back is not there");
-}
-
-#[test]
-fn lost_interrupt_costs_time() {
-    let machine = Machine::new("&fault=lost-msi:1&timeout=1", Duration::ZERO);
-    let device = Device::open(&machine.uri).unwrap();
-    let mut workload = Workload::new(&machine, &device, 1);
-    // If completions are many, the next interrupt finds them all.
-    if let Err(failed) = workload.run() {
-        assert_eq!(failed.code, Code::Aborted, "{}", failed.text);
-    }
-    workload.run().unwrap();
-}
-
 /// Checks the failure of everything that a loss ends.
 fn is_lost(semaphore: &Semaphore, value: u64) {
     let begin = Instant::now();
     let failed = semaphore.wait(value).unwrap_err();
-    assert!(begin.elapsed() < Duration::from_secs(20), "a waiter slept through it");
+    assert!(begin.elapsed() < Duration::from_secs(60), "a waiter slept through it");
     assert_eq!(failed.code, Code::Unavailable, "{}", failed.text);
     assert!(failed.text.contains("accel0"), "{}", failed.text);
 }
 
 #[test]
 fn reset_fails_what_runs_and_the_card_opens_again() {
-    let machine = Machine::new("&fault=reset:2&timeout=5&speed=10", Duration::ZERO);
+    let machine = Machine::new("&fault=reset:2", Duration::ZERO);
     {
         let device = Device::open(&machine.uri).unwrap();
-        let mut workload = Workload::new(&machine, &device, 1);
+        let workload = Workload::new(&machine, &device, 1);
         workload.run().unwrap();
         is_lost(&workload.submit(), 1);
     }
     let device = Device::open(&machine.uri).unwrap();
-    let mut workload = Workload::new(&machine, &device, 1);
+    let workload = Workload::new(&machine, &device, 1);
     workload.run().unwrap();
 }
 
@@ -396,13 +400,13 @@ fn device_that_goes_with_work_pending_leaves_the_card_whole() {
         let (order, never) = (device.semaphore(0), device.semaphore(0));
         let buffer = device.local_buffer(1 << 20);
         assert_eq!(dependent_fills(&device, &order, &buffer, 1 << 20, 4, 50), 50);
-        let mut workload = Workload::new(&machine, &device, 1);
+        let workload = Workload::new(&machine, &device, 1);
         let pending: Vec<Semaphore> = (0..5).map(|_| workload.submit()).collect();
         device.barrier(&never.at(1), &order.at(51)).unwrap();
         let begin = Instant::now();
         drop((workload, pending, order, never, buffer));
         drop(device);
-        assert!(begin.elapsed() < Duration::from_secs(20), "round {round}");
+        assert!(begin.elapsed() < Duration::from_secs(60), "round {round}");
     }
     // The message thread closes the file by itself.
     let end = Instant::now() + Duration::from_secs(60);
@@ -481,7 +485,7 @@ fn file_that_the_program_has_opened_is_used_and_stays_the_programs() {
     let file = machine.emulator.open(std::path::Path::new("/dev/accel/accel0")).unwrap();
     {
         let device = Device::open(&format!("qaic://fd/{}", file.as_raw_fd())).unwrap();
-        let mut workload = Workload::new(&machine, &device, 1);
+        let workload = Workload::new(&machine, &device, 1);
         workload.run().unwrap();
         assert_eq!(machine.emulator.counts(0).users, 1, "the program's own");
     }
