@@ -584,7 +584,7 @@ fn c_function_gives_text_and_json_and_refuses_the_rest() {
     let (go, done) = (device.semaphore(0), device.semaphore(0));
     device.barrier(&go.at(1), &done.at(1)).unwrap();
     let text = through_c(0).unwrap();
-    assert!(text.starts_with("hal-driver: 1 of 1 operations"), "{text}");
+    assert!(text.starts_with("stall report: 1 of 1 operations"), "{text}");
     let json = through_c(1).unwrap();
     assert!(json.contains("\"kind\": \"unpromised\"") && json.contains("\"device\": \"mock\""), "{json}");
     assert_eq!(through_c(2).unwrap_err().code, Code::InvalidArgument);
@@ -618,7 +618,7 @@ fn watched_device_prints_a_report_by_itself() {
                      promised 1";
         assert!(text.lines().any(|line| plain(line) == cause), "{text}");
         // Again after twice the time, and then after four times that: not without end.
-        let reports = text.matches("hal-driver: ").count();
+        let reports = text.matches("stall report: ").count();
         assert!((1..=3).contains(&reports), "{text}");
         return;
     }
@@ -636,7 +636,7 @@ fn watched_device_prints_a_report_by_itself() {
 fn watched_device_that_works_prints_nothing() {
     if !is_alone() {
         let text = run_alone("watched_device_that_works_prints_nothing", &[]);
-        assert!(!text.contains("hal-driver: "), "{text}");
+        assert!(!text.contains("stall report: "), "{text}");
         return;
     }
     let device = Device::open("mock://0?stall_report=2").unwrap();
@@ -663,7 +663,7 @@ fn sigquit_prints_a_report() {
         let text = run_alone("sigquit_prints_a_report", &[("HAL_REPORT_ON_SIGQUIT", "1")]);
         let cause = "- the host waits for semaphore 0 of mock to reach 9; it is at 0; nobody has promised 9";
         assert_eq!(text.lines().filter(|line| plain(line) == cause).count(), 1, "{text}");
-        assert_eq!(text.matches("hal-driver: ").count(), 1, "{text}");
+        assert_eq!(text.matches("stall report: ").count(), 1, "{text}");
         return;
     }
     unsafe { libc::signal(libc::SIGQUIT, handled as *const () as usize) };

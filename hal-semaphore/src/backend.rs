@@ -111,7 +111,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
     }
 
     /// Runs a host operation whose waits are reached, on any thread, now or later; `task` reports its end. Must
-    /// not block for long: the thread has other work.
+    /// not block for long: the thread has other work. By default the operation fails.
     fn run(&self, task: HostTask, work: Self::Work) {
         drop(work);
         task.finish(Err(Failure::new(Code::Unimplemented, "this backend runs no host operations")));
@@ -172,7 +172,8 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// Finds completions and reports them, without blocking. Several threads may call it at once.
     fn poll(&self) {}
 
-    /// Asks the device to stop, and to report everything outstanding soon, as completed or failed.
+    /// Asks the device to stop, and to report everything outstanding soon, as completed or failed. May be
+    /// called again.
     fn abort(&self, why: &Failure) {
         let _ = why;
     }
@@ -219,7 +220,7 @@ impl<B: Backend> BatchItem<B> {
 /// One item of a batch.
 #[derive(Debug)]
 pub struct Submission<'a, B: Backend> {
-    /// The epoch under which its completion is reported.
+    /// The epoch under which its completion is reported. Epochs of a queue grow from 1, with gaps.
     pub epoch: u64,
     /// The work; `None` means to wait, record and complete only. If the backend leaves it here, the engine
     /// keeps it until it has ended and returns it in [`Backend::reclaim`]. If the backend takes it, it owns it,

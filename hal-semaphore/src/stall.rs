@@ -7,6 +7,27 @@
 //! [causes](Cause), and is printed as text or as JSON. An engine keeps nothing for that: while no snapshot is taken,
 //! it costs nothing.
 //!
+//! A program collects the snapshots, and, if it wants them in the report, its own [waits](Process::host_waits):
+//!
+//! ```
+//! use hal_semaphore::stall::{Device, Process, Report};
+//! use hal_semaphore::testing::{SoftBackend, device};
+//! use hal_semaphore::{Action, Affinity, Engine, Semaphore};
+//!
+//! let engine = Engine::new(SoftBackend::new(device(1)))?;
+//! let (input, output) = (Semaphore::new(&engine, 0)?, Semaphore::new(&engine, 0)?);
+//! engine.submit(Affinity::ANY, &[(input.clone(), 3)], &[(output.clone(), 1)], Action::Barrier)?;
+//!
+//! let look = || {
+//!     let device = Device { name: "acme://0".to_owned(), snapshot: engine.snapshot(true) };
+//!     Process { devices: vec![device], ..Process::default() }
+//! };
+//! // A pause between the looks, here none, says what stands still for as long.
+//! let report = Report::of(&look(), look(), &look()).to_string();
+//! assert!(report.contains("waits for semaphore 0 to reach 3; it is at 0; nobody has promised 3"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # What can be relied on
 //!
 //! A snapshot takes one lock at a time, each for a few operations, and tries for each lock a bounded number of times:
@@ -228,8 +249,6 @@ pub struct HostWait {
     pub count: usize,
     /// How long they have waited at least, if somebody has watched them.
     pub age: Option<Duration>,
-    /// Whether all snapshots of a report have it.
-    pub stands: bool,
 }
 
 /// A device of a process.

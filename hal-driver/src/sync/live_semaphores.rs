@@ -81,7 +81,7 @@ pub(crate) fn host_waits(addresses: bool) -> (Vec<HostWait>, HashMap<TimelineNam
             let before = waits.len();
             for (value, count) in semaphore.host_waits() {
                 let step = Step { timeline, value };
-                waits.push(HostWait { step, reached, count, age: None, stands: true });
+                waits.push(HostWait { step, reached, count, age: None });
             }
             if addresses || waits.len() > before {
                 known.insert(timeline, semaphore.address());

@@ -70,6 +70,7 @@ fn compare(process: &mut Process, other: &Process) {
         other.devices.iter().map(|device| (device.snapshot.engine, &device.snapshot)).collect();
     for device in &mut process.devices {
         let other = others.get(&device.snapshot.engine);
+        device.snapshot.callbacks = device.snapshot.callbacks.min(other.map_or(0, |other| other.callbacks));
         for (number, queue) in device.snapshot.queues.iter_mut().enumerate() {
             match other.and_then(|other| other.queues.get(number)) {
                 Some(other) => compare_queue(queue, other),
@@ -86,8 +87,8 @@ fn compare(process: &mut Process, other: &Process) {
     for wait in &mut process.host_waits {
         let (count, reached) = waits.get(&wait.step).map_or((0, 0), |them| (them.count, them.reached));
         (wait.count, wait.reached) = (wait.count.min(count), wait.reached.max(reached));
-        wait.stands &= wait.count > 0;
     }
+    process.host_waits.retain(|wait| wait.count > 0);
 }
 
 fn compare_queue(queue: &mut Queue, other: &Queue) {
@@ -396,7 +397,7 @@ impl<'a> Graph<'a> {
                 causes.add(root, Waiter::Operation(place), operation.waits.iter());
             }
         }
-        for (number, host) in self.process.host_waits.iter().enumerate().filter(|(_, wait)| wait.stands) {
+        for (number, host) in self.process.host_waits.iter().enumerate() {
             let wait = waited(host);
             let root = match self.ends(None, &wait) {
                 Next::Root(root) => Some(root),

@@ -147,7 +147,6 @@ impl Report {
             ("waits_for", self.step_json(wait.step)),
             ("reached", wait.reached.to_string()),
             ("count", wait.count.to_string()),
-            ("stands", wait.stands.to_string()),
             ("seconds", age(wait.age)),
             ("promised_by", self.promise_json(wait.step)),
         ])

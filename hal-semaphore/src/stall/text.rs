@@ -41,11 +41,11 @@ impl Report {
     fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (operations, stand) =
             (self.operations().count(), self.operations().filter(|operation| operation.stands).count());
-        let hosts = self.process.host_waits.iter().filter(|wait| wait.stands).map(|wait| wait.count);
+        let hosts = self.process.host_waits.iter().map(|wait| wait.count);
         let (hosts, devices) = (hosts.sum::<usize>(), self.process.devices.len());
         writeln!(
             f,
-            "hal-driver: {stand} of {operations} operations and {hosts} waits of the host stand still on {devices} \
+            "stall report: {stand} of {operations} operations and {hosts} waits of the host stand still on {devices} \
              devices"
         )?;
         if self.causes.is_empty() && stand + hosts > 0 {
@@ -118,12 +118,19 @@ impl Report {
                 )
             }
             Reason::Cycle(places) => self.cycle(places),
-            Reason::Device(place) => match self.operation(*place).and_then(|operation| operation.age) {
-                Some(age) => {
-                    format!("the device has had {} for {} or longer", self.name(*place), seconds(age))
+            Reason::Device(place) => {
+                let mut text = match self.operation(*place).and_then(|operation| operation.age) {
+                    Some(age) => {
+                        format!("the device has had {} for {} or longer", self.name(*place), seconds(age))
+                    }
+                    None => format!("the device has {}, and has not reported its end", self.name(*place)),
+                };
+                let device = self.process.devices.get(place.device);
+                if device.is_some_and(|device| device.snapshot.callbacks > 0) {
+                    text += ", unless the thread that reports it is inside of a callback";
                 }
-                None => format!("the device has {}, and has not reported its end", self.name(*place)),
-            },
+                text
+            }
             Reason::Host(place) => match self.operation(*place).and_then(|operation| operation.age) {
                 Some(age) => {
                     format!("the host has been at {} for {} or longer", self.name(*place), seconds(age))

@@ -55,8 +55,7 @@ fn nothing_to_do_is_nothing_to_report() {
     let rig = TestEngine::new(2, NativeWaits::Epochs);
     let report = report(&[&rig]);
     explains(&report, &[]);
-    let text =
-        "hal-driver: 0 of 0 operations and 0 waits of the host stand still on 1 devices\na: nothing to do\n";
+    let text = "stall report: 0 of 0 operations and 0 waits of the host stand still on 1 devices\na: nothing to do\n";
     assert_eq!(report.to_string(), text);
 }
 
@@ -394,8 +393,7 @@ fn host_that_waits_for_a_value_that_nobody_promises_is_named() {
     let [x, y] = rig.semaphores();
     rig.job(0, &[], &[(&x, 1)], 1);
     let step = |value, timeline: &Semaphore| Step { timeline: TimelineName::of(timeline), value };
-    let wait =
-        |step| HostWait { step, reached: 0, count: 1, age: Some(Duration::from_secs(3)), stands: true };
+    let wait = |step| HostWait { step, reached: 0, count: 1, age: Some(Duration::from_secs(3)) };
     let process = || Process {
         devices: vec![snapshot("a", &rig.engine)],
         host_waits: vec![wait(step(1, &x)), wait(step(5, &y))],
@@ -414,6 +412,28 @@ fn host_that_waits_for_a_value_that_nobody_promises_is_named() {
     assert!(report.to_string().contains(line), "{report}");
 }
 
+/// The thread that is to report what the device has may be inside of a callback.
+#[test]
+fn work_of_a_device_whose_callback_does_not_return_may_have_ended() {
+    let rig = TestEngine::new(1, NativeWaits::None);
+    let [x, y] = rig.semaphores();
+    rig.job(0, &[], &[(&x, 1)], 1);
+    rig.job(0, &[], &[(&y, 1)], 2);
+    let (engine, (sender, receiver)) = (rig.engine.clone(), std::sync::mpsc::channel());
+    let _subscription = x.subscribe(1, move |_| {
+        sender.send(report_of(|| vec![snapshot("a", &engine)])).unwrap();
+    });
+    rig.step(0);
+    rig.report(0);
+    let cause = "the device has epoch 2 of queue 0 of a (work of the device), and has not reported its end";
+    explains(
+        &receiver.recv().unwrap(),
+        &[&format!("{cause}, unless the thread that reports it is inside of a callback")],
+    );
+    explains(&report(&[&rig]), &[cause]);
+    rig.run_until_idle();
+}
+
 /// What moves between the snapshots is no cause of anything.
 #[test]
 fn what_moves_is_not_claimed_to_stand() {
@@ -421,11 +441,15 @@ fn what_moves_is_not_claimed_to_stand() {
     let [x, y] = rig.semaphores();
     let process = || Process { devices: vec![snapshot("a", &rig.engine)], ..Process::default() };
     rig.job(0, &[(&x, 1)], &[(&y, 1)], 1);
-    let (before, middle) = (process(), process());
+    let (before, mut middle) = (process(), process());
+    let step = Step { timeline: TimelineName::of(&y), value: 7 };
+    // A thread waits only while the second one is taken.
+    middle.host_waits.push(HostWait { step, reached: 0, count: 1, age: None });
     x.signal(1).unwrap();
     let report = Report::of(&before, middle, &process());
     explains(&report, &[]);
     assert!(report.to_string().contains("blocked, moving"), "{report}");
+    assert!(!report.to_string().contains("the host ("), "{report}");
     rig.run_until_idle();
 }
 
