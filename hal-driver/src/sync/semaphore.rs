@@ -450,8 +450,13 @@ unsafe extern "C" fn wait(
             flags,
             sys::iree_allocator_system(),
         );
-        let failure =
-            (*semaphore.cast::<Semaphore>()).failure_word().load(Ordering::Acquire) as sys::iree_status_t;
+        let ours = &*semaphore.cast::<Semaphore>();
+        let failure = ours.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
+        if !waited.is_null() && failure.is_null() && ours.value() >= value {
+            // The thread that notifies has not come to it, perhaps inside of a callback.
+            sys::iree_status_free(waited);
+            return std::ptr::null_mut();
+        }
         if waited.is_null() || failure.is_null() {
             return waited;
         }
@@ -521,6 +526,33 @@ mod tests {
             let timepoint = &raw mut (*waiter).timepoint;
             check(sys::iree_async_semaphore_acquire_timepoint(timeline.base(), value, timepoint)).unwrap();
         }
+    }
+
+    /// The thread that notifies may be inside of a callback for long.
+    #[test]
+    fn wait_that_is_not_notified_ends_at_its_deadline_with_the_value() {
+        let device = testing::device("mock");
+        let timeline = testing::semaphore(&device);
+        let semaphore = timeline.ours().unwrap();
+        let address = semaphore.address();
+        // On a busy machine a signal may come behind the deadline.
+        let succeeds = (1..20).any(|value| {
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(move || {
+                    let timeout =
+                        sys::iree_timeout_t { type_: sys::IREE_TIMEOUT_RELATIVE, nanos: 500_000_000 };
+                    let semaphore = address as *mut sys::iree_hal_semaphore_t;
+                    // SAFETY: a live semaphore.
+                    unsafe { check(sys::iree_hal_semaphore_wait(semaphore, value, timeout, 0)) }
+                });
+                while semaphore.host_waits() != [(value, 1)] && !waiting.is_finished() {
+                    std::thread::yield_now();
+                }
+                semaphore.registration.signal_then(value, || semaphore.publish(value), Vec::new).unwrap();
+                waiting.join().unwrap().is_ok()
+            })
+        });
+        assert!(succeeds);
     }
 
     /// A step is reported after it was made, and another thread may report the next one, a failure, first.
