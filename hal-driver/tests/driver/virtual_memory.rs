@@ -271,7 +271,6 @@ fn access_is_what_protection_gives() {
 /// Another device and what moves files see what is mapped at the time, and obey protection as well.
 #[test]
 fn other_devices_and_files_use_what_is_mapped_as_protection_allows() {
-    const PINNING: [&str; 2] = ["gaudi://emulated", "nvidia://emulated"];
     let file = File::with(&[8; 64]);
     for uri in WITH {
         let owner = Device::open(uri).unwrap();
@@ -279,7 +278,7 @@ fn other_devices_and_files_use_what_is_mapped_as_protection_allows() {
         let page = space.page();
         let (buffer, memory) = (space.reserve(2 * page).unwrap(), space.allocate(2 * page).unwrap());
         let bare = buffer.subspan(page, page);
-        for name in [uri, "mock", "template", "qaic://emulated"].into_iter().chain(PINNING) {
+        for name in [uri, "mock", "template", "qaic://emulated"].into_iter().chain(WITHOUT) {
             let user = Device::open(name).unwrap();
             let copied = |from: &Buffer, to: &Buffer| {
                 let done = user.semaphore(0);
@@ -315,7 +314,7 @@ fn other_devices_and_files_use_what_is_mapped_as_protection_allows() {
             }
             space.protect(&buffer, 0, page, READ).unwrap();
             // A device that pins pages does so for writing.
-            if !PINNING.contains(&name) {
+            if !WITHOUT.contains(&name) {
                 copied(&buffer, &host).unwrap();
                 assert_eq!(host.read(), [6, 6, 6, 6, 2, 2, 2, 2], "{uri} {name}");
                 written(&buffer, &file, 8).unwrap();
