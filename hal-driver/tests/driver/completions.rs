@@ -2,7 +2,7 @@
 
 //! The three ways in which a device reports completions. A program sees no difference.
 
-use crate::common::forbidden::{descriptors, is_alone_for, take_over};
+use crate::common::forbidden::{descriptors, is_alone, is_alone_for, take_over};
 use crate::common::{Buffer, Device, List, Semaphore};
 use hal_semaphore::Code;
 use std::sync::mpsc;
@@ -171,8 +171,7 @@ fn descriptor_that_the_program_closes_is_a_lost_device() {
 /// The same for a thread that does its own work, and so finds out inside of a submission.
 #[test]
 fn descriptor_that_is_closed_between_calls_is_a_lost_device() {
-    let test = "completions::descriptor_that_is_closed_between_calls_is_a_lost_device";
-    if is_alone_for(test, &["only"]).is_none() {
+    if !is_alone("completions::descriptor_that_is_closed_between_calls_is_a_lost_device") {
         return;
     }
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
