@@ -49,7 +49,7 @@ thread_local! {
 /// The error number of a failure.
 fn number(failure: &Failure) -> c_int {
     let text = failure.message().replace('\0', " ");
-    LAST.with_borrow_mut(|last| *last = CString::new(text).unwrap_or_default());
+    let _ = LAST.try_with(|last| last.replace(CString::new(text).unwrap_or_default()));
     -match failure.code() {
         Code::InvalidArgument | Code::OutOfRange | Code::Incompatible => libc::EINVAL,
         Code::ResourceExhausted => libc::ENOMEM,
@@ -316,5 +316,38 @@ pub extern "C" fn hal_gaudi_memory_free(fd: c_int, address: u64) -> c_int {
 /// The message of the last failure on this thread, valid until the next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn hal_gaudi_last_error() -> *const c_char {
-    LAST.with_borrow(|last| last.as_ptr())
+    LAST.try_with(|last| last.borrow().as_ptr())
+        .unwrap_or(c"the thread is ending, and has no messages".as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+    use std::sync::mpsc;
+
+    #[test]
+    fn thread_that_ends_has_failures_without_a_message() {
+        struct AtEnd(mpsc::Sender<(c_int, String)>);
+        impl Drop for AtEnd {
+            fn drop(&mut self) {
+                let failed = guard(|| Err(invalid("again")));
+                // SAFETY: a text, which is valid until the next failure.
+                let message = unsafe { CStr::from_ptr(hal_gaudi_last_error()) };
+                let _ = self.0.send((failed, message.to_string_lossy().into_owned()));
+            }
+        }
+        thread_local! {
+            static AT_END: RefCell<Option<AtEnd>> = const { RefCell::new(None) };
+        }
+        let (sender, outcome) = mpsc::channel();
+        let run = || {
+            AT_END.set(Some(AtEnd(sender)));
+            assert_eq!(guard(|| Err(invalid("once"))), -libc::EINVAL);
+        };
+        std::thread::spawn(run).join().unwrap();
+        let (failed, message) = outcome.recv().unwrap();
+        assert_eq!(failed, -libc::EINVAL);
+        assert!(message.contains("is ending"), "{message}");
+    }
 }

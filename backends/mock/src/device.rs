@@ -108,8 +108,8 @@ impl Device for MockDevice {
     }
 
     fn load(&self, request: &LoadRequest<'_>, host: &dyn HostLoader) -> Result<Loaded<Executable>, Failure> {
-        // One more for threads that do their work themselves.
-        let executable = host.load(request, self.properties.concurrency + 1)?;
+        // One more for each queue, whose work a thread may do itself.
+        let executable = host.load(request, self.properties.concurrency + self.properties.queues.queues)?;
         let functions = executable.functions().to_vec();
         Ok(Loaded { executable: Executable::new(executable), functions })
     }

@@ -23,7 +23,8 @@
 //! # On the caller's thread
 //!
 //! A thread that [waits at once](hal_backend::caller) for what it submits does short work of an idle queue itself, as
-//! a worker would: nothing is handed over, and no thread is woken.
+//! a worker would: nothing is handed over, and no thread is woken. It is a worker of its own for each queue, since
+//! calls of a program with the same worker's number wait for each other, and queues do not.
 //!
 //! # Sleep
 //!
@@ -82,6 +83,8 @@ struct Queue {
     depth: AtomicUsize,
     /// Its [`QueueState`].
     state: AtomicU8,
+    /// The memory of the jobs that a thread does itself.
+    callers_batch: Mutex<VecDeque<MockJob>>,
     /// Written by the worker.
     progress: CachePadded<Progress>,
 }
@@ -174,8 +177,6 @@ pub(crate) struct Hardware {
     watch: AdaptiveSpin,
     /// The number of blocked queues.
     blocked: AtomicUsize,
-    /// The memory of the jobs that a thread does itself.
-    callers_batch: Mutex<VecDeque<MockJob>>,
     reports: Reports,
     faults: Faults,
     depth: usize,
@@ -202,6 +203,7 @@ impl Hardware {
             submitted: AtomicU64::new(0),
             depth: AtomicUsize::new(0),
             state: AtomicU8::new(QueueState::Idle as u8),
+            callers_batch: Mutex::default(),
             progress: CachePadded::default(),
         };
         Ok(Arc::new(Self {
@@ -219,7 +221,6 @@ impl Hardware {
             watched: AtomicBool::new(false),
             watch: AdaptiveSpin::new(),
             blocked: AtomicUsize::new(0),
-            callers_batch: Mutex::default(),
             reports: Reports::new(options.completion)?,
             delays: !options.latency.is_zero() || options.faults.delays(),
             faults: options.faults,
@@ -293,9 +294,9 @@ impl Hardware {
             };
             self.put(&mut schedule, queue, QueueState::Busy);
             drop(schedule);
-            let mut batch = std::mem::take(&mut *self.callers_batch.lock());
-            self.run_some(queue, count, self.workers, &mut batch);
-            *self.callers_batch.lock() = batch;
+            let mut batch = std::mem::take(&mut *self.queue(queue).callers_batch.lock());
+            self.run_some(queue, count, self.workers + queue, &mut batch);
+            *self.queue(queue).callers_batch.lock() = batch;
         });
     }
 

@@ -13,7 +13,7 @@ use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::ops::Range;
 use std::sync::Arc;
@@ -176,7 +176,16 @@ struct Program {
 
 thread_local! {
     /// This thread's workgroup-local memory, as large as the largest call so far.
-    static SCRATCH: RefCell<Vec<u128>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH: Cell<Vec<u128>> = const { Cell::new(Vec::new()) };
+}
+
+/// Calls `run` with this thread's workgroup-local memory. A thread that is exiting may have none any more, and gets
+/// some for the call.
+fn with_scratch<R>(run: impl FnOnce(&mut Vec<u128>) -> R) -> R {
+    let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
+    let result = run(&mut scratch);
+    let _ = SCRATCH.try_with(|place| place.set(scratch));
+    result
 }
 
 /// Refuses more workgroup-local memory than a call may have.
@@ -355,7 +364,7 @@ impl Program {
             binding_lengths: lengths.as_ptr(),
         };
         let _alone = alone.lock();
-        SCRATCH.with_borrow_mut(|scratch| {
+        with_scratch(|scratch| {
             grow(scratch, local_memory)?;
             let mut place = sys::iree_hal_executable_workgroup_state_v0_t {
                 processor_id: u32::try_from(worker).unwrap_or(u32::MAX),

@@ -2,7 +2,7 @@
 
 //! The memory of a [`BufferRange`]: a device's own, or the host's view of another device's.
 
-use crate::ffi::constants::{ACCESS_ANY, ACCESS_READ, Access};
+use crate::ffi::constants::{ACCESS_ANY, ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::object::{Borrowed, Retained, to_device_size, to_u64};
 use crate::ffi::status::{Result, check};
 use crate::memory::backing::owner_is_gone;
@@ -75,7 +75,12 @@ impl BufferRange {
             return Ok(Span { place, length: self.length });
         }
         // Resolving must not wait: memory that has to be copied was bounced before.
-        let access = if self.sole_user().is_some() { ACCESS_READ } else { ACCESS_ANY };
+        let access = match (self.sole_user().is_some(), writes) {
+            (true, _) => ACCESS_READ,
+            (false, false) => ACCESS_ANY,
+            // What is mapped for any access may only be readable.
+            (false, true) => ACCESS_ANY | ACCESS_WRITE,
+        };
         let range = allocated.map(access).map_err(|failure| {
             let message = format!(
                 "a buffer of another device can only be used through the host: {}",

@@ -23,9 +23,11 @@ thread_local! {
     static COPIES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Writes `mapped` back before each signal on this thread, as long as it is alive.
+/// Writes `mapped` back before each signal on this thread, as long as it is alive. A thread that ends has no list any
+/// more, and writes back when it unmaps.
 pub(crate) fn register(mapped: Weak<dyn WriteBack>) {
-    MAPPED.with_borrow_mut(|all| {
+    let _ = MAPPED.try_with(|all| {
+        let mut all = all.borrow_mut();
         all.retain(|mapped| mapped.strong_count() > 0);
         all.push(mapped);
     });

@@ -955,6 +955,8 @@ impl Device {
 /// A recorded command buffer.
 pub(crate) struct Commands(pub(crate) *mut sys::iree_hal_command_buffer_t);
 
+unsafe impl Sync for Commands {}
+
 impl Drop for Commands {
     fn drop(&mut self) {
         unsafe { sys::iree_hal_command_buffer_release(self.0) };

@@ -2,7 +2,7 @@
 
 //! The three ways in which a device reports completions. A program sees no difference.
 
-use crate::common::forbidden::{descriptors, is_alone_for, take_over};
+use crate::common::forbidden::{descriptors, is_alone, is_alone_for, take_over};
 use crate::common::{Buffer, Device, List, Semaphore};
 use hal_semaphore::Code;
 use std::sync::mpsc;
@@ -166,6 +166,28 @@ fn descriptor_that_the_program_closes_is_a_lost_device() {
     assert_eq!(failed.code, Code::Unavailable, "{}", failed.text);
     assert!(failed.text.contains("open the device again"), "{}", failed.text);
     drop(device);
+}
+
+/// The same for a thread that does its own work, and so finds out inside of a submission.
+#[test]
+fn descriptor_that_is_closed_between_calls_is_a_lost_device() {
+    if !is_alone("completions::descriptor_that_is_closed_between_calls_is_a_lost_device") {
+        return;
+    }
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let before = sockets();
+    let device = device("descriptor", "");
+    let (buffer, done) = (device.buffer(64), device.semaphore(0));
+    let call = |value| {
+        device.fill(&List::none(), &done.at(value), &buffer, (0, 64), &[1])?;
+        done.wait(value)
+    };
+    (1..=32).try_for_each(call).unwrap();
+    let own: Vec<i32> = sockets().into_iter().filter(|socket| !before.contains(socket)).collect();
+    take_over(&own);
+    let failed = call(33).unwrap_err();
+    assert_eq!(failed.code, Code::Unavailable, "{}", failed.text);
+    assert!(failed.text.contains("open the device again"), "{}", failed.text);
 }
 
 /// The device has ended work and hangs up before the host polls: the ended work counts.

@@ -505,6 +505,121 @@ fn program_makes_the_arguments_itself_where_functions_get_addresses() {
     }
 }
 
+/// A thread that ends runs its destructors, which may make a program's last calls.
+#[test]
+fn thread_that_ends_may_make_calls() {
+    struct AtEnd(Option<Box<dyn FnOnce()>>);
+    impl Drop for AtEnd {
+        fn drop(&mut self) {
+            if let Some(call) = self.0.take() {
+                call();
+            }
+        }
+    }
+    thread_local! {
+        static AT_END: std::cell::RefCell<AtEnd> = const { std::cell::RefCell::new(AtEnd(None)) };
+    }
+    let _types = crate::common::keep_types();
+    let (sender, outcome) = std::sync::mpsc::channel();
+    let run = move || {
+        // Before the driver has anything on this thread, so that this is destroyed last.
+        AT_END.with_borrow_mut(|at_end| at_end.0 = None);
+        let (device, owner) = (Device::open("mock").unwrap(), Device::open("mock://0?heaps=2").unwrap());
+        let executable = first_function(&device, "embedded-elf-x86_64", "llvm_cpu");
+        let (input, output, theirs) = (device.buffer(8), device.buffer(8), owner.local_buffer(8));
+        let done = device.semaphore(0);
+        let call = move |value| {
+            // Short work, which such a thread does itself.
+            let signals = done.at(value);
+            device.dispatch(1, &List::none(), &signals, &executable, &[], &[&input, &output])?;
+            done.wait_for(value, 60_000)?;
+            // As local devices map what the host cannot map.
+            let (_owner, theirs) = (&owner, &theirs);
+            let (mode, access) = (sys::IREE_HAL_MAPPING_MODE_SCOPED, sys::IREE_HAL_MEMORY_ACCESS_ANY);
+            let mut mapping = sys::iree_hal_buffer_mapping_t::default();
+            unsafe {
+                let (mapping, access) = (&raw mut mapping, access.try_into().unwrap());
+                check(sys::iree_hal_buffer_map_range(theirs.0, mode, access, 0, 8, mapping))?;
+                (*mapping).contents.data.write(u8::try_from(value).unwrap());
+                check(sys::iree_hal_buffer_unmap_range(mapping))?;
+                check(sys::iree_hal_buffer_map_range(theirs.0, mode, access, 0, 8, mapping))?;
+                assert_eq!(u64::from((*mapping).contents.data.read()), value);
+                check(sys::iree_hal_buffer_unmap_range(mapping))
+            }
+        };
+        (1..=32).try_for_each(&call).unwrap();
+        let at_end = move || drop(sender.send((33..=64).try_for_each(call)));
+        AT_END.with_borrow_mut(|place| place.0 = Some(Box::new(at_end)));
+    };
+    std::thread::spawn(run).join().unwrap();
+    outcome.recv().unwrap().unwrap();
+}
+
+/// Arguments of a program's own with workgroup counts from a buffer, in a recording that threads execute at once,
+/// for memory that comes and goes.
+#[test]
+fn arguments_of_the_programs_own_are_read_at_each_execution() {
+    let _types = crate::common::keep_types();
+    let natives = [("mock".to_owned(), "embedded-elf-x86_64", "llvm_cpu")];
+    for (uri, format, folder) in devices_of("87").filter(|(uri, ..)| uri.starts_with("nvidia")).chain(natives)
+    {
+        let device = Device::open(&uri).unwrap();
+        let executable = first_function(&device, format, folder);
+        let done = device.semaphore(0);
+        let params = sys::iree_hal_buffer_params_t {
+            type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
+            usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT,
+            ..Default::default()
+        };
+        let both = device.alloca_of(&List::none(), &done.at(1), params, 64).unwrap();
+        done.wait(1).unwrap();
+        let whole = address(&device, &both).unwrap();
+        let arguments = [whole, whole + 32].map(u64::to_le_bytes).concat();
+        let usage = sys::IREE_HAL_BUFFER_USAGE_DISPATCH_INDIRECT_PARAMETERS;
+        let usage = crate::common::params().usage | usage;
+        let counts = device
+            .try_buffer_of(sys::iree_hal_buffer_params_t { usage, ..crate::common::params() }, 12)
+            .unwrap();
+        counts.write(0, [1_u32; 3].map(u32::to_le_bytes).as_flattened());
+        let config =
+            sys::iree_hal_dispatch_config_t { workgroup_count_ref: reference(&counts), ..Default::default() };
+        let none = sys::iree_hal_buffer_ref_list_t { count: 0, values: std::ptr::null() };
+        let function = unsafe { sys::iree_hal_executable_function_from_index(0) };
+        let constants =
+            sys::iree_const_byte_span_t { data: arguments.as_ptr(), data_length: arguments.len() };
+        let indirect = sys::IREE_HAL_DISPATCH_FLAG_STATIC_INDIRECT_PARAMETERS;
+        let raw = executable.0;
+        let commands = device.record(0, |commands| unsafe {
+            let flags = (DIRECT | indirect).into();
+            check(sys::iree_hal_command_buffer_dispatch(
+                commands, raw, function, config, constants, none, flags,
+            ))
+        });
+        let commands = commands.unwrap();
+        device.fill(&List::none(), &done.at(2), &both, (0, 64), &(-1.5_f32).to_le_bytes()).unwrap();
+        done.wait(2).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let done = device.semaphore(0);
+                    for value in 1..=100 {
+                        device.execute(1, &List::none(), &done.at(value), &commands, &[]).unwrap();
+                        done.wait(value).unwrap();
+                    }
+                });
+            }
+        });
+        let seen = device.buffer(64);
+        device.copy(&List::none(), &done.at(3), &both, &seen, 64).unwrap();
+        done.wait(3).unwrap();
+        let seen = seen.read();
+        assert_eq!((&seen[..4], &seen[32..36]), (&(-1.5_f32).to_le_bytes()[..], &1.5_f32.to_le_bytes()[..]));
+        device.dealloca(&List::none(), &done.at(4), &both).unwrap();
+        done.wait(4).unwrap();
+        assert_eq!(address(&device, &both).unwrap_err().code, Code::FailedPrecondition, "{uri}");
+    }
+}
+
 /// Compiled modules put several values into one stream-ordered buffer. Where each is adds up: the part of the buffer,
 /// the binding's offset in it, and in a command buffer the slot's.
 #[test]

@@ -3,7 +3,7 @@
 //! Virtual memory by the rules of IREE's allocator header: reserved addresses, memory behind them, and access.
 
 use crate::common::forbidden::{forbid, is_alone};
-use crate::common::{Buffer, Device, List, Result, check, params, reference};
+use crate::common::{Buffer, Device, File, List, Result, check, params, reference};
 use crate::dispatches::{devices_of, first_function};
 use hal_semaphore::Code;
 use hal_sys as sys;
@@ -266,6 +266,72 @@ fn access_is_what_protection_gives() {
     refused(space.protect(&buffer, 0, page, 4), Code::InvalidArgument, "0x4");
     space.unmap(&buffer, 0, 3 * page).unwrap();
     space.free(memory).unwrap();
+}
+
+/// Another device and what moves files see what is mapped at the time, and obey protection as well.
+#[test]
+fn other_devices_and_files_use_what_is_mapped_as_protection_allows() {
+    let file = File::with(&[8; 64]);
+    for uri in WITH {
+        let owner = Device::open(uri).unwrap();
+        let space = Space(&owner);
+        let page = space.page();
+        let (buffer, memory) = (space.reserve(2 * page).unwrap(), space.allocate(2 * page).unwrap());
+        let bare = buffer.subspan(page, page);
+        for name in [uri, "mock", "template", "qaic://emulated"].into_iter().chain(WITHOUT) {
+            let user = Device::open(name).unwrap();
+            let copied = |from: &Buffer, to: &Buffer| {
+                let done = user.semaphore(0);
+                user.copy(&List::none(), &done.at(1), from, to, 8)?;
+                done.wait(1)
+            };
+            let written = |from: &Buffer, to: &File, at: u64| {
+                let done = user.semaphore(0);
+                user.write_file(&List::none(), &done.at(1), from, to, at, 8)?;
+                done.wait(1)
+            };
+            let read = |from: &File, to: &Buffer| {
+                let done = user.semaphore(0);
+                user.read_file(&List::none(), &done.at(1), from, 0, to, 8)?;
+                done.wait(1)
+            };
+            let host = user.buffer(8);
+            for number in [1, 2] {
+                space.map(&buffer, 0, memory, (number - 1) * page, page).unwrap();
+                space.protect(&buffer, 0, page, BOTH).unwrap();
+                let byte = u8::try_from(number).unwrap();
+                space.fill(&buffer, (0, 8), byte).unwrap();
+                copied(&buffer, &host).unwrap();
+                assert_eq!(host.read(), [byte; 8], "{uri} {name}");
+                Space(&user).fill(&buffer, (0, 4), byte + 4).unwrap();
+                assert_eq!(
+                    space.bytes(&buffer, 0, 5).unwrap()[..],
+                    [[byte + 4; 4].as_slice(), &[byte]].concat()
+                );
+                if number == 1 {
+                    space.unmap(&buffer, 0, page).unwrap();
+                }
+            }
+            space.protect(&buffer, 0, page, READ).unwrap();
+            // A device that pins pages does so for writing.
+            if !WITHOUT.contains(&name) {
+                copied(&buffer, &host).unwrap();
+                assert_eq!(host.read(), [6, 6, 6, 6, 2, 2, 2, 2], "{uri} {name}");
+                written(&buffer, &file, 8).unwrap();
+                assert_eq!(file.read()[6..16], [8, 8, 6, 6, 6, 6, 2, 2, 2, 2], "{uri} {name}");
+            }
+            refused(copied(&host, &buffer), Code::PermissionDenied, "may not be written");
+            refused(Space(&user).fill(&buffer, (8, 8), 3), Code::PermissionDenied, "may not be written");
+            refused(read(&file, &buffer), Code::PermissionDenied, "may not be written");
+            refused(copied(&host, &bare), Code::FailedPrecondition, "has no memory");
+            refused(copied(&bare, &host), Code::FailedPrecondition, "has no memory");
+            refused(read(&file, &bare), Code::FailedPrecondition, "has no memory");
+            refused(written(&bare, &file, 0), Code::FailedPrecondition, "has no memory");
+            assert_eq!(space.bytes(&buffer, 0, 8).unwrap(), [6, 6, 6, 6, 2, 2, 2, 2], "{uri} {name}");
+            space.unmap(&buffer, 0, page).unwrap();
+        }
+        space.free(memory).unwrap();
+    }
 }
 
 /// What cannot be is refused, and changes nothing.

@@ -4,7 +4,10 @@
 
 use super::*;
 use crate::memory::MockMemory;
-use hal_backend::{Commands, DeviceSpec, HostRange, NativeWaits, Parameters, Pattern, Place, Point, Span};
+use hal_backend::{
+    Commands, DeviceSpec, Dispatch, Function, HostCall, HostProgram, HostRange, NativeWaits, Parameters,
+    Pattern, Place, Point, Span, Workgroups,
+};
 use hal_semaphore::backend::{Backend, Batch, Completion, Submitted};
 use hal_semaphore::{Engine, Semaphore};
 use smallvec::smallvec;
@@ -47,6 +50,14 @@ impl Bench {
     fn fills(&self, queue: usize, waits: &[usize], length: u64) -> bool {
         assert!(self.range.write(0, &[0]));
         let target = Span { place: Place::Device(self.memory.clone(), 0), length };
+        self.runs(queue, waits, Command::Fill { target, pattern: Pattern::new(&[7]).unwrap() });
+        let mut byte = [0];
+        assert!(self.range.read(0, &mut byte));
+        byte == [7]
+    }
+
+    /// Submits a command to a queue behind the first jobs of others.
+    fn runs(&self, queue: usize, waits: &[usize], command: Command<MockDevice>) {
         let name = |queue| self.names.queue(queue).unwrap();
         let wait = |&queue| NativeWait { point: Point { queue: name(queue), epoch: 1 }, event: None };
         let job = Job {
@@ -54,18 +65,12 @@ impl Bench {
             epoch: 1,
             waits: waits.iter().map(wait).collect(),
             event: None,
-            commands: Commands::Own(smallvec![Command::Fill {
-                target,
-                pattern: Pattern::new(&[7]).unwrap()
-            }]),
+            commands: Commands::Own(smallvec![command]),
             recording: None,
             observer: None,
         };
         assert!(self.hardware.submit(job).is_ok());
         self.hardware.kick(queue);
-        let mut byte = [0];
-        assert!(self.range.read(0, &mut byte));
-        byte == [7]
     }
 }
 
@@ -101,4 +106,60 @@ fn work_that_is_delayed_or_fails_is_left_to_workers() {
         make_calls();
         assert!(!Bench::new(&[parameter]).fills(0, &[], 64), "{parameter:?}");
     }
+}
+
+/// A program whose calls end when two of them have run at once.
+struct Meeting(Mutex<Vec<usize>>);
+
+impl HostProgram for Meeting {
+    fn functions(&self) -> &[Function] {
+        static FUNCTIONS: [Function; 1] =
+            [Function { name: String::new(), bindings: 0, constants: 0, workgroup_size: [1; 3] }];
+        &FUNCTIONS
+    }
+
+    fn run(&self, _: &HostCall<'_>, _: std::ops::Range<u64>, worker: usize) -> Result<(), Failure> {
+        self.0.lock().push(worker);
+        let end = Instant::now() + Duration::from_secs(60);
+        while self.0.lock().len() < 2 {
+            assert!(Instant::now() < end, "no other call has begun after a minute");
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+/// Calls with one number wait for each other, and a submission does not wait for another queue's work.
+#[test]
+fn threads_that_do_work_of_several_queues_are_different_workers() {
+    let bench = Bench::new(&[("queues", "2")]);
+    let meeting = Arc::new(Meeting(Mutex::default()));
+    let executable = Arc::new(crate::executable::Executable::new(meeting.clone()));
+    // Its calls are known to be short.
+    executable.learn(0, Duration::from_nanos(100), 1);
+    std::thread::scope(|scope| {
+        for queue in 0..2 {
+            let (bench, executable) = (&bench, executable.clone());
+            scope.spawn(move || {
+                make_calls();
+                bench.runs(
+                    queue,
+                    &[],
+                    Command::Dispatch(Box::new(Dispatch {
+                        executable,
+                        function: 0,
+                        workgroup_size: [1; 3],
+                        workgroups: Workgroups::Count([1; 3]),
+                        local_memory: 0,
+                        constants: smallvec![],
+                        bindings: smallvec![],
+                    })),
+                );
+            });
+        }
+    });
+    let mut numbers = meeting.0.lock().clone();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 2, "both calls ran with the number {numbers:?}");
 }
