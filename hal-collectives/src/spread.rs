@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn panic_of_a_grain_reaches_the_owner_and_the_work_is_free_then() {
         /// As many as no other test has.
-        const GRAINS: usize = 71;
+        const GRAINS: u32 = 71;
         struct SetOnDrop(Arc<AtomicBool>);
         impl Drop for SetOnDrop {
             fn drop(&mut self) {
