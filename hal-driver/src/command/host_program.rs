@@ -257,13 +257,8 @@ impl Program {
         self.local_memory[function]
     }
 
-    /// Refuses a call that compiled code would take for valid.
-    fn check(&self, call: &HostCall<'_>, workgroups: &Range<u64>) -> Result {
-        self.check_counts(call, workgroups, (call.bindings.len(), call.constants.len()))
-    }
-
-    /// The same for a call with so many bindings and constants.
-    fn check_counts(&self, call: &HostCall<'_>, workgroups: &Range<u64>, given: (usize, usize)) -> Result {
+    /// Refuses a call with so many bindings and constants that compiled code would take for valid.
+    fn check(&self, call: &HostCall<'_>, workgroups: &Range<u64>, given: (usize, usize)) -> Result {
         let Some(function) = self.functions.get(call.function) else {
             return Err(invalid(format!("the executable has no function number {}", call.function)));
         };
@@ -305,7 +300,7 @@ impl HostProgram for Program {
     }
 
     fn run(&self, call: &HostCall<'_>, workgroups: Range<u64>, worker: usize) -> Result {
-        self.check(call, &workgroups)?;
+        self.check(call, &workgroups, (call.bindings.len(), call.constants.len()))?;
         let bindings = call.bindings.iter().map(|range| (range.address().cast(), range.length())).unzip();
         self.run_bound(call, bindings, call.constants, workgroups, worker)
     }
@@ -316,7 +311,7 @@ impl HostProgram for Program {
             let words = call.constants.len();
             invalid(format!("a call of function {} has {words} words for {takes} addresses", call.function))
         })?;
-        self.check_counts(call, &workgroups, (takes, constants.len()))?;
+        self.check(call, &workgroups, (takes, constants.len()))?;
         let bindings = addresses.as_chunks().0.iter().map(|&[low, high]| {
             let address = usize::try_from(u64::from(high) << 32 | u64::from(low)).unwrap_or(0);
             // The length is the program's alone to know.

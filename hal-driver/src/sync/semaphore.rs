@@ -452,15 +452,11 @@ unsafe extern "C" fn wait(
         );
         let ours = &*semaphore.cast::<Semaphore>();
         let failure = ours.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
-        if !waited.is_null() && failure.is_null() && ours.value() >= value {
-            // The thread that notifies has not come to it, perhaps inside of a callback.
-            sys::iree_status_free(waited);
-            return std::ptr::null_mut();
-        }
-        if waited.is_null() || failure.is_null() {
+        if waited.is_null() || failure.is_null() && ours.value() < value {
             return waited;
         }
-        // IREE's part answers with a bare code.
+        // IREE's part answers a failure with a bare code, and a deadline even if the value is reached and the thread
+        // that notifies has not come to it. Without a failure the clone is OK.
         sys::iree_status_free(waited);
         sys::iree_status_clone(failure)
     }
