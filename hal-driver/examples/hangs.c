@@ -68,17 +68,23 @@ static iree_status_t slow_device(program_t* program) {
 }
 
 static iree_status_t blocks(void* user_data, const uint64_t arguments[4], iree_hal_host_call_context_t* context) {
-  // It waits for what comes behind it.
-  program_t* program = (program_t*)user_data;
-  return iree_hal_semaphore_wait(program->semaphores[1], 1, iree_make_timeout_ms(2000), IREE_ASYNC_WAIT_FLAG_NONE);
+  // It waits for what comes behind it, with a reference of its own: the program may release its semaphores meanwhile.
+  iree_hal_semaphore_t* semaphore = (iree_hal_semaphore_t*)user_data;
+  iree_status_t status =
+      iree_hal_semaphore_wait(semaphore, 1, iree_make_timeout_ms(2000), IREE_ASYNC_WAIT_FLAG_NONE);
+  iree_hal_semaphore_release(semaphore);
+  return status;
 }
 
 // 6. A host call waits for the operation that waits for it.
 static iree_status_t host_call(program_t* program) {
   uint64_t arguments[4] = {0};
-  iree_hal_host_call_t call = {blocks, program};
-  IREE_RETURN_IF_ERROR(iree_hal_device_queue_host_call(program->devices[0], 1, NOTHING, LIST(0, 1), call, arguments,
-                                                       IREE_HAL_HOST_CALL_FLAG_NONE));
+  iree_hal_host_call_t call = {blocks, program->semaphores[1]};
+  iree_hal_semaphore_retain(program->semaphores[1]);
+  iree_status_t status = iree_hal_device_queue_host_call(program->devices[0], 1, NOTHING, LIST(0, 1), call, arguments,
+                                                         IREE_HAL_HOST_CALL_FLAG_NONE);
+  if (!iree_status_is_ok(status)) iree_hal_semaphore_release(program->semaphores[1]);
+  IREE_RETURN_IF_ERROR(status);
   return fill(program, 0, 1, LIST(0, 1), LIST(1, 1));
 }
 
