@@ -143,8 +143,9 @@ pub trait Backend: Send + Sync + Sized + 'static {
     }
 
     /// True if [reclaiming](Backend::reclaim) this work may call the program. Then the engine does not reclaim
-    /// it on a thread that submits, and on other threads last.
-    fn calls_back(&self, work: &Self::Work) -> bool {
+    /// it on a thread that submits, and on other threads last. Of the work, which has ended, this may release what
+    /// calls nobody, or take all.
+    fn calls_back(&self, work: &mut Option<Self::Work>) -> bool {
         let _ = work;
         false
     }

@@ -195,6 +195,12 @@ impl Recorded {
         Ok(recorded)
     }
 
+    /// Releases the command buffer unless this is the last reference to it, which is returned: it keeps buffers, whose
+    /// release may call the program.
+    pub(crate) fn release_unless_last(self) -> Option<Self> {
+        self.buffer.release_unless_last().map(|buffer| Self { buffer })
+    }
+
     /// The uses of each slot of the binding table, up to the last one used.
     pub(crate) fn slots(&self) -> &[Uses] {
         &self.recording().slots

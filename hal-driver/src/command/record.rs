@@ -109,6 +109,10 @@ impl Substitutes {
         Self(pairs.into())
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The substitute for a range, if there is one.
     fn of(&self, range: &BufferRange) -> Option<BufferRange> {
         if self.0.is_empty() {

@@ -3,6 +3,9 @@
 //! The ends of operations that only this crate's internals can bring about at the moment that matters.
 
 use super::{DeviceState, HalDevice};
+use crate::command::command_buffer::Recorded;
+use crate::command::record::Substitutes;
+use crate::device::work::{Operation, QueueWork};
 use crate::ffi::constants::ACCESS_READ;
 use crate::ffi::object::{Borrowed, Retained};
 use crate::ffi::status::check;
@@ -13,6 +16,7 @@ use crate::sync::semaphore::IreeTimeline;
 use crate::testing;
 use hal_backend::Driver;
 use hal_mock::Mock;
+use hal_semaphore::backend::Backend;
 use hal_semaphore::timeline::Timeline;
 use hal_semaphore::{Code, Point};
 use hal_sys as sys;
@@ -127,4 +131,49 @@ fn bytes_that_are_mapped_keep_the_pool_that_they_are_from() {
     assert!(pools.strong_count() > 0, "the memory's buffer has no pool to go back to");
     drop(bytes);
     assert_eq!(pools.strong_count(), 0);
+}
+
+/// An empty command buffer.
+fn command_buffer(device: &Retained<sys::iree_hal_device_t>) -> Retained<sys::iree_hal_command_buffer_t> {
+    let (mode, categories) = (sys::IREE_HAL_COMMAND_BUFFER_MODE_DEFAULT, sys::IREE_HAL_COMMAND_CATEGORY_ANY);
+    let mut made = null_mut();
+    // SAFETY: the device is retained; what the call makes is adopted once.
+    unsafe {
+        let (raw, out) = (device.get(), &raw mut made);
+        check(sys::iree_hal_command_buffer_create(raw, mode.into(), categories.into(), u64::MAX, 0, out))
+            .unwrap();
+        check(sys::iree_hal_command_buffer_begin(made)).unwrap();
+        check(sys::iree_hal_command_buffer_end(made)).unwrap();
+        Retained::adopt(made).unwrap()
+    }
+}
+
+/// A thread that submits must not call the program, so it releases of an execution what the program has as well, and
+/// leaves the last reference to anything for another thread.
+#[test]
+fn execution_releases_what_the_program_has_and_leaves_last_references() {
+    let device = testing::device("mock");
+    // SAFETY: a device of the mock's, and retained.
+    let state: &DeviceState<Mocked> = unsafe { HalDevice::of(device.get()) };
+    for (has_commands, has_binding) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (commands, (buffer, there)) = (command_buffer(&device), alloca(&device, 64));
+        there.wait(1).unwrap();
+        let operation = Operation::Execute {
+            commands: Recorded::new(commands.borrow(), &state.identity).unwrap(),
+            step: 0,
+            bindings: Box::new([None, Some(BufferRange::new(buffer.clone(), 0, 64).unwrap())]),
+            substitutes: Substitutes::default(),
+            part: None,
+        };
+        let mut work = Some(QueueWork { operation, trace: None });
+        let commands = has_commands.then_some(commands);
+        let buffer = has_binding.then_some(buffer);
+        let calls_back = state.engine.backend().calls_back(&mut work);
+        assert_eq!(calls_back, !has_commands || !has_binding);
+        assert_eq!(work.is_some(), calls_back);
+        if let Some(QueueWork { operation: Operation::Execute { bindings, .. }, .. }) = &work {
+            assert_eq!(bindings.iter().any(Option::is_some), !has_binding);
+        }
+        drop((work, commands, buffer));
+    }
 }

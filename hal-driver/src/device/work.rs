@@ -50,7 +50,6 @@ pub(crate) enum Operation<D: Device> {
         step: usize,
         bindings: Box<[Option<BufferRange>]>,
         substitutes: Substitutes,
-        #[expect(dead_code, reason = "it exists as long as the operation")]
         part: Option<ExecutionPart>,
     },
     /// The end of an execution that has parts.
@@ -300,6 +299,34 @@ fn take_command<D: Device>(work: &mut Option<QueueWork<D>>) -> Option<Command<D>
     }
 }
 
+/// Releases what an execution of a command buffer keeps, as far as those are not the last references.
+fn release_execution<D: Device>(work: &mut Option<QueueWork<D>>) {
+    let Some(QueueWork {
+        operation: Operation::Execute { bindings, substitutes, part: None, .. },
+        trace: None,
+    }) = work
+    else {
+        return;
+    };
+    for binding in &mut *bindings {
+        *binding = binding.take().and_then(BufferRange::release_unless_last);
+    }
+    if !substitutes.is_empty() || bindings.iter().any(Option::is_some) {
+        return;
+    }
+    let Some(QueueWork {
+        operation: Operation::Execute { commands, step, bindings, substitutes, part },
+        trace,
+    }) = work.take()
+    else {
+        return;
+    };
+    *work = commands.release_unless_last().map(|commands| QueueWork {
+        operation: Operation::Execute { commands, step, bindings, substitutes, part },
+        trace,
+    });
+}
+
 impl<D: Device> Backend for EngineBackend<D> {
     type Timeline = IreeTimeline;
     type Work = QueueWork<D>;
@@ -437,8 +464,11 @@ impl<D: Device> Backend for EngineBackend<D> {
 
     /// True if releasing the work may call the program back: buffers have release callbacks, and a call that was
     /// never made has signals. Memory is returned at once: a program that sees its return may release its pool.
-    /// Work with certain memory keeps no buffer with a release callback.
-    fn calls_back(&self, work: &QueueWork<D>) -> bool {
+    /// Work with certain memory keeps no buffer with a release callback. What an execution keeps, the program mostly
+    /// still has; then it is released here.
+    fn calls_back(&self, work: &mut Option<QueueWork<D>>) -> bool {
+        release_execution(work);
+        let Some(work) = work else { return false };
         match &work.operation {
             Operation::Dealloca(_)
             | Operation::Alloca(_)

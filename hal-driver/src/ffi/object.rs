@@ -168,13 +168,26 @@ impl<T: Counted> Retained<T> {
     }
 }
 
-impl Retained<sys::iree_hal_buffer_t> {
+/// An object of the HAL.
+///
+/// # Safety
+///
+/// It begins with IREE's header of resources.
+pub(crate) unsafe trait Resource: Counted {}
+
+// SAFETY: a buffer's first field is the header.
+unsafe impl Resource for sys::iree_hal_buffer_t {}
+// SAFETY: a command buffer's first field is the header.
+unsafe impl Resource for sys::iree_hal_command_buffer_t {}
+
+impl<T: Resource> Retained<T> {
     /// Releases the reference unless it is the last one, which is returned: its release may call the program.
     pub(crate) fn release_unless_last(self) -> Option<Self> {
-        // SAFETY: IREE declares the count atomic and changes it so; the buffer is alive, by the invariant of
-        // `Retained`.
-        let count = unsafe { AtomicI32::from_ptr(&raw mut (*self.get()).resource.ref_count) };
-        // With IREE's ordering of releases: every use of the buffer happens before its destruction.
+        let header = self.get().cast::<sys::iree_hal_resource_t>();
+        // SAFETY: the object is alive, by the invariant of `Retained`, and begins with the header, whose count IREE
+        // declares atomic and changes so.
+        let count = unsafe { AtomicI32::from_ptr(&raw mut (*header).ref_count) };
+        // With IREE's ordering of releases: every use of the object happens before its destruction.
         let fewer = |count: i32| (count > 1).then_some(count - 1);
         match count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer) {
             Ok(_) => {

@@ -391,13 +391,14 @@ impl<B: Backend> Shared<B> {
         if !waits {
             return Vec::new();
         }
-        let calls_back =
-            |work: &B::Work| self.foreign_counted(|| self.backend.calls_back(work)).unwrap_or(true);
-        let is_late = |ended: &Ended<B::Work>| ended.work.as_ref().is_some_and(calls_back);
+        let is_late = |ended: &mut Ended<B::Work>| {
+            let work = &mut ended.work;
+            work.is_some() && self.foreign_counted(|| self.backend.calls_back(work)).unwrap_or(true)
+        };
         // Fast path: usually there are none.
-        let Some(first) = reclaims.iter().position(is_late) else { return Vec::new() };
+        let Some(first) = reclaims.iter_mut().position(is_late) else { return Vec::new() };
         let mut late = vec![reclaims.remove(first)];
-        late.extend(reclaims.extract_if(first.., |ended| is_late(ended)));
+        late.extend(reclaims.extract_if(first.., is_late));
         late
     }
 

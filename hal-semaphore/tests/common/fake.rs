@@ -20,7 +20,7 @@ type Hook<F> = Option<Box<F>>;
 type OnSubmit<B> = dyn Fn(&B, QueueId, &mut Batch<'_, B>) -> Submitted + Send + Sync;
 type OnRun<B, W> = dyn Fn(&B, HostTask, W) + Send + Sync;
 type OnEarly<W> = dyn Fn(&mut W) -> Result<bool, Failure> + Send + Sync;
-type CallsBack<W> = dyn Fn(&W) -> bool + Send + Sync;
+type CallsBack<W> = dyn Fn(&mut Option<W>) -> bool + Send + Sync;
 type OnReclaim<B, W> = dyn Fn(&B, Ended<W>) + Send + Sync;
 type OnDefer<B> = dyn Fn(&B, DeferredCallbacks) + Send + Sync;
 type OnPoll<B> = dyn Fn(&B) + Send + Sync;
@@ -95,7 +95,10 @@ impl<T: Timeline, W: Send + 'static> Fake<T, W> {
     }
 
     /// Selects work whose reclaim calls the program back. By default none does.
-    pub(crate) fn calls_back(mut self, hook: impl Fn(&W) -> bool + Send + Sync + 'static) -> Self {
+    pub(crate) fn calls_back(
+        mut self,
+        hook: impl Fn(&mut Option<W>) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.calls_back = Some(Box::new(hook));
         self
     }
@@ -219,7 +222,7 @@ impl<T: Timeline, W: Send + 'static> Backend for Fake<T, W> {
         }
     }
 
-    fn calls_back(&self, work: &W) -> bool {
+    fn calls_back(&self, work: &mut Option<W>) -> bool {
         self.calls_back.as_ref().is_some_and(|hook| hook(work))
     }
 

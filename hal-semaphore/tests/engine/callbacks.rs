@@ -703,11 +703,36 @@ type Release = Option<Box<dyn FnOnce() + Send>>;
 
 /// A device whose work ends when the test says so.
 fn releasing() -> Fake<Semaphore, Release> {
-    Fake::new(device(2, NativeWaits::None)).calls_back(Release::is_some).on_reclaim(|_, ended| {
-        if let Some(release) = ended.work.flatten() {
-            release();
-        }
-    })
+    Fake::new(device(2, NativeWaits::None))
+        .calls_back(|work: &mut Option<Release>| matches!(work, Some(Some(_))))
+        .on_reclaim(|_, ended| {
+            if let Some(release) = ended.work.flatten() {
+                release();
+            }
+        })
+}
+
+/// A job ends while it is submitted. The backend takes of its work what calls nobody. With the rest another thread is
+/// called; with nothing left, the end is reported at once (S8).
+#[test]
+fn work_of_which_the_backend_takes_all_needs_no_other_thread() {
+    for takes_all in [true, false] {
+        let reclaimed = Arc::new(Mutex::new(Vec::new()));
+        let into = reclaimed.clone();
+        let engine = Fake::<Semaphore, u64>::new(device(1, NativeWaits::None))
+            .on_submit(|fake, queue, batch| {
+                let accepted = fake.accept(queue, batch);
+                fake.complete_all();
+                accepted
+            })
+            .calls_back(move |work| work.take_if(|work| takes_all || std::mem::take(work) == 0).is_none())
+            .on_reclaim(move |_, ended| into.lock().unwrap().push((ended.point.is_some(), ended.work)))
+            .keeps_deferred()
+            .start();
+        engine.submit(Affinity::ANY, &[], &[], Action::Queue(7)).unwrap();
+        assert_eq!(engine.backend().run_deferred(), usize::from(!takes_all));
+        assert_eq!(*reclaimed.lock().unwrap(), [(true, (!takes_all).then_some(0))]);
+    }
 }
 
 /// A job has ended, and its slow reclaim calls the program. The job's signal is out, and an operation that

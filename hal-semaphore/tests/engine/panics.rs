@@ -41,8 +41,8 @@ impl PanicSetup {
         let reclaimed = Reclaimed::default();
         let into = reclaimed.clone();
         let engine = Fake::new(device(1, NativeWaits::None))
-            .calls_back(|work: &PanickingWork| {
-                assert!(!work.asked, "the backend panics in calls_back");
+            .calls_back(|work: &mut Option<PanickingWork>| {
+                assert!(work.as_ref().is_none_or(|work| !work.asked), "the backend panics in calls_back");
                 false
             })
             .on_reclaim(move |_, ended| {
