@@ -69,7 +69,7 @@ fn activate(device: &QaicDevice, path: &str) -> Result<(), String> {
         println!("  buffer {number}: {:?}, {} bytes", buffer.direction, buffer.length);
     }
     let client = device.client();
-    client.suits(network.version, network.hardware).map_err(said)?;
+    client.suits(&network).map_err(said)?;
     let constants = match container.constants().map_err(wrong)? {
         Some(constants) => Some(client.load_constants(&constants).map_err(said)?),
         None => None,

@@ -60,7 +60,7 @@ impl Drop for Loaded {
 impl Loaded {
     /// Loads constants and network.
     fn load(device: &Arc<Device>, blueprint: &Blueprint) -> Result<Self, Error> {
-        device.suits(blueprint.metadata, blueprint.hardware)?;
+        device.suits(&blueprint.network)?;
         let container = blueprint.container()?;
         let mut loaded = Loaded { device: device.clone(), constants: None, network: None, activation: None };
         if let Some(constants) = container.constants()? {
@@ -68,7 +68,7 @@ impl Loaded {
         }
         let crc = container.segment(qpc::name::METADATA_CRC).and_then(|segment| segment.bytes.first_chunk());
         let crc = crc.map_or(0, |bytes| u32::from_le_bytes(*bytes));
-        loaded.network = Some(device.load_network(&blueprint.name, container.network()?, crc)?);
+        loaded.network = Some(device.load_network(&blueprint.network.name, container.network()?, crc)?);
         Ok(loaded)
     }
 

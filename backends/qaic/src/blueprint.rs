@@ -4,8 +4,7 @@
 
 use crate::hazard::Access;
 use hal_qaic_abi::container::metadata::Direction;
-use hal_qaic_abi::container::{Container, Group, Network, ParseError, Plan};
-use hal_qaic_abi::nnc::Version;
+use hal_qaic_abi::container::{Container, Group, Network, ParseError, PartialInput, Plan, description, qpc};
 use hal_qaic_abi::programs::{BufferRole, CardPrograms, ProgramNetwork};
 use hal_qaic_abi::uapi::sem;
 use std::fmt;
@@ -15,16 +14,15 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub(crate) struct Blueprint {
     bytes: Arc<[u8]>,
-    pub(crate) name: String,
-    /// The version of its description.
-    pub(crate) metadata: Version,
-    /// The generation of hardware that it was compiled for.
-    pub(crate) hardware: Version,
+    /// Its metadata, of which the plan has the requests.
+    pub(crate) network: Network,
     pub(crate) plan: Plan,
     /// The emulated card whose host program it calls. A compiler's network calls none.
     pub(crate) programs: Option<Arc<dyn CardPrograms>>,
     /// The content of the buffer of each group; `None` for a group without bytes.
     pub(crate) roles: Vec<Option<BufferRole>>,
+    /// The inputs that may be shorter than their buffers, behind headers of their own.
+    partial: Vec<PartialInput>,
     /// How many bindings it takes.
     pub(crate) bindings: u16,
     /// How many constants its host program takes.
@@ -49,7 +47,7 @@ fn waited(groups: &[Group]) -> Vec<usize> {
 
 impl fmt::Debug for Blueprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Blueprint").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Blueprint").field("name", &self.network.name).finish_non_exhaustive()
     }
 }
 
@@ -71,7 +69,13 @@ impl Blueprint {
             let most = u16::MAX;
             ParseError::unsupported(format!("it has {buffers} buffers, and a dispatch binds {most} at most"))
         })?;
-        Self::new(bytes, network, plan, bindings, |buffer| Ok(BufferRole::Binding(buffer.into())))
+        let description = Container::read(&bytes)?;
+        let description = description.segment(qpc::name::NETWORK_DESCRIPTION);
+        let partial = description.map(|description| description::partial_inputs(description.bytes, &network));
+        let partial = partial.transpose().map_err(|error| error.within(qpc::name::NETWORK_DESCRIPTION))?;
+        let role = |buffer: u16| Ok(BufferRole::Binding(buffer.into()));
+        let blueprint = Self::new(bytes, network, plan, bindings, role)?;
+        Ok(Self { partial: partial.unwrap_or_default(), ..blueprint })
     }
 
     /// The network of a host program.
@@ -105,15 +109,13 @@ impl Blueprint {
         let content = |group: &Group| Ok((group.length > 0).then_some(role(group.buffer)?));
         let roles = plan.groups.iter().map(content).collect::<Result<_, ParseError>>()?;
         let waited = waited(&plan.groups);
-        let Network { name, version: metadata, hardware, .. } = network;
         Ok(Self {
             bytes,
-            name,
-            metadata,
-            hardware,
+            network: Network { requests: Vec::new(), ..network },
             plan,
             programs: None,
             roles,
+            partial: Vec::new(),
             bindings,
             constants: 0,
             waited,
@@ -143,11 +145,19 @@ impl Blueprint {
         groups.into_iter().position(|(other, found)| found == role && goes_in(other))
     }
 
-    /// True if a group's object may be the program's own buffer: the only object of a buffer that goes one way.
+    /// The input of a group that may be shorter than its buffer.
+    pub(crate) fn partial(&self, group: usize) -> Option<PartialInput> {
+        // Empty for most networks.
+        let buffer = self.partial.first().and_then(|_| self.plan.groups.get(group))?.buffer;
+        self.partial.iter().find(|input| input.buffer == buffer).copied()
+    }
+
+    /// True if a group's object may be the program's own buffer: the only object of a buffer that goes one way, and
+    /// has no header of the network's.
     pub(crate) fn takes_buffers(&self, group: usize) -> bool {
         let role = self.roles.get(group);
         let alone = self.roles.iter().filter(|other| Some(*other) == role).count() == 1;
-        alone && matches!(role, Some(Some(BufferRole::Binding(_))))
+        alone && matches!(role, Some(Some(BufferRole::Binding(_)))) && self.partial(group).is_none()
     }
 }
 
@@ -157,13 +167,45 @@ mod tests {
     use crate::fake_card::FakeCard;
     use emulator_qaic::programs::card_programs;
     use hal_qaic_abi::container::metadata::{Request, Space};
-    use hal_qaic_abi::container::{Segment, qpc};
+    use hal_qaic_abi::container::{Bases, Segment, qpc};
     use hal_qaic_abi::uapi::Semaphore;
 
     fn of_program(constants: u16, capacities: &[u64]) -> Blueprint {
         let programs = card_programs(FakeCard::new(1, 1));
         let network = programs.network(1, 0, constants, capacities).unwrap();
         Blueprint::of_program(network, programs).unwrap()
+    }
+
+    #[test]
+    fn container_of_the_compiler_that_is_damaged_anywhere_is_read_or_refused() {
+        let whole = include_bytes!("../abi/src/container/description/compiler_partial.qpc");
+        let (mut read, mut refused) = (0, 0);
+        let mut attempt = |bytes: &[u8]| match Blueprint::read(bytes.into()) {
+            Ok(blueprint) => {
+                // What it says can be asked of the kernel, or it cannot.
+                let bases = Bases { ddr: 1 << 32, multicast: 1 << 40 };
+                for (number, group) in blueprint.plan.groups.iter().enumerate() {
+                    let _ = (group.slices(bases, 0), blueprint.takes_buffers(number));
+                    let input = blueprint.partial(number);
+                    assert!(input.is_none_or(|input| (8..=group.length).contains(&input.begin)));
+                }
+                assert!(blueprint.container().unwrap().constants().is_ok());
+                read += 1;
+            }
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                refused += 1;
+            }
+        };
+        for at in 0..whole.len() {
+            for change in [0x01, 0x80, 0xff] {
+                let mut bytes = *whole;
+                bytes[at] ^= change;
+                attempt(&bytes);
+            }
+            attempt(&whole[..at]);
+        }
+        assert!(read > 1000 && refused > whole.len(), "{read} read, {refused} refused");
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl Executable {
     pub(crate) fn functions(&self) -> Vec<Function> {
         match &self.kind {
             ExecutableKind::Network(blueprint) => vec![Function {
-                name: blueprint.name.clone(),
+                name: blueprint.network.name.clone(),
                 bindings: blueprint.bindings,
                 constants: blueprint.constants,
                 workgroup_size: [1; 3],
@@ -121,7 +121,7 @@ impl Executable {
             ExecutableKind::Network(blueprint) if bindings < usize::from(blueprint.bindings) => {
                 let message = format!(
                     "network {:?} has {} bindings, and the dispatch {bindings}",
-                    blueprint.name, blueprint.bindings
+                    blueprint.network.name, blueprint.bindings
                 );
                 Err(Failure::new(Code::InvalidArgument, message))
             }

@@ -15,7 +15,8 @@
 use crate::blueprint::Blueprint;
 use crate::kmd::{Batch, Card, Errno, Error, Object};
 use crate::memory::{Bound, Channel, Memory, ObjectPool};
-use hal_backend::{Failure, HostRange};
+use hal_backend::{Code, Failure, HostRange};
+use hal_qaic_abi::container::PartialInput;
 use hal_qaic_abi::container::metadata::Direction;
 use hal_qaic_abi::programs::{BufferRole, OUTCOME, ProgramCall};
 use hal_qaic_abi::uapi::{COUNTED, REACH};
@@ -190,8 +191,11 @@ impl RunBuffers {
             Some(Some(BufferRole::Call)) => target.write(0, &self.call),
             Some(Some(BufferRole::Outcome)) => target.fill(&[0]),
             Some(Some(BufferRole::Binding(_))) if is_own && plan.direction == Direction::In => {
-                let binding = binding(&self.bindings, blueprint, group).ok_or_else(too_small)?;
-                copy(&binding.view, target, 0, binding.view.length().min(plan.length))
+                let source = &binding(&self.bindings, blueprint, group).ok_or_else(too_small)?.view;
+                match blueprint.partial(group) {
+                    Some(input) => return bring_partial(source, target, input, plan.length),
+                    None => copy(source, target, 0, source.length().min(plan.length)),
+                }
             }
             _ => true,
         };
@@ -202,6 +206,10 @@ impl RunBuffers {
     fn transferred(&self, blueprint: &Blueprint, group: usize) -> Option<u64> {
         let length = blueprint.plan.groups.get(group)?.length;
         let given = binding(&self.bindings, blueprint, group)?.view.length();
+        if let Some(input) = blueprint.partial(group) {
+            let end = input.begin + given;
+            return (end < length).then_some(end);
+        }
         // Counted from the beginning of the object. Nothing at all is nothing, wherever it begins.
         let begin = match self.places.get(group) {
             Some(&GroupLocation::Buffer(offset)) if given > 0 => offset,
@@ -240,6 +248,30 @@ impl RunBuffers {
         };
         fitted.then_some(()).ok_or_else(|| too_small().into())
     }
+}
+
+/// Copies an input that may be partial to the object of a group of this length, behind the header by which the cores
+/// find it.
+fn bring_partial(
+    source: &HostRange,
+    target: &HostRange,
+    input: PartialInput,
+    length: u64,
+) -> Result<(), RunError> {
+    let room = length.saturating_sub(input.begin);
+    let given = source.length();
+    let header = u32::try_from(input.begin).ok().zip(u32::try_from(given).ok()).filter(|_| given <= room);
+    let Some((begin, size)) = header else {
+        let message = format!(
+            "binding {} has {given} bytes, and its input, which may be partial, has {room} at most",
+            input.buffer
+        );
+        return Err(RunError::Program(Failure::new(Code::InvalidArgument, message)));
+    };
+    let fitted = target.write(0, &begin.to_le_bytes())
+        && target.write(4, &size.to_le_bytes())
+        && target.part(input.begin, given).is_some_and(|target| target.copy_from(source.whole()));
+    fitted.then_some(()).ok_or_else(|| too_small().into())
 }
 
 /// True if slices may reach so far into an object of this length, on any kernel.

@@ -70,8 +70,8 @@
 //!
 //! Memory of other devices (PRIME), partitions, crash dumps, the delivery of events to programs (they are kept
 //! for [`Machine::uevents`]), the boot of a device (MHI, Sahara), time synchronisation, reports of reliability,
-//! single-MSI mode, link errors, linked-list transfers, power states of networks, resource groups, and all that
-//! takes firmware.
+//! single-MSI mode, link errors, linked-list transfers, power states of networks, networks within resource groups,
+//! and all that takes firmware.
 //!
 //! A network of the emulator has one memory. Consecutive calls wait for it, by a semaphore of the network's
 //! own, so that the inputs and outputs of one do not overlap with the next.

@@ -439,7 +439,7 @@ impl CardPrograms for Programs {
             let image = Container::read(container)?.network()?;
             let program = Program::read(image)?.ok_or_else(|| {
                 ParseError::incompatible(
-                    "it is a network for real cores, and the emulated ones run programs of the host",
+                    "it is for real cores, and emulated ones run programs of the host: open a card, such as qaic://0",
                 )
             })?;
             Ok(ProgramNetwork { container: container.to_vec(), ..program.named()? })

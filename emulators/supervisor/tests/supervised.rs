@@ -276,6 +276,11 @@ fn buffer_objects_of_another_driver_are_mapped_by_its_rules() {
 }
 
 #[test]
+fn resources_that_a_killed_program_has_set_apart_come_back() {
+    python("qaic://emulated", "groups");
+}
+
+#[test]
 fn killed_programs_with_random_requests_leave_a_card_usable() {
     for more in ["", "counter=int&segment=4k"] {
         let text = python(&format!("qaic://emulated?{more}"), "attack");
@@ -289,6 +294,8 @@ fn damaged_programs_leave_a_card_whole_for_the_next_one() {
         python_with(&format!("gaudi://emulated?generation={generation}"), "damaged", &["gaudi"]);
     }
     python_with("tenstorrent://emulated", "damaged", &["tenstorrent"]);
+    let text = python_with("qaic://emulated", "damaged", &["qaic"]);
+    assert!(text.contains(" 0 resets, 0 users left"), "{text}");
 }
 
 /// Runs a program that waits for what never ends: the supervisor, and the program's number.

@@ -88,6 +88,16 @@ pub enum Error {
         /// The device's generation.
         device: Version,
     },
+    /// A network takes more than the device has altogether.
+    #[error("the network takes {network} {what}, and the whole device has {device}; compile it for less")]
+    Demand {
+        /// Of which resource.
+        what: &'static str,
+        /// How many the network takes.
+        network: u64,
+        /// How many the device has.
+        device: u64,
+    },
     /// Other programs have what is missing, and have not given it back.
     #[error(
         "{error}, since other programs that use it have had it for {waited:.0?}; let them run fewer networks at a time \
@@ -180,7 +190,7 @@ fn refusal(status: Status) -> Code {
         Status::QUEUE_TOO_SMALL => Code::ResourceExhausted,
         Status::RESTARTING => Code::Unavailable,
         Status::NOT_PERMITTED => Code::PermissionDenied,
-        Status::METADATA => Code::Incompatible,
+        Status::METADATA | Status::IMAGE => Code::Incompatible,
         Status::UNDEFINED_REQUEST => Code::Unimplemented,
         Status::PARAMETER | Status::LENGTH => Code::InvalidArgument,
         Status::TIMEOUT => Code::DeadlineExceeded,
@@ -228,7 +238,7 @@ impl Error {
             Error::Answer { .. } => Code::Internal,
             Error::NoAnswer { .. } | Error::TimedOut => Code::DeadlineExceeded,
             Error::Checksum { .. } => Code::DataLoss,
-            Error::Ring => Code::ResourceExhausted,
+            Error::Ring | Error::Demand { .. } => Code::ResourceExhausted,
             Error::Malformed(_) => Code::InvalidArgument,
             Error::Container(fault) => match fault.kind() {
                 ParseErrorKind::Incompatible => Code::Incompatible,
@@ -290,6 +300,7 @@ mod tests {
             (-17, Code::InvalidArgument),
             (-34, Code::ResourceExhausted),
             (-36, Code::Unavailable),
+            (-46, Code::Incompatible),
             (-99, Code::Internal),
         ];
         for (number, code) in cases {
@@ -326,6 +337,7 @@ mod tests {
             (Error::Version { what: "it", device: version, ours: version }, Code::Incompatible),
             (Error::Metadata { network: version, device: version }, Code::Incompatible),
             (Error::Hardware { network: version, device: version }, Code::Incompatible),
+            (Error::Demand { what: "cores", network: 2, device: 1 }, Code::ResourceExhausted),
             (Error::Answer { what: "it", why: String::new() }, Code::Internal),
             (Error::NoAnswer { what: "it", waited: Duration::ZERO }, Code::DeadlineExceeded),
             (Error::TimedOut, Code::DeadlineExceeded),

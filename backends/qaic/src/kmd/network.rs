@@ -8,8 +8,8 @@
 use super::control::{Control, Reply};
 use super::{Card, Error};
 use hal_backend::Failure;
-use hal_qaic_abi::container::Bases;
 use hal_qaic_abi::container::qpc::Constants;
+use hal_qaic_abi::container::{Bases, Network};
 use hal_qaic_abi::nnc::command::{
     self, ActivateRequest, ActivateResponse, Command, DeactivateRequest, DeactivateResponse, Information,
     LoadConstantsExRequest, LoadConstantsPayloadRequest, LoadConstantsResponse, LoadElfRequest,
@@ -18,7 +18,7 @@ use hal_qaic_abi::nnc::command::{
 };
 use hal_qaic_abi::nnc::user::{Answer, Ask};
 use hal_qaic_abi::nnc::{COMMANDS, Compatibility, TRANSACTIONS, Version};
-use hal_qaic_abi::uapi::CHANNELS;
+use hal_qaic_abi::uapi::{CHANNELS, sem};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -235,15 +235,26 @@ impl Device {
         Ok(id)
     }
 
-    /// Refuses a network that is for other firmware, or for another generation of hardware. A device that does not
-    /// describe itself is not judged.
-    pub fn suits(&self, metadata: Version, hardware: Version) -> Result<(), Error> {
+    /// Refuses a network that is for other firmware, for another generation of hardware, or for more than the device
+    /// has altogether. A device that does not describe itself is not judged.
+    pub fn suits(&self, network: &Network) -> Result<(), Error> {
         let Ok(identity) = &self.identity else { return Ok(()) };
-        if metadata.major != identity.metadata().major {
-            return Err(Error::Metadata { network: metadata, device: identity.metadata() });
+        if network.version.major != identity.metadata().major {
+            return Err(Error::Metadata { network: network.version, device: identity.metadata() });
         }
-        if hardware.major != identity.hardware().major {
-            return Err(Error::Hardware { network: hardware, device: identity.hardware() });
+        if network.hardware.major != identity.hardware().major {
+            return Err(Error::Hardware { network: network.hardware, device: identity.hardware() });
+        }
+        let total = &identity.resources;
+        for (what, network, device) in [
+            ("cores", network.cores.into(), total.cores_total.into()),
+            ("semaphores", network.semaphores.len() as u64, sem::COUNT.into()),
+            ("bytes of memory", network.ddr, u64::from(total.dram_total.get()) << 20),
+        ] {
+            // Zero is what a device says that does not count them.
+            if device != 0 && network > device {
+                return Err(Error::Demand { what, network, device });
+            }
         }
         Ok(())
     }

@@ -600,6 +600,40 @@ fn buffer_that_a_network_cannot_use_in_place_is_copied() {
 }
 
 #[test]
+fn partial_input_goes_in_behind_its_header_and_only_as_far_as_it_reaches() {
+    let mut bench = Bench::with_channels(16);
+    // Of the vendor's compiler: 256 floats that may be fewer go in, and as many come out.
+    let container = include_bytes!("../../abi/src/container/description/compiler_partial.qpc");
+    let executable = Arc::new(Executable::network(container, None, &bench.queues).unwrap());
+    let (source, target) = (bench.memory(&[41; 4096]), bench.memory(&[0; 4096]));
+    let mut run = |length: u64| {
+        let bindings = [span(&source, 0, length), span(&target, 0, 1024)];
+        bench.dispatch(&executable, 0, [1; 3], &bindings).map(|()| bytes(&target, 1024))
+    };
+    // The cores add one to each byte: to the header, which says where the input begins and how long it is, as well.
+    let expected = |length: u16, stale: usize| {
+        let [low, high] = length.to_le_bytes().map(|byte| byte + 1);
+        let length = usize::from(length);
+        let rest = 1024 - 8 - length - stale;
+        [&[9, 1, 1, 1, low, high, 1, 1][..], &vec![42; length + stale], &vec![1; rest]].concat()
+    };
+    assert_eq!(run(64).unwrap(), expected(64, 0));
+    assert_eq!(run(1016).unwrap(), expected(1016, 0), "all that there is room for");
+    assert_eq!(run(64).unwrap(), expected(64, 1016 - 64), "the device's memory behind it is as it was");
+    assert_eq!(run(0).unwrap(), expected(0, 1016), "nothing of it but the header");
+    let refused = run(1017).unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("binding 0 has 1017 bytes"), "{refused}");
+    assert_eq!(run(64).unwrap(), expected(64, 1016 - 64), "the network goes on");
+    let mut damaged = container.to_vec();
+    let name = b"inputBuff_0";
+    let at = damaged.windows(name.len()).position(|bytes| bytes == name).unwrap();
+    damaged[at - 1] = 0xff;
+    let refused = Executable::network(&damaged, None, &bench.queues).unwrap_err();
+    assert!(refused.message().contains("networkdesc.bin: input 0"), "{refused}");
+}
+
+#[test]
 fn object_of_a_run_that_is_over_may_be_on_its_way_for_a_moment_longer() {
     let mut bench = Bench::with_channels(16);
     let executable = bench.adder();
@@ -637,7 +671,7 @@ fn file_that_is_no_executable_is_refused() {
     let refused = |bytes: &[u8]| Executable::network(bytes, None, &bench.queues).unwrap_err();
     assert_eq!(refused(b"\x7fELF").code(), Code::Incompatible);
     let vendors = Executable::network(&container(), Some(&bench.programs), &bench.queues).unwrap_err();
-    assert!(vendors.message().contains("real cores"), "{vendors}");
+    assert!(vendors.message().ends_with("open a card, such as qaic://0"), "{vendors}");
     let executable = Arc::new(Executable::network(&container(), None, &bench.queues).unwrap());
     let memory = bench.memory(&[0; 8192]);
     let bindings = [span(&memory, 0, 4096), span(&memory, 4096, 4096)];

@@ -8,7 +8,8 @@
 
 use super::bridge::BridgeRings;
 use super::crash::Restart;
-use super::loaded::{Constants, LoadedNetwork, own, unload};
+use super::groups::{Amounts, ResourceGroup};
+use super::loaded::{Constants, LoadedNetwork, UserOwned, own, unload};
 use super::network::{Active, Image};
 use crate::injection;
 use crate::machine::{Card, Guard, Machine, State, Unit};
@@ -17,9 +18,8 @@ use hal_qaic_abi::nnc::command::{
     self, ActivateRequest, ActivateResponse, ActivationStateRequest, ActivationStateResponse, Command,
     DeactivateRequest, DeactivateResponse, Information, LoadConstantsExRequest, LoadConstantsPayloadRequest,
     LoadConstantsRequest, LoadConstantsResponse, LoadElfRequest, LoadElfResponse, PerformanceInfoRequest,
-    PerformanceInfoResponse, ResourceInfoRequest, ResourceInfoResponse, Resources, Status, StatusRequest,
-    StatusResponse, UnloadConstantsRequest, UnloadConstantsResponse, UnloadElfRequest, UnloadElfResponse,
-    activation, kind,
+    PerformanceInfoResponse, Status, StatusRequest, StatusResponse, UnloadConstantsRequest,
+    UnloadConstantsResponse, UnloadElfRequest, UnloadElfResponse, activation, kind,
 };
 use hal_qaic_abi::nnc::wire::{FromDevice, Message, Piece, ToDevice};
 use hal_qaic_abi::nnc::{COMMANDS, TRANSACTIONS};
@@ -42,12 +42,13 @@ pub(crate) struct Server {
     inbox: VecDeque<Vec<u8>>,
     /// True if a worker serves them.
     busy: bool,
-    cores: u16,
-    dram: u64,
+    pub(super) cores: u16,
+    pub(super) dram: u64,
     next: u32,
     pub(super) networks: BTreeMap<u32, LoadedNetwork>,
     pub(super) constants: BTreeMap<u32, Constants>,
-    active: BTreeMap<u32, Active>,
+    pub(super) active: BTreeMap<u32, Active>,
+    pub(super) groups: BTreeMap<u32, ResourceGroup>,
     /// The sub-system that restarts after a crash.
     pub(crate) restarting: Option<Restart>,
     /// Transfers that arrive in chunks, by user and number.
@@ -84,6 +85,7 @@ impl Server {
             networks: BTreeMap::new(),
             constants: BTreeMap::new(),
             active: BTreeMap::new(),
+            groups: BTreeMap::new(),
             restarting: None,
             chunked: BTreeMap::new(),
             starved: None,
@@ -121,19 +123,13 @@ impl Server {
     }
 
     pub(super) fn has_room(&self, bytes: u64) -> bool {
-        self.allocated().checked_add(bytes).is_some_and(|total| total <= self.dram)
+        bytes <= self.free(None).memory
     }
 
     pub(super) fn number(&mut self) -> u32 {
         let number = self.next;
         self.next += 1;
         number
-    }
-
-    fn cores_free(&self) -> u16 {
-        let restarting = self.restarting.map_or(0, |restart| restart.cores);
-        let active = self.active.values().map(|active| active.cores);
-        self.cores.saturating_sub(active.sum::<u16>() + restarting)
     }
 
     /// Removes and returns the network of a channel.
@@ -148,34 +144,14 @@ impl Server {
         let used = |channel| self.active.values().any(|active| active.channel == Some(channel));
         (0..CHANNELS).find(|&channel| Some(channel) != restarting && !used(channel))
     }
-
-    fn resources(&self) -> Resources {
-        let mebibytes = |bytes: u64| u32::try_from(bytes >> 20).unwrap_or(u32::MAX).into();
-        let few = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
-        let channels = self.active.values().filter(|active| active.channel.is_some()).count();
-        // Each channel has its own.
-        let semaphores =
-            |channels: usize| u32::try_from(channels * usize::from(sem::COUNT)).unwrap_or(u32::MAX);
-        Resources {
-            dram_total: mebibytes(self.dram),
-            dram_free: mebibytes(self.dram.saturating_sub(self.allocated())),
-            channels_total: few(CHANNELS as usize),
-            channels_free: few(CHANNELS as usize - channels),
-            cores_total: few(self.cores.into()),
-            cores_free: few(self.cores_free().into()),
-            semaphores_total: semaphores(CHANNELS as usize).into(),
-            semaphores_free: semaphores(CHANNELS as usize - channels).into(),
-            ..Resources::default()
-        }
-    }
 }
 
 /// An answer whose status is in its structure.
-fn answer<T: Command + IntoBytes + Immutable>(response: &T) -> FromDevice {
+pub(super) fn answer<T: Command + IntoBytes + Immutable>(response: &T) -> FromDevice {
     FromDevice::Passthrough(response.as_bytes().to_vec())
 }
 
-fn status(result: Result<(), Status>) -> i32 {
+pub(super) fn status(result: Result<(), Status>) -> i32 {
     result.err().unwrap_or(Status::SUCCESS).0
 }
 
@@ -236,6 +212,9 @@ impl Card {
 
     /// Starts a network. Returns its number if it starts.
     fn activate(&mut self, context: &mut MessageContext, request: &ActivateRequest) -> Result<u32, Status> {
+        if request.reservation_type.get() != 0 {
+            return Err(Status::PARAMETER);
+        }
         let (network, constants) = (request.elf_id.get(), request.constants_id.get());
         own(self.server.networks.get(&network), context.user)?;
         if constants != 0 {
@@ -245,21 +224,23 @@ impl Card {
             return Err(Status::RESTARTING);
         }
         let loaded = self.server.networks.get(&network).ok_or(Status::NOT_FOUND)?;
-        let image = Image::read(&loaded.image).map_err(|error| {
+        let image = Image::read(&loaded.image).map_err(|(error, status)| {
             self.complaints.add(error);
-            Status::METADATA
+            status
         })?;
         if image.semaphores() > usize::from(sem::COUNT) {
             return Err(Status::NO_SEMAPHORES);
         }
-        let cores = image.cores();
-        if cores > self.server.cores_free() {
-            return Err(Status::NO_CORES);
-        }
-        if !self.server.has_room(image.memory()) {
-            return Err(Status::MEMORY);
-        }
         let wants = request.wants_channel.get() != 0;
+        let (cores, multicasts) = (image.cores(), image.multicasts());
+        let wanted = Amounts {
+            memory: image.memory(),
+            cores: cores.into(),
+            channels: wants.into(),
+            multicasts,
+            semaphores: if wants { sem::COUNT.into() } else { 0 },
+        };
+        self.server.free(None).suffice(wanted)?;
         let channel = if wants { Some(self.server.channel_free().ok_or(Status::NO_CHANNEL)?) } else { None };
         let rings = if wants { Some(context.rings.take().ok_or(Status::PARAMETER)?) } else { None };
         let number = self.server.number();
@@ -271,7 +252,7 @@ impl Card {
             self.registers[channel] = crate::bus::RingRegisters::default();
             self.bridges[channel].start(shared.clone(), rings);
         }
-        let active = Active { owner: context.user, network, constants, channel, cores, shared };
+        let active = Active { owner: context.user, network, constants, channel, cores, multicasts, shared };
         self.server.active.insert(number, active);
         Ok(number)
     }
@@ -480,6 +461,7 @@ impl Machine {
         let card = &mut state.cards[number];
         card.server.networks.retain(|_, network| network.owner != user);
         card.server.constants.retain(|_, constants| constants.owner != user);
+        card.server.groups.retain(|_, group| group.owner() != user);
         card.server.chunked.retain(|&(owner, _), _| owner != user);
     }
 }
@@ -551,12 +533,7 @@ impl Card {
                 let result = self.change_states(user, &request);
                 answer(&ActivationStateResponse { status: status(result).into(), ..Default::default() })
             }
-            kind::RESOURCE_INFO_REQUEST => {
-                let (request, _) = command::read::<ResourceInfoRequest>(bytes).ok()?;
-                let resources = self.server.resources();
-                answer(&ResourceInfoResponse { group: request.group, resources, ..Default::default() })
-            }
-            _ => return None,
+            _ => return self.server.about_groups(user, what, bytes),
         })
     }
 
@@ -575,7 +552,7 @@ impl Card {
     fn information(&self) -> Information {
         let few = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
         let mut information = Information {
-            resources: self.server.resources(),
+            resources: self.server.resources(0, -1).unwrap_or_default(),
             constants_loaded: u32::try_from(self.server.constants.len()).unwrap_or(u32::MAX).into(),
             networks_loaded: few(self.server.networks.len()),
             networks_active: few(self.server.active.len()),

@@ -10,6 +10,7 @@ pub(crate) mod bridge;
 pub(crate) mod control;
 mod core;
 mod crash;
+mod groups;
 mod loaded;
 mod network;
 mod semaphore;

@@ -6,6 +6,7 @@ use crate::programs::{Program, ProgramLayout};
 use emulator_core::file::mapped_file;
 use hal_backend::HostRange;
 use hal_qaic_abi::container::Network;
+use hal_qaic_abi::nnc::command::Status;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,8 @@ pub(crate) struct Active {
     pub(crate) constants: u32,
     pub(crate) channel: Option<u32>,
     pub(crate) cores: u16,
+    /// How many multicast groups.
+    pub(crate) multicasts: u64,
     pub(crate) shared: Arc<SharedNetwork>,
 }
 
@@ -71,14 +74,17 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Reads an image, or returns the error. An image for real cores is refused.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
-        let network = Network::read(bytes).map_err(|error| error.to_string())?;
-        let program = Program::read(bytes).map_err(|error| error.to_string())?;
+    /// Reads an image, or returns the error and its status. An image for real cores is refused.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, (String, Status)> {
+        let network = Network::read(bytes).map_err(|error| (error.to_string(), Status::METADATA))?;
+        let bad_image = |error: String| (error, Status::IMAGE);
         let program =
-            program.ok_or("a network for real cores; the emulated ones run programs of the host")?;
+            Program::read(bytes).map_err(|error| bad_image(error.to_string()))?.ok_or_else(|| {
+                bad_image("a network for real cores; the emulated ones run programs of the host".to_owned())
+            })?;
         let layout = program.layout().filter(|layout| layout.length <= network.ddr);
-        let layout = layout.ok_or("the network has less memory than its program takes")?;
+        let layout = layout
+            .ok_or_else(|| bad_image("the network has less memory than its program takes".to_owned()))?;
         Ok(Self { network, program, layout })
     }
 
@@ -92,6 +98,12 @@ impl Image {
         self.network.cores.max(1)
     }
 
+    /// How many multicast groups it needs: its doorbells', and one at least.
+    pub(crate) fn multicasts(&self) -> u64 {
+        let groups = self.network.requests.iter().filter_map(|request| request.doorbell);
+        groups.map(|doorbell| u64::from(doorbell.group) + 1).max().unwrap_or(1)
+    }
+
     /// How many semaphores it needs.
     pub(crate) fn semaphores(&self) -> usize {
         self.network.semaphores.len()
@@ -102,8 +114,7 @@ impl Image {
         /// The distance between networks: more than any of them needs.
         const APART: u64 = 1 << 40;
         let at = u64::from(number).checked_mul(APART).ok_or(Errno::NOMEM)?;
-        let groups = self.network.requests.iter().filter_map(|request| request.doorbell);
-        let groups = groups.map(|doorbell| u64::from(doorbell.group) + 1).max().unwrap_or(1);
+        let groups = self.multicasts();
         let region = |base: u64, length: u64| {
             let base = at.checked_add(base).ok_or(Errno::NOMEM)?;
             Ok(Region { base, memory: mapped_file("qaic-ddr", length)?.1 })

@@ -295,7 +295,8 @@ fn crash_takes_one_workload_and_no_other() {
     // Others do not notice.
     other.execute(active.channel, &[poster]).unwrap();
     assert_eq!(other.wait(active.channel, poster, 5000), Ok(()));
-    let info: ResourceInfoResponse = other.command(&command::request(&ResourceInfoRequest::default(), &[]));
+    let request = ResourceInfoRequest { group: (-1).into(), ..Default::default() };
+    let info: ResourceInfoResponse = other.command(&command::request(&request, &[]));
     assert_eq!(info.resources.cores_free, 14, "one is the other one's, and one restarts");
     assert_ne!(other.channel(8).channel, lost, "it is not given again before it is back");
     let (result, bytes) = card.try_activate(elf, 8);

@@ -8,11 +8,11 @@ use emulator_qaic::programs as emulated;
 use emulator_qaic::{Counts, Options};
 use hal_qaic_abi::container::{Network, elf};
 use hal_qaic_abi::nnc::command::{
-    self, ActivationStateRequest, ActivationStateResponse, LoadConstantsExRequest,
-    LoadConstantsPayloadRequest, LoadConstantsRequest, LoadConstantsResponse, PerformanceInfoRequest,
-    PerformanceInfoResponse, ResourceInfoRequest, ResourceInfoResponse, StateChange, Status, StatusRequest,
-    StatusResponse, UnloadConstantsRequest, UnloadConstantsResponse, UnloadElfRequest, UnloadElfResponse,
-    activation,
+    self, ActivationStateRequest, ActivationStateResponse, CreateGroupRequest, CreateGroupResponse,
+    LoadConstantsExRequest, LoadConstantsPayloadRequest, LoadConstantsRequest, LoadConstantsResponse,
+    PerformanceInfoRequest, PerformanceInfoResponse, ReleaseGroupRequest, ReleaseGroupResponse,
+    ResourceInfoRequest, ResourceInfoResponse, Resources, StateChange, Status, StatusRequest, StatusResponse,
+    UnloadConstantsRequest, UnloadConstantsResponse, UnloadElfRequest, UnloadElfResponse, activation,
 };
 use hal_qaic_abi::nnc::transaction::{
     ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, DMA_TRANSFER_FROM_USER, PASSTHROUGH_FROM_USER,
@@ -127,14 +127,119 @@ fn device_reports_its_version_and_resources() {
     // What the vendor's runtime insists on (`QRuntimeManager.cpp`, `QProgramDevice.cpp`, `QRuntime.cpp`).
     assert_eq!(status.device.metadata(), Version { major: 1, minor: 0 });
     assert_eq!((status.device.hardware().major, status.format), (2, 12));
-    let info: ResourceInfoResponse = card.command(&command::request(&ResourceInfoRequest::default(), &[]));
-    let resources = info.resources;
+    let resources = resources(&card, WHOLE).1;
     assert_eq!((resources.channels_total, resources.channels_free, resources.cores_free), (16, 16, 16));
     assert_eq!((resources.dram_total.get(), resources.dram_free.get()), (1024, 1024));
     assert_eq!((resources.semaphores_total.get(), resources.semaphores_free.get()), (512, 512));
     let performance: PerformanceInfoResponse =
         card.command(&command::request(&PerformanceInfoRequest::default(), &[]));
     assert_eq!((performance.status.get(), performance.performance), (0, status.device.performance));
+}
+
+/// The group of a request that is about the whole device.
+const WHOLE: i32 = -1;
+
+/// The resources of a group.
+fn resources(card: &Card, group: i32) -> (Status, Resources) {
+    let request = ResourceInfoRequest { group: group.into(), ..Default::default() };
+    let answer: ResourceInfoResponse = card.command(&command::request(&request, &[]));
+    assert_eq!(answer.group.get(), group);
+    (Status(answer.status.get()), answer.resources)
+}
+
+/// Sets resources apart, of another group if there is one.
+fn create_group(card: &Card, source: i32, change: impl Fn(&mut CreateGroupRequest)) -> Result<i32, Status> {
+    let mut request = CreateGroupRequest { source: source.into(), ..Default::default() };
+    change(&mut request);
+    let answer: CreateGroupResponse = card.command(&command::request(&request, &[]));
+    let status = Status(answer.status.get());
+    if status.is_success() { Ok(answer.group.get()) } else { Err(status) }
+}
+
+fn release_group(card: &Card, group: i32) -> Status {
+    let request = ReleaseGroupRequest { group: group.into(), ..Default::default() };
+    let answer: ReleaseGroupResponse = card.command(&command::request(&request, &[]));
+    Status(answer.status.get())
+}
+
+#[test]
+fn resources_of_a_group_are_nobody_elses_until_it_is_released() {
+    let card = card(options());
+    let free = |group: i32| {
+        let (status, free) = resources(&card, group);
+        assert_eq!(status, Status::SUCCESS);
+        let few = [free.cores_free, free.channels_free].map(u32::from);
+        (few, [free.dram_free, free.semaphores_free, free.multicasts_free].map(u32::from))
+    };
+    assert_eq!(free(WHOLE), ([16, 16], [1024, 512, 1024]));
+    // As the vendor's `qaic-device-partition` asks.
+    let group = create_group(&card, WHOLE, |request| {
+        (request.cores, request.channels) = (15.into(), 1.into());
+        (request.semaphores, request.multicasts) = (20.into(), 10.into());
+        let sizes = [1_u64 << 20, 2 << 20, 4 << 20].map(Into::into);
+        [request.shared_memory, request.l2_memory, request.memory] = sizes;
+        request.networks = 1.into();
+    });
+    let group = group.unwrap();
+    assert_eq!(free(WHOLE), ([1, 15], [1017, 492, 1014]));
+    assert_eq!(free(group), ([15, 1], [7, 20, 10]));
+    // A network finds what is left, and a second one does not.
+    let active = card.channel(8);
+    let (result, bytes) = card.try_activate(active.elf, 8);
+    assert_eq!(result, Err(Errno::CANCELED));
+    assert_eq!(passthrough::<command::ActivateResponse>(&bytes).status.get(), Status::NO_CORES.0);
+    // A group of a group keeps it.
+    let part = create_group(&card, group, |request| request.cores = 5.into()).unwrap();
+    assert_eq!((free(group).0, free(part).0), ([10, 1], [5, 0]));
+    assert_eq!(release_group(&card, group), Status::NOT_PERMITTED);
+    assert_eq!((release_group(&card, part), release_group(&card, group)), (Status::SUCCESS, Status::SUCCESS));
+    assert_eq!(free(WHOLE).0, [15, 15]);
+    assert_eq!(card.try_activate(active.elf, 8).0, Ok(()));
+}
+
+#[test]
+fn group_that_is_none_or_another_users_or_too_large_is_refused() {
+    let card = card(options());
+    let other = open(&card.emulator, 0);
+    let group = create_group(&card, WHOLE, |request| request.cores = 1.into()).unwrap();
+    for (number, status) in
+        [(group, Status::NOT_PERMITTED), (group + 1, Status::NOT_FOUND), (-2, Status::NOT_FOUND)]
+    {
+        assert_eq!(resources(&other, number).0, status);
+        assert_eq!(release_group(&other, number), status);
+        assert_eq!(create_group(&other, number, |_| ()), Err(status));
+    }
+    assert_eq!(release_group(&other, WHOLE), Status::NOT_FOUND);
+    // Which number says that an activation is within a group is in no public source.
+    let request = command::ActivateRequest {
+        reservation_type: 1.into(),
+        resource_reservation: group.into(),
+        ..Default::default()
+    };
+    let (result, bytes) = card.manage(&[Ask::Passthrough(&command::request(&request, &[]))]);
+    assert_eq!(result, Ok(()));
+    assert_eq!(passthrough::<command::ActivateResponse>(&bytes).status.get(), Status::PARAMETER.0);
+    type Change = fn(&mut CreateGroupRequest);
+    let changes: [(Change, Status); 7] = [
+        (|request| request.cores = 16.into(), Status::NO_CORES),
+        (|request| request.channels = 17.into(), Status::NO_CHANNEL),
+        (|request| request.semaphores = 513.into(), Status::NO_SEMAPHORES),
+        (|request| request.multicasts = u32::MAX.into(), Status::NO_MULTICAST),
+        (|request| request.memory = ((1_u64 << 30) + 1).into(), Status::MEMORY),
+        (|request| request.l2_memory = u64::MAX.into(), Status::MEMORY),
+        (
+            |request| (request.shared_memory, request.memory) = (u64::MAX.into(), u64::MAX.into()),
+            Status::MEMORY,
+        ),
+    ];
+    for (number, (change, status)) in changes.into_iter().enumerate() {
+        assert_eq!(create_group(&other, WHOLE, change), Err(status), "{number}");
+    }
+    // A user's groups go with it.
+    create_group(&other, WHOLE, |request| request.cores = 15.into()).unwrap();
+    assert_eq!(resources(&card, WHOLE).1.cores_free, 0);
+    drop(other);
+    assert_eq!(resources(&card, WHOLE).1.cores_free, 15);
 }
 
 #[test]
@@ -354,8 +459,8 @@ fn channels_run_out_where_cores_do_not() {
     let (result, bytes) = card.try_activate(active[0].elf, 8);
     assert_eq!(result, Err(Errno::CANCELED));
     assert_eq!(passthrough::<command::ActivateResponse>(&bytes).status.get(), Status::NO_CHANNEL.0);
-    let info: ResourceInfoResponse = card.command(&command::request(&ResourceInfoRequest::default(), &[]));
-    let left = (info.resources.channels_free, info.resources.cores_free, info.resources.cores_total);
+    let free = resources(&card, WHOLE).1;
+    let left = (free.channels_free, free.cores_free, free.cores_total);
     assert_eq!(left, (0, 4, 20));
     assert_eq!(card.deactivate(active[9]).0, Ok(()));
     assert_eq!(card.activate(&image, 8).channel, 9);

@@ -245,6 +245,6 @@ fn network_for_real_cores_is_refused() {
     assert_eq!(loaded.status.get(), 0);
     let (result, bytes) = card.try_activate(loaded.elf_id.get(), 8);
     assert_eq!(result, Err(emulator_core::Errno::CANCELED));
-    assert_eq!(crate::common::passthrough::<ActivateResponse>(&bytes).status.get(), Status::METADATA.0);
+    assert_eq!(crate::common::passthrough::<ActivateResponse>(&bytes).status.get(), Status::IMAGE.0);
     assert!(card.emulator.complaint(0).unwrap().contains("real cores"));
 }

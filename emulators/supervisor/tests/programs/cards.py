@@ -878,6 +878,54 @@ def objects():
         assert parameter.read() == "60\n"
 
 
+def command(file, *words):
+    """What a Cloud AI 100 answers to a command, which the kernel only passes on."""
+    length = 8 + 4 * len(words)
+    message = ctypes.create_string_buffer(PAGE)
+    struct.pack_into(f"<{len(words) + 2}I", message, 0, 1, length, *(word & 0xFFFFFFFF for word in words))
+    argument = bytearray(struct.pack("<IIQ", length, 1, ctypes.addressof(message)))
+    fcntl.ioctl(file, 0xC0106440, argument)
+    length = struct.unpack_from("<I", argument)[0]
+    return struct.unpack_from(f"<{(length - 8) // 4}I", message, 8)
+
+
+def resources(file, group=-1):
+    """The status of the question for a group's resources, how many cores are free, and the other numbers."""
+    answer = command(file, 32, os.getpid(), group, 0, 0, 0)
+    return ctypes.c_int32(answer[12]).value, answer[5] >> 24, answer[2:12]
+
+
+def set_apart(file, cores):
+    """A group with so many cores, a channel and some memory, as the vendor's tool makes it: its status and number."""
+    answer = command(file, 28, os.getpid(), -1, cores, 10, 20, 1, 0, 1 << 20, 0, 0, 0, 1 << 20, 0, 1, 0, 0, 0)
+    return struct.unpack("<2i", struct.pack("<2I", *answer[1:3]))
+
+
+def groups():
+    """Resources of a Cloud AI 100 that a process sets apart come back when it is killed."""
+    card = os.open("/dev/accel/accel0", os.O_RDWR | os.O_CLOEXEC)
+    whole = resources(card)
+    assert whole[:2] == (0, 16), whole
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        file = os.open("/dev/accel/accel0", os.O_RDWR | os.O_CLOEXEC)
+        status, group = set_apart(file, 4)
+        assert status == 0 and resources(file, group)[:2] == (0, 4)
+        assert set_apart(file, 13)[0] == -13, "as many cores are not left"
+        os.write(writer, struct.pack("<i", group))
+        while True:
+            time.sleep(1)
+    [group] = struct.unpack("<i", os.read(reader, 4))
+    assert resources(card)[1] == 12 and resources(card, group)[0] == -9, "it is another's"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    end = time.monotonic() + 60
+    while resources(card) != whole:
+        assert time.monotonic() < end, resources(card)
+    assert resources(card, group)[0] == -11
+
+
 def attack():
     """Processes whose threads ask a Cloud AI 100 for anything, at once, killed at any moment.
 
@@ -1113,11 +1161,17 @@ def telemetry(board):
 def damaged(kind):
     """Processes that ask a card for anything with arguments of any length, whose descriptors come and go, that fork,
     and that are killed between two requests. The card is whole for the next program."""
-    node = "/dev/accel/accel0" if kind == "gaudi" else "/dev/tenstorrent/0"
+    node = "/dev/tenstorrent/0" if kind == "tenstorrent" else "/dev/accel/accel0"
 
     def ask_anything(file, draw):
+        if kind == "qaic" and draw.random() < 0.3:
+            if not refused(lambda: set_apart(file, 1), errno.EBADF, errno.EINTR):
+                fcntl.ioctl(file, 0xC0106441, bytearray(struct.pack("<QQ", 1 << 20, 0)))
+            return
         number, size = draw.randrange(0x40, 0x49), draw.choice([0, 1, 8, 23, 24, 32, 40, 48, 64, 4096])
-        code = 3 << 30 | size << 16 | ord("d") << 8 | number if kind == "gaudi" else 0xFA << 8 | draw.randrange(18)
+        code = 3 << 30 | size << 16 | ord("d") << 8 | number
+        if kind == "tenstorrent":
+            code = 0xFA << 8 | draw.randrange(18)
         word = lambda: draw.choice([0, 0, 1, 2, 8, 16, 24, 32, 40, 4096, 1 << 21, 1 << 31, draw.getrandbits(32)])
         # The first word may be a length or a count, which this program has room for.
         length = draw.choice([0, 1, 8, 16, 20, 24, 32, 40, 48, 64, 1024])
@@ -1153,6 +1207,9 @@ def damaged(kind):
 
     free = set()
     whole = windows() if kind == "tenstorrent" else None
+    if kind == "qaic":
+        idle = os.open(node, os.O_RDWR | os.O_CLOEXEC)
+        whole = resources(idle)
     draw = random.Random(1)
     for turn in range(4):
         victims = []
@@ -1171,6 +1228,12 @@ def damaged(kind):
             assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it ended by itself"
         if kind == "tenstorrent":
             assert windows() == whole
+            continue
+        if kind == "qaic":
+            end = time.monotonic() + 60
+            while resources(idle) != whole:
+                assert time.monotonic() < end, resources(idle)
+            objects()
             continue
         card = opened(node, 60)
         content = os.urandom(SIZE)

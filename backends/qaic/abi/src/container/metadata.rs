@@ -404,6 +404,10 @@ fn doorbell(offset: u64, data: u32, group: u16, size: u8) -> Result<Doorbell, Pa
         2 => 32,
         _ => return Err(ParseError::invalid(format!("a doorbell of size {size}; there are 0, 1 and 2"))),
     };
+    if !offset.is_multiple_of(u64::from(bits / 8)) {
+        let text = format!("a doorbell of {bits} bits at {offset:#x}; it is aligned to its length");
+        return Err(ParseError::invalid(text));
+    }
     Ok(Doorbell { offset, data, group, bits })
 }
 

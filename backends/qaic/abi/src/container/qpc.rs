@@ -39,7 +39,7 @@ const NAME_MAX: usize = 256;
 pub mod name {
     /// The image.
     pub const NETWORK: &str = "network.elf";
-    /// The meaning of the image's buffers, for people; not read here.
+    /// The image's inputs and outputs as its user sees them.
     pub const NETWORK_DESCRIPTION: &str = "networkdesc.bin";
     /// Weights.
     pub const CONSTANTS: &str = "constants.bin";

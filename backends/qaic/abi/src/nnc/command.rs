@@ -36,6 +36,10 @@ pub mod kind {
     pub const STATUS_RESPONSE: u32 = 14;
     pub const LOAD_CONSTANTS_EX_REQUEST: u32 = 15;
     pub const LOAD_CONSTANTS_PAYLOAD_REQUEST: u32 = 16;
+    pub const CREATE_GROUP_REQUEST: u32 = 28;
+    pub const CREATE_GROUP_RESPONSE: u32 = 29;
+    pub const RELEASE_GROUP_REQUEST: u32 = 30;
+    pub const RELEASE_GROUP_RESPONSE: u32 = 31;
     pub const RESOURCE_INFO_REQUEST: u32 = 32;
     pub const RESOURCE_INFO_RESPONSE: u32 = 33;
     pub const PERFORMANCE_INFO_REQUEST: u32 = 34;
@@ -297,6 +301,56 @@ commands! {
         device: Information = 16,
         /// Versions of the software of its cores.
         cores: [u8; 168] = 336,
+    }
+
+    /// Sets resources apart as a group.
+    CreateGroupRequest = CREATE_GROUP_REQUEST, "the request to set resources apart", 64 {
+        /// For people.
+        process_id: U32 = 4,
+        /// The group that they are taken from; -1 for the device.
+        source: I32 = 8,
+        /// How many there are to be.
+        cores: U32 = 12,
+        /// See above.
+        multicasts: U32 = 16,
+        /// See above.
+        semaphores: U32 = 20,
+        /// See above.
+        channels: U32 = 24,
+        /// Zero.
+        padding: U32 = 28,
+        /// How many bytes of DDR that cores share.
+        shared_memory: U64 = 32,
+        /// How many bytes of DDR behind the second cache.
+        l2_memory: U64 = 40,
+        /// How many bytes of other DDR.
+        memory: U64 = 48,
+        /// How many networks it is for.
+        networks: U16 = 56,
+        /// Zeros.
+        padding1: [u8; 6] = 58,
+    }
+
+    /// Resources are set apart.
+    CreateGroupResponse = CREATE_GROUP_RESPONSE, "the answer to setting resources apart", 16 {
+        /// How it went.
+        status: I32 = 4,
+        /// The group.
+        group: I32 = 8,
+        /// Zero.
+        padding: U32 = 12,
+    }
+
+    /// Gives a group's resources back.
+    ReleaseGroupRequest = RELEASE_GROUP_REQUEST, "the request to release a group of resources", 8 {
+        /// The group.
+        group: I32 = 4,
+    }
+
+    /// They are given back.
+    ReleaseGroupResponse = RELEASE_GROUP_RESPONSE, "the answer to releasing a group of resources", 8 {
+        /// How it went.
+        status: I32 = 4,
     }
 
     /// Asks what is free.

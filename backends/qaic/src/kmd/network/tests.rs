@@ -445,13 +445,14 @@ fn network_for_other_firmware_or_hardware_is_refused_and_which_is_newer_is_said(
         })
         .unwrap()
     };
+    let network = |version, hardware| Network { version, hardware, ..Network::default() };
     let refusal = |device: &Device, metadata, hardware| {
-        let refused = device.suits(metadata, hardware).unwrap_err().failure("accel0");
+        let refused = device.suits(&network(metadata, hardware)).unwrap_err().failure("accel0");
         assert_eq!(refused.code(), Code::Incompatible);
         refused.message().to_owned()
     };
     let sold = device(version(1, 3), version(2, 0));
-    assert_eq!(sold.suits(version(1, 0), version(2, 9)), Ok(()), "minor numbers may differ");
+    assert_eq!(sold.suits(&network(version(1, 0), version(2, 9))), Ok(()), "minor numbers may differ");
     let older = refusal(&sold, version(0, 12), version(2, 0));
     assert!(
         older.contains("0.12") && older.contains("1.3") && older.contains("the device is newer"),
@@ -462,7 +463,42 @@ fn network_for_other_firmware_or_hardware_is_refused_and_which_is_newer_is_said(
     let newer = refusal(&device(version(0, 12), version(2, 0)), version(1, 0), version(2, 0));
     assert!(newer.contains("the network is newer") && newer.contains("update the firmware"), "{newer}");
     let silent = open(TRANSACTIONS, |_| Ok(())).unwrap();
-    assert_eq!(silent.suits(version(0, 12), version(1, 0)), Ok(()), "a device that does not describe itself");
+    let any = network(version(0, 12), version(1, 0));
+    assert_eq!(silent.suits(&any), Ok(()), "a device that does not describe itself");
+}
+
+#[test]
+fn network_that_takes_more_than_the_whole_device_is_refused_by_what_it_takes() {
+    let device = |cores: u8, mebibytes: u32| {
+        open(TRANSACTIONS, move |reply| {
+            let mut status = knows(COMMANDS);
+            status.device.metadata_major = 1.into();
+            status.device.hardware_version = (2 << 16).into();
+            status.device.resources.cores_total = cores;
+            status.device.resources.dram_total = mebibytes.into();
+            say(reply, &status);
+            Ok(())
+        })
+        .unwrap()
+    };
+    let network = |cores, semaphores, ddr| Network {
+        cores,
+        semaphores: vec![0; semaphores],
+        ddr,
+        ..Network::default()
+    };
+    let small = device(14, 1);
+    assert_eq!(small.suits(&network(14, 32, 1 << 20)), Ok(()));
+    for (network, says) in [
+        (network(16, 0, 0), "16 cores, and the whole device has 14"),
+        (network(0, 33, 0), "33 semaphores, and the whole device has 32"),
+        (network(0, 0, 1 << 40), "1099511627776 bytes of memory, and the whole device has 1048576"),
+    ] {
+        let refused = small.suits(&network).unwrap_err().failure("accel0");
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert!(refused.message().contains(says) && refused.message().contains("compile it"), "{refused}");
+    }
+    assert_eq!(device(0, 0).suits(&network(16, 32, 1 << 40)), Ok(()), "a device that counts nothing");
 }
 
 #[test]

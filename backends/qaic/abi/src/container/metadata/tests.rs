@@ -182,6 +182,9 @@ fn request_that_the_hardware_cannot_do_is_refused_with_its_number() {
     assert!(refused(|request| request.semaphores[0].index = 32).contains("semaphore 32"));
     assert!(refused(|request| request.semaphores[0].cmd = 7).contains("command 7"));
     assert!(refused(|request| request.semaphores[0].val = 4096).contains("with 4096"));
+    let aside =
+        refused(|request| request.doorbell = Some(Doorbell { offset: 0x41, data: 0, group: 0, bits: 16 }));
+    assert!(aside.contains("a doorbell of 16 bits at 0x41"), "{aside}");
     let many = refused(|request| request.semaphores = vec![request.semaphores[0]; 5]);
     assert!(many.contains("semaphores: 5 of them, and 4 is the most"), "{many}");
     // Values that the structures here cannot hold go to the functions that read them.

@@ -43,6 +43,8 @@ impl Status {
     pub const QUEUE_TOO_SMALL: Status = Status(-34);
     /// The sub-system is being restarted.
     pub const RESTARTING: Status = Status(-36);
+    /// The program in the network's image is not for these cores.
+    pub const IMAGE: Status = Status(-46);
 
     /// True for success.
     pub fn is_success(self) -> bool {
@@ -65,7 +67,9 @@ impl Status {
             Self::DMA_ERROR => "the DMA channel could not be set up",
             Self::UNDEFINED_REQUEST => "it does not know the command",
             Self::MEMORY => "it has not enough memory left",
-            Self::METADATA => "it does not understand the network's metadata",
+            Self::METADATA => {
+                "it does not understand the network's metadata; compile the network with the SDK of the card's firmware"
+            }
             Self::PARAMETER => "an argument makes no sense to it",
             Self::TIMEOUT => "something did not happen in time",
             Self::NOT_PERMITTED => "it belongs to another user or is in use",
@@ -77,6 +81,7 @@ impl Status {
             Self::LENGTH => "the command has an unexpected length",
             Self::QUEUE_TOO_SMALL => "the channel's rings are too small",
             Self::RESTARTING => "its sub-system is being restarted",
+            Self::IMAGE => "its cores cannot run the network's program; compile the network for this card",
             _ => "a reason that only its firmware's documentation names",
         }
     }
