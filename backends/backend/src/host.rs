@@ -59,7 +59,7 @@ const HALF_A_PAGE: usize = PAGE / 2;
 ///
 /// # Invariants
 ///
-/// `start` was allocated with `layout`, and only this frees it.
+/// `start` is [zeroed memory](zeroed) of this layout, and only this frees it.
 struct Allocation {
     start: NonNull<u8>,
     layout: Layout,
@@ -73,8 +73,44 @@ unsafe impl Sync for Allocation {}
 impl Drop for Allocation {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout and freed here alone, by the invariant.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        unsafe { free(self.start, self.layout) }
     }
+}
+
+/// Zeroed memory, for [`free`]. Large memory is the system's own: an allocator may use memory again, which it zeroes
+/// before the system can be asked for huge pages, and pages that were touched stay small.
+///
+/// # Safety
+///
+/// The layout is not of size zero.
+unsafe fn zeroed(layout: Layout) -> Option<NonNull<u8>> {
+    #[cfg(target_os = "linux")]
+    if layout.size() >= HUGE {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        let (both, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a mapping of its own, anywhere.
+        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), layout.size(), both, private) };
+        return NonNull::new(mapped.ok()?.cast());
+    }
+    // SAFETY: the layout is not of size zero, as the caller promises.
+    NonNull::new(unsafe { alloc_zeroed(layout) })
+}
+
+/// Frees memory.
+///
+/// # Safety
+///
+/// It is from [`zeroed`] with this layout, and nothing uses it any more.
+unsafe fn free(start: NonNull<u8>, layout: Layout) {
+    #[cfg(target_os = "linux")]
+    if layout.size() >= HUGE {
+        // SAFETY: a whole mapping, as the caller promises.
+        let unmapped = unsafe { rustix::mm::munmap(start.as_ptr().cast(), layout.size()) };
+        debug_assert!(unmapped.is_ok(), "a whole mapping can be unmapped");
+        return;
+    }
+    // SAFETY: as the caller promises.
+    unsafe { dealloc(start.as_ptr(), layout) }
 }
 
 /// Asks the system for huge pages, for the part of the memory that fills whole ones. It is no error if it has none.
@@ -128,7 +164,7 @@ impl HostRange {
         let padded = size.max(1).checked_add(padding).ok_or_else(exhausted)?;
         let layout = Layout::from_size_align(padded, natural).map_err(|_| exhausted())?;
         // SAFETY: the layout is not of size zero.
-        let first = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(exhausted)?;
+        let first = unsafe { zeroed(layout) }.ok_or_else(exhausted)?;
         let owner: Arc<dyn Any + Send + Sync> = Arc::new(Allocation { start: first, layout });
         // SAFETY: the padding has room for the boundary and for the skipped half page.
         let (begin, start) = unsafe {
@@ -475,6 +511,8 @@ impl fmt::Debug for HostRange {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_os = "linux")]
+    use std::os::unix::fs::FileExt;
 
     fn bytes(range: &HostRange) -> Vec<u8> {
         let mut bytes = vec![0; range.length];
@@ -584,6 +622,24 @@ mod tests {
         assert_eq!(first % HUGE, HALF_A_PAGE);
         assert!(is_asked_for(first) && is_asked_for(first - HALF_A_PAGE + 3 * HUGE - 1));
         assert_eq!(bytes(&large.slice(3 * HUGE as u64, 5).unwrap()), [0; 5]);
+    }
+
+    /// Pages that something has touched before the system was asked for huge ones stay small.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn large_memory_is_untouched_also_where_an_allocator_would_use_memory_again() {
+        // Memory that is released has the GNU allocator keep what is smaller, which it then has used.
+        for used in [12 * HUGE, 6 * HUGE] {
+            drop(vec![1_u8; used]);
+        }
+        let large = HostRange::allocate(4 * HUGE as u64, 64).unwrap();
+        // An entry for each page, with a bit for one that is in memory, and one for one that was swapped out.
+        let mut entries = vec![0; 4 * HUGE / PAGE * 8];
+        let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
+        pages.read_exact_at(&mut entries, (large.address() as usize / PAGE * 8) as u64).unwrap();
+        let touched = entries.iter().skip(7).step_by(8).filter(|&&last| last >> 6 != 0).count();
+        assert_eq!(touched, 0);
+        assert!(bytes(&large).iter().all(|&byte| byte == 0));
     }
 
     #[test]

@@ -12,12 +12,16 @@
 //! Memory is passed as it is, with three exceptions. MPI's operands must not overlap its results, and its way to work
 //! in place is for all ranks together. So all ranks gather in place, and one that does not puts its own part there
 //! first, as MPI would; and a rank that reduces in place sends a copy. A reduction takes adjacent parts only, so a
-//! piece of several parts is put together. Partial results may be wider than elements.
+//! piece of several parts is put together. Partial results may be wider than elements. The memory for these is kept from
+//! one operation to the next ([`Spares`]).
 
 use crate::library::{Call, Fold, Number, PartPlaces, What};
 use hal_backend::HostRange;
-use hal_collectives::{Buffers, Element, Folding, Kind, Operation, Parts, Reduction, Result, release};
+use hal_collectives::{
+    Buffers, Element, Folding, Kind, Operation, PIECE, Parts, Reduction, Result, WINDOW, release,
+};
 use hal_semaphore::{Code, Failure};
+use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
 /// The tag of transfers in a group's communicator.
@@ -27,9 +31,37 @@ const TRANSFER: i32 = 1;
 #[derive(Default)]
 pub(crate) struct Calls {
     pub(crate) all: SmallVec<[Call; 1]>,
-    pub(crate) finish: Option<Finish>,
+    pub(crate) finish: Option<Box<Finish>>,
     /// Memory of the piece that no call uses, which is released with the others.
     pub(crate) unused: Option<HostRange>,
+}
+
+/// Memory of ours that no operation uses, as much as pieces of one have at a time. New memory takes the system longer
+/// than MPI takes for a reduction that is not large.
+#[derive(Default)]
+pub(crate) struct Spares(Mutex<SmallVec<[HostRange; SPARES]>>);
+
+/// The pieces of an operation that are under way at a time.
+const SPARES: usize = 3;
+const _: () = assert!(SPARES as u64 == WINDOW);
+
+impl Spares {
+    /// So much memory, or more.
+    fn take(&self, length: u64) -> Result<HostRange> {
+        let spare = self.0.lock().pop().filter(|spare| spare.length() >= length);
+        spare.map_or_else(|| HostRange::allocate(length, 64), Ok)
+    }
+
+    /// Keeps memory, unless it is larger than a piece is by default, or MPI may still use it: then the call that has not
+    /// ended refers to it.
+    fn give(&self, memory: HostRange) {
+        if memory.length() <= PIECE && !memory.is_shared() {
+            let mut spares = self.0.lock();
+            if spares.len() < SPARES {
+                spares.push(memory);
+            }
+        }
+    }
 }
 
 impl Calls {
@@ -38,12 +70,16 @@ impl Calls {
     }
 
     /// Releases all memory, each range by itself, as its owner may panic.
-    pub(crate) fn release(self) {
+    pub(crate) fn release(self, spares: &Spares) {
         drop(self.all);
         release(self.unused);
-        if let Some(Finish { partials, elements, .. }) = self.finish {
-            release(partials);
-            release(elements);
+        if let Some(finish) = self.finish {
+            let Finish { scratch, average } = *finish;
+            if let Some(Average { partials, elements, .. }) = average {
+                release(partials);
+                release(elements);
+            }
+            scratch.into_iter().for_each(|memory| spares.give(memory));
         }
     }
 
@@ -53,8 +89,15 @@ impl Calls {
     }
 }
 
-/// Divides the sums of an average.
+/// The end of a reduction.
 pub(crate) struct Finish {
+    /// Memory of ours, which is spare afterwards.
+    scratch: SmallVec<[HostRange; 2]>,
+    average: Option<Average>,
+}
+
+/// Sums to be divided.
+struct Average {
     folding: Folding,
     partials: HostRange,
     elements: HostRange,
@@ -63,7 +106,9 @@ pub(crate) struct Finish {
 
 impl Finish {
     pub(crate) fn run(&self) {
-        self.folding.close(&self.partials, self.ranks, &self.elements);
+        if let Some(Average { folding, partials, elements, ranks }) = &self.average {
+            folding.close(partials, *ranks, elements);
+        }
     }
 }
 
@@ -94,8 +139,14 @@ fn partial(element: Element) -> Number {
     }
 }
 
-/// Memory with the ranges of all ranks one after the other, converted to partial results if a folding is given.
-fn gathered(parts: &Parts, ranks: u32, folding: Option<Folding>) -> Result<HostRange> {
+/// Copies the ranges of all ranks one after the other into such memory, converted to partial results if a folding is
+/// given.
+fn gathered(
+    parts: &Parts,
+    ranks: u32,
+    folding: Option<Folding>,
+    take: impl FnOnce(u64) -> Result<HostRange>,
+) -> Result<HostRange> {
     let each = |from: &HostRange, to: &HostRange| match folding {
         Some(folding) => folding.open(from, to),
         None => {
@@ -106,7 +157,7 @@ fn gathered(parts: &Parts, ranks: u32, folding: Option<Folding>) -> Result<HostR
     let length = parts.of(0).length();
     let (size, width) = folding.map_or((1, 1), |folding| (folding.size(), folding.width()));
     let length = length / size * width;
-    let copy = HostRange::allocate(length * u64::from(ranks), 64)?;
+    let copy = take(length * u64::from(ranks))?;
     for rank in 0..ranks {
         if let Some(to) = copy.slice(u64::from(rank) * length, length) {
             each(&parts.of(rank), &to);
@@ -122,6 +173,7 @@ pub(crate) fn prepare(
     place: (u32, u32),
     is_whole: bool,
     memory: Buffers<Parts>,
+    spares: &Spares,
 ) -> Result<Calls> {
     let (rank, ranks) = place;
     let parts = if operation.kind == Kind::AllToAll { u64::from(ranks.max(1)) } else { 1 };
@@ -141,13 +193,13 @@ pub(crate) fn prepare(
     let fold = |reduction| Fold { element: operation.element, reduction };
     match operation.kind {
         Kind::AllReduce(how) => {
-            reduce((What::ReduceAll { fold: fold(how) }, fold(how)), numbers, [send, recv], place)
+            reduce((What::ReduceAll { fold: fold(how) }, fold(how)), numbers, [send, recv], place, spares)
         }
         Kind::Reduce { reduction: how, root } => {
-            reduce((What::Reduce { fold: fold(how), root }, fold(how)), numbers, [send, recv], place)
+            reduce((What::Reduce { fold: fold(how), root }, fold(how)), numbers, [send, recv], place, spares)
         }
         Kind::ReduceScatter(how) => {
-            reduce((What::ReduceParts { fold: fold(how) }, fold(how)), numbers, [send, recv], place)
+            reduce((What::ReduceParts { fold: fold(how) }, fold(how)), numbers, [send, recv], place, spares)
         }
         Kind::AllGather => {
             let places = places([None, recv.as_ref()])?;
@@ -201,7 +253,16 @@ fn reduce(
     (count, number): (i32, Number),
     [send, recv]: [Option<Parts>; 2],
     (rank, ranks): (u32, u32),
+    spares: &Spares,
 ) -> Result<Calls> {
+    let mut scratch = SmallVec::new();
+    let mut take = |length| {
+        let memory = spares.take(length)?;
+        let exact = memory.slice(0, length);
+        scratch.push(memory);
+        #[expect(clippy::expect_used, reason = "other memory in its place would be too short")]
+        Ok(exact.expect("spare memory is as long as it is asked for"))
+    };
     let parts = if matches!(what, What::ReduceParts { .. }) { ranks } else { 1 };
     let own = if parts > 1 { rank } else { 0 };
     let folding = Folding::new(fold.element, fold.reduction);
@@ -213,23 +274,26 @@ fn reduce(
     };
     let (operand, unused) = match send {
         Some(send) if is_copied(&send) => {
-            (Some(gathered(&send, parts, is_opened.then_some(folding))?), Some(send.into_all(parts)))
+            let copy = gathered(&send, parts, is_opened.then_some(folding), &mut take)?;
+            (Some(copy), Some(send.into_all(parts)))
         }
         send => (send.map(|send| send.into_all(parts)), None),
     };
-    let (mut target, mut finish) = (recv.map(|recv| recv.into_all(1)), None);
+    let (mut target, mut average) = (recv.map(|recv| recv.into_all(1)), None);
     if let Some(elements) = target.clone().filter(|_| is_average) {
         let partials = if is_opened {
-            HostRange::allocate(elements.length() / folding.size() * folding.width(), 64)?
+            take(elements.length() / folding.size() * folding.width())?
         } else {
             elements.clone()
         };
         target = Some(partials.clone());
-        finish = Some(Finish { folding, partials, elements, ranks });
+        average = Some(Average { folding, partials, elements, ranks });
     }
+    let is_finished = average.is_some() || !scratch.is_empty();
+    let finish = is_finished.then(|| Box::new(Finish { scratch, average }));
     let number = if is_average { partial(fold.element) } else { number };
     let call = Call::new(what, [operand, target], (count, number), None);
-    Ok(Calls { finish, ..Calls::of(call, unused) })
+    Ok(Calls { all: smallvec![call], finish, unused })
 }
 
 #[cfg(test)]
@@ -260,9 +324,50 @@ mod tests {
             let recv = Some(Memory::Whole(recv.clone()));
             let buffers = Buffers { send: send.map(Memory::Whole), recv };
             let portions = Pieces::new(operation, 2, 64).get(0).cut(buffers, (1, 2)).unwrap();
-            prepare(operation, (1, 2), true, portions).unwrap().bytes()
+            prepare(operation, (1, 2), true, portions, &Spares::default()).unwrap().bytes()
         };
         assert_eq!(moved(recv.slice(PART, PART)), 2 * PART);
         assert_eq!(moved(HostRange::allocate(PART, 64).ok()), 3 * PART);
+    }
+
+    #[test]
+    fn copy_for_a_reduction_in_place_is_used_again_unless_mpi_may_have_it() {
+        let kind = Kind::AllReduce(Reduction::Sum);
+        let operation = |count| Operation { kind, element: Element::U8, count };
+        let (recv, spares) = (HostRange::allocate(64, 64).unwrap(), Spares::default());
+        let prepared = |count| {
+            let memory = || Some(Memory::Whole(recv.clone()));
+            let buffers = Buffers { send: memory(), recv: memory() };
+            let piece = Pieces::new(operation(count), 2, PIECE).get(0);
+            let calls = prepare(operation(count), (0, 2), true, piece.cut(buffers, (0, 2)).unwrap(), &spares);
+            let calls = calls.unwrap();
+            assert_eq!(calls.bytes(), 2 * count);
+            (
+                calls
+                    .finish
+                    .iter()
+                    .flat_map(|finish| &finish.scratch)
+                    .map(|memory| memory.address() as u64)
+                    .collect::<Vec<_>>(),
+                calls,
+            )
+        };
+        let (first, calls) = prepared(64);
+        calls.release(&spares);
+        let (second, mut calls) = prepared(32);
+        assert_eq!(first, second);
+        // As that of an operation that has failed while its call has not ended.
+        let kept = std::mem::take(&mut calls.all);
+        calls.release(&spares);
+        assert!(spares.0.lock().is_empty());
+        let (third, calls) = prepared(32);
+        assert_ne!(second, third);
+        drop(kept);
+        calls.release(&spares);
+        assert_eq!(spares.0.lock().len(), 1);
+        // What is too short is not kept for a longer one.
+        let (_, calls) = prepared(64);
+        calls.release(&spares);
+        assert_eq!(spares.0.lock().iter().map(HostRange::length).collect::<Vec<_>>(), [64]);
     }
 }

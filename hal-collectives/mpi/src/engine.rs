@@ -23,6 +23,7 @@
 
 mod relay;
 
+use crate::calls::Spares;
 use crate::creations::Creation;
 use crate::group::Group;
 use crate::launcher::{processors_on_this_machine, ranks_on_this_machine};
@@ -74,6 +75,7 @@ pub(crate) struct Engine {
     /// Whether MPI was begun here. Otherwise the program ends it, and may do so when it has released all groups.
     owned: bool,
     pub(crate) groups: Arc<Groups>,
+    pub(crate) spares: Spares,
     /// What is left to do for the thread that polls next, and whether there is anything.
     commands: Mutex<Vec<Command>>,
     has_commands: AtomicBool,
@@ -212,6 +214,7 @@ impl Engine {
             owned,
             progress: Mutex::new(Progress::new(library, groups.clone())),
             groups,
+            spares: Spares::default(),
             commands: Mutex::default(),
             has_commands: AtomicBool::new(false),
             news: Condvar::new(),

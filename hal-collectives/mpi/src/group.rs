@@ -384,7 +384,9 @@ impl GroupOperation for Places {
         }
         let (group, places) = (self.group.clone(), SmallVec::from_slice(&self.places));
         let count = self.pieces().count();
-        let prepared = memory.and_then(|memory| prepare(piece.operation, self.place(), count == 1, memory));
+        let prepared = memory.and_then(|memory| {
+            prepare(piece.operation, self.place(), count == 1, memory, &group.engine.spares)
+        });
         let last = piece.number + 1 == count;
         let calls = prepared.unwrap_or_else(|failure| {
             self.fail(&failure);

@@ -23,7 +23,7 @@ impl DueCallback {
         }
         // Memory is released, which may write it back, before the callback, which may release the group and rely on
         // that being the last reference.
-        calls.release();
+        calls.release(&group.engine.spares);
         drop(group);
         notify(done, outcome);
     }

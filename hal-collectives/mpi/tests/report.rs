@@ -23,6 +23,13 @@ fn lines_become_figures_and_others_are_refused() {
 }
 
 #[test]
+fn figure_of_several_turns_is_their_median() {
+    let turns = [3.0, 100.0, 1.0].map(|time| format!("ours-tcp all_reduce_in_place 2 8 {time}\n")).concat();
+    let figures = Figures::read(&turns).unwrap();
+    assert_eq!(figures.0.into_values().collect::<Vec<_>>(), [3.0]);
+}
+
+#[test]
 fn words_leave_out_others_of_their_sort_alone() {
     assert!(asks_for_way("", "tcp") && asks_for_ranks("", 8));
     let only = "shared 2ranks 4ranks all_reduce 8";

@@ -3,7 +3,7 @@
 //! Starts ranks of this program and of plain MPI in turns, and reports what they print.
 
 use crate::only::{asks_for_ranks, asks_for_way, check};
-use crate::report::{Figures, report};
+use crate::report::{Figures, TURNS, report};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -30,8 +30,10 @@ pub(crate) fn run(quick: bool, only: &str) -> Result<(), String> {
             alone.args(["--rank", "process", "--only", only]);
             alone
         };
-        text += &output("measuring: within a process", &mut alone())?;
-        text += &output("measuring: within a process, beside arithmetic", alone().arg("--overlap"))?;
+        for _ in 0..TURNS {
+            text += &output("measuring: within a process", &mut alone())?;
+            text += &output("measuring: within a process, beside arithmetic", alone().arg("--overlap"))?;
+        }
     }
     for (way, transports, ranks) in WAYS.into_iter().filter(|(way, ..)| asks_for_way(only, way)) {
         for ranks in ranks.iter().filter(|&&ranks| (!quick || ranks == 2) && asks_for_ranks(only, ranks)) {
@@ -43,16 +45,20 @@ pub(crate) fn run(quick: bool, only: &str) -> Result<(), String> {
                 job.args(["-n", &ranks.to_string()]).arg(program);
                 job
             };
-            let what = format!("measuring: plain MPI, {way}, {ranks} ranks");
-            text += &output(&what, job(&plain).arg(format!("plain-{way}")))?;
-            let what = format!("measuring: ours, {way}, {ranks} ranks");
             let own = || {
                 let mut own = job(&ours);
                 own.args(["--rank", &format!("ours-{way}"), "--only", only]);
                 own
             };
-            text += &output(&what, &mut own())?;
-            text += &output(&format!("{what}, beside arithmetic"), own().arg("--overlap"))?;
+            // In turns, as a machine is faster at one time than at another, and as the pages that a process gets lie
+            // well in the caches or not: both were seen to be a fifth of a figure.
+            for _ in 0..TURNS {
+                let what = format!("measuring: plain MPI, {way}, {ranks} ranks");
+                text += &output(&what, job(&plain).arg(format!("plain-{way}")))?;
+                let what = format!("measuring: ours, {way}, {ranks} ranks");
+                text += &output(&what, &mut own())?;
+                text += &output(&format!("{what}, beside arithmetic"), own().arg("--overlap"))?;
+            }
         }
     }
     let file = folder.join("bench-collectives.txt");

@@ -6,6 +6,10 @@
 /// Bytes that a rank sends.
 pub(crate) const SIZES: [u64; 7] = [8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 4 << 20, 16 << 20];
 
+/// Kinds of operations: from one range of memory to another, and where a rank sends from where it receives.
+pub(crate) const CASES: [&str; 4] =
+    ["all_reduce", "all_gather", "all_reduce_in_place", "all_gather_in_place"];
+
 /// Whether a word of a sort is among those that are asked for, or none of that sort is.
 fn asks_for(only: &str, word: &str, is_of_sort: impl Fn(&str) -> bool) -> bool {
     let mut of_sort = only.split_whitespace().filter(|word| is_of_sort(word)).peekable();
@@ -35,8 +39,9 @@ pub(crate) fn asks_for_bytes(only: &str, bytes: u64) -> bool {
 /// Refuses words that name nothing, and those that together leave nothing to measure.
 pub(crate) fn check(only: &str, quick: bool) -> Result<(), String> {
     let sizes = SIZES.map(|bytes| bytes.to_string());
-    let mut names =
-        vec!["process", "shared", "tcp", "all_reduce", "all_gather", "2ranks", "4ranks", "8ranks"];
+    let mut names = vec!["process", "shared", "tcp"];
+    names.extend(CASES);
+    names.extend(["2ranks", "4ranks", "8ranks"]);
     names.extend(sizes.iter().map(String::as_str));
     if let Some(unknown) = only.split_whitespace().find(|word| !names.contains(word)) {
         return Err(format!("--only {unknown}: that is none of {}", names.join(", ")));

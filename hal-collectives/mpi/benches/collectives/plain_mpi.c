@@ -13,14 +13,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { ROUNDS = 7, WARM = 20000 };
+enum { FEWEST = 7, MOST = 100, WARM = 20000 };
 
 static int compare(const void* a, const void* b) {
   double left = *(const double*)a, right = *(const double*)b;
   return (left > right) - (left < right);
 }
 
-static void once(bool gathers, const float* send, float* recv, int count) {
+static long limit(long value, long least, long most) {
+  return value < least ? least : value > most ? most : value;
+}
+
+// Without memory that is sent, in place.
+static void once(bool gathers, const float* sent, float* recv, int count) {
+  const void* send = sent ? sent : MPI_IN_PLACE;
   MPI_Request request;
   if (gathers) {
     MPI_Iallgather(send, count, MPI_FLOAT, recv, count, MPI_FLOAT, MPI_COMM_WORLD, &request);
@@ -57,35 +63,38 @@ int main(int argc, char** argv) {
     MPI_Allreduce(&one, &all, 1, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
     if (i % 100 == 0) usleep(1000);
   }
-  for (int kind = 0; kind < 2; ++kind) {
-    bool gathers = kind == 1;
+  for (int kind = 0; kind < 4; ++kind) {
+    bool gathers = kind % 2 == 1, in_place = kind >= 2;
     for (size_t size = 0; size < sizeof(sizes) / sizeof(sizes[0]); ++size) {
       long bytes = gathers ? (sizes[size] / ranks + 3) / 4 * 4 : sizes[size];
       long all = gathers ? bytes * ranks : bytes;
-      float* send = (float*)allocate(bytes);
+      float* send = in_place ? NULL : (float*)allocate(bytes);
       float* recv = (float*)allocate(all);
-      if (!send || !recv) MPI_Abort(MPI_COMM_WORLD, 1);
-      memset(send, 0, bytes);
+      if ((!send && !in_place) || !recv) MPI_Abort(MPI_COMM_WORLD, 1);
+      if (send) memset(send, 0, bytes);
       memset(recv, 0, all);
       once(gathers, send, recv, (int)(bytes / 4));
       double warm = MPI_Wtime();
       for (int i = 0; i < 3; ++i) once(gathers, send, recv, (int)(bytes / 4));
-      // A round takes about 20 ms, and all ranks do as many as the first would.
-      long count = (long)(0.02 / ((MPI_Wtime() - warm) / 3 + 1e-9));
-      count = count < 1 ? 1 : count > 500 ? 500 : count;
-      MPI_Bcast(&count, 1, MPI_LONG, 0, MPI_COMM_WORLD);
-      double rounds[ROUNDS];
-      for (int round = -1; round < ROUNDS; ++round) {
+      // A round takes about 1 ms, and all of them 100, and all ranks do as many as the first would.
+      double each = (MPI_Wtime() - warm) / 3 + 1e-9;
+      long count = limit((long)(1e-3 / each), 1, 500);
+      long counts[] = {count, limit((long)(0.1 / each / count), FEWEST, MOST)};
+      MPI_Bcast(counts, 2, MPI_LONG, 0, MPI_COMM_WORLD);
+      count = counts[0];
+      double rounds[MOST];
+      for (int round = -1; round < counts[1]; ++round) {
         double begin = MPI_Wtime();
         for (long i = 0; i < count; ++i) once(gathers, send, recv, (int)(bytes / 4));
         if (round >= 0) rounds[round] = (MPI_Wtime() - begin) * 1e6 / count;
       }
-      qsort(rounds, ROUNDS, sizeof(double), compare);
+      qsort(rounds, counts[1], sizeof(double), compare);
       if (rank == 0) {
         const char* name = gathers ? "all_gather" : "all_reduce";
-        printf("%s %s %d %ld %.3f\n", way, name, ranks, bytes, rounds[ROUNDS / 2]);
+        const char* where = in_place ? "_in_place" : "";
+        printf("%s %s%s %d %ld %.3f\n", way, name, where, ranks, bytes, rounds[counts[1] / 2]);
       }
-      let_go((char*)send, bytes);
+      if (send) let_go((char*)send, bytes);
       let_go((char*)recv, all);
     }
   }

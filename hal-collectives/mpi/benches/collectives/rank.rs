@@ -6,8 +6,8 @@
 //! median over rounds of the mean over the operations of a round. The lines of plain MPI (`plain_mpi.c`) are
 //! the same.
 
-use crate::only::{SIZES, asks_for_bytes, asks_for_case, asks_for_ranks};
-use crate::report::ROUNDS;
+use crate::only::{CASES, SIZES, asks_for_bytes, asks_for_case, asks_for_ranks};
+use crate::report::median;
 use hal_backend::HostRange;
 use hal_collectives::local::{Request, join};
 use hal_collectives::{Buffers, Communicator, Element, Job, Kind, Operation, Reduction};
@@ -18,8 +18,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long a round takes, about.
-const ROUND: Duration = Duration::from_millis(20);
+/// How long a round takes, about: shorter than others have a processor for at a time, so that the median is one of those
+/// that were not disturbed.
+const ROUND: Duration = Duration::from_millis(1);
+
+/// How long all rounds take, about, and how few and how many they may be.
+const ALL_ROUNDS: Duration = Duration::from_millis(100);
+const FEWEST: u64 = 7;
+const MOST: u64 = 100;
 
 /// How long a rank waits for others: longer than a virtual machine was seen to stand still.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -43,14 +49,20 @@ struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    fn new(group: &'a dyn Communicator, kind: Kind, bytes: u64) -> Self {
+    fn new(group: &'a dyn Communicator, kind: Kind, bytes: u64, is_in_place: bool) -> Self {
         let operation = Operation { kind, element: Element::F32, count: bytes / 4 };
         let (rank, ranks) = group.place().unwrap();
         let places = operation.places(rank, ranks);
         let memory = |bytes: Option<u64>| bytes.map(|bytes| HostRange::allocate(bytes, 64).unwrap());
-        let buffers = Buffers { send: memory(places.send), recv: memory(places.recv) };
+        let recv = memory(places.recv);
+        let own = if kind == Kind::AllGather { u64::from(rank) * bytes } else { 0 };
+        let send = match &recv {
+            Some(recv) if is_in_place => recv.slice(own, bytes),
+            _ => memory(places.send),
+        };
+        let buffers = Buffers { send, recv };
         // Pages are there before anything is measured.
-        buffers.send.iter().chain(&buffers.recv).for_each(|range| assert!(range.fill(&[1])));
+        buffers.send.iter().chain(&buffers.recv).for_each(|range| assert!(range.fill(&[0])));
         Self { group, operation, buffers, shares: shares(ranks) }
     }
 
@@ -100,11 +112,11 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The number of operations that the first rank would do in a round, for all.
-    fn agree(&self, wanted: u128) -> u64 {
+    /// How often the first rank would do something that takes so long in some time, for all.
+    fn agree(&self, time: Duration, each: Duration, (fewest, most): (u64, u64)) -> u64 {
         let (rank, ranks) = self.group.place().unwrap();
         let memory = HostRange::allocate(8, 8).unwrap();
-        let wanted = u64::try_from(wanted.clamp(1, 500)).unwrap();
+        let wanted = u64::try_from(time.as_nanos() / each.as_nanos().max(1)).unwrap().clamp(fewest, most);
         assert!(memory.write(0, &wanted.to_le_bytes()));
         let operation = Operation { kind: Kind::Broadcast { root: 0 }, element: Element::U64, count: 1 };
         let (send, recv) =
@@ -121,25 +133,22 @@ impl<'a> Case<'a> {
         self.once(wait);
         let begin = Instant::now();
         (0..3).for_each(|_| self.once(wait));
-        let count = self.agree(ROUND.as_nanos() / (begin.elapsed().as_nanos() / 3).max(1));
+        let each = begin.elapsed() / 3;
+        let count = self.agree(ROUND, each, (1, 500));
+        let rounds = self.agree(ALL_ROUNDS, each * u32::try_from(count).unwrap(), (FEWEST, MOST));
         let round = || {
             let begin = Instant::now();
             (0..count).for_each(|_| self.once(wait));
             begin.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(count).unwrap())
         };
         round();
-        median((0..ROUNDS).map(|_| round()).collect())
+        median((0..rounds).map(|_| round()).collect())
     }
 }
 
 /// Whether so many ranks have less than a processor each.
 fn shares(ranks: u32) -> bool {
     std::thread::available_parallelism().map_or(1, usize::from) < ranks as usize
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Arithmetic that stays in registers.
@@ -186,11 +195,12 @@ impl Worker {
 /// processor computes, for rank 0, as a device would; everything else has the others, in each of the three. So
 /// the ideal is the longer of both, and what is missing is what computing and moving wait for each other.
 fn overlap(group: &dyn Communicator, all: &[usize], say: &dyn Fn(&str, u64, f64)) {
-    const TRANSFERS: u32 = 8;
+    const TRANSFERS: u32 = 4;
+    const ROUNDS: usize = 15;
     let Some((&first, others)) = all.split_first().filter(|(_, others)| !others.is_empty()) else { return };
     let (rank, _) = group.place().unwrap();
     let worker = Worker::new();
-    let case = Case::new(group, Kind::AllReduce(Reduction::Sum), 4 << 20);
+    let case = Case::new(group, Kind::AllReduce(Reduction::Sum), 4 << 20, false);
     let round = |work: &dyn Fn()| {
         let mean = || {
             timed(|| {
@@ -228,7 +238,7 @@ fn overlap(group: &dyn Communicator, all: &[usize], say: &dyn Fn(&str, u64, f64)
 
 /// Until the system has each rank on a processor of its own, if there are as many.
 fn spread_out(group: &dyn Communicator) {
-    let case = Case::new(group, Kind::AllReduce(Reduction::Sum), 8);
+    let case = Case::new(group, Kind::AllReduce(Reduction::Sum), 8, false);
     for _ in 0..200 {
         (0..100).for_each(|_| case.once(Wait::Looks));
         std::thread::sleep(Duration::from_millis(1));
@@ -243,15 +253,16 @@ fn measure(group: &dyn Communicator, way: &str, only: &str) {
             println!("{way} {case} {ranks} {bytes} {microseconds:.3}");
         }
     };
-    let kinds = [("all_reduce", Kind::AllReduce(Reduction::Sum)), ("all_gather", Kind::AllGather)];
-    for (name, kind) in kinds.into_iter().filter(|(name, _)| asks_for_case(only, name)) {
+    for name in CASES.into_iter().filter(|name| asks_for_case(only, name)) {
+        let gathers = name.starts_with("all_gather");
+        let kind = if gathers { Kind::AllGather } else { Kind::AllReduce(Reduction::Sum) };
+        let is_in_place = name.ends_with("in_place");
         for bytes in SIZES.into_iter().filter(|&bytes| asks_for_bytes(only, bytes)) {
             // What all ranks get of an all-gather is as large as what is reduced.
-            let bytes =
-                if name == "all_gather" { (bytes / u64::from(ranks)).next_multiple_of(4) } else { bytes };
-            let case = Case::new(group, kind, bytes);
+            let bytes = if gathers { (bytes / u64::from(ranks)).next_multiple_of(4) } else { bytes };
+            let case = Case::new(group, kind, bytes, is_in_place);
             say(name, bytes, case.measure(Wait::Looks));
-            if bytes <= 8 {
+            if bytes <= 8 && !is_in_place {
                 say(&format!("{name}_sleeps"), bytes, case.measure(Wait::Sleeps));
             }
         }

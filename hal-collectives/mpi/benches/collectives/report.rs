@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// How many rounds a median is of.
-pub(crate) const ROUNDS: usize = 7;
+/// How often jobs take turns, whose figures are medians of rounds.
+pub(crate) const TURNS: usize = 3;
 
 /// What this is measured against: the least part of plain MPI's bandwidth from this size on, also with more ranks
 /// than processors, the most microseconds above its latency, and the least part of the ideal that is reached when
@@ -19,7 +19,7 @@ const LARGE: u64 = 64 << 10;
 const LATENCY: f64 = 1.5;
 const OVERLAP: f64 = 0.9;
 
-/// Microseconds, by way, case, number of ranks and number of bytes.
+/// Microseconds, by way, case, number of ranks and number of bytes: the median of all turns.
 pub(crate) struct Figures(pub(crate) BTreeMap<(String, String, u32, u64), f64>);
 
 impl Figures {
@@ -32,8 +32,19 @@ impl Figures {
             Some(((way, case, ranks, bytes), words.next()?.parse().ok()?))
         };
         let lines = text.lines().map(|text| line(text).ok_or_else(|| format!("a rank wrote {text:?}")));
-        lines.collect::<Result<_, _>>().map(Self)
+        let mut all: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+        for line in lines {
+            let (figure, time) = line?;
+            all.entry(figure).or_default().push(time);
+        }
+        Ok(Self(all.into_iter().map(|(figure, times)| (figure, median(times))).collect()))
     }
+}
+
+/// The middle of some values.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
 /// Bytes that cross the link of each rank at least, in GB/s.
@@ -41,7 +52,8 @@ fn bus_bandwidth(case: &str, ranks: u32, bytes: u64, microseconds: f64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "sizes that are measured are small enough")]
     let bytes = bytes as f64;
     let others = f64::from(ranks - 1);
-    let moved = if case == "all_gather" { others * bytes } else { 2.0 * others / f64::from(ranks) * bytes };
+    let moved =
+        if case.starts_with("all_gather") { others * bytes } else { 2.0 * others / f64::from(ranks) * bytes };
     moved / microseconds / 1e3
 }
 
@@ -69,8 +81,8 @@ impl Goals {
 
 pub(crate) fn report(figures: &Figures, processors: u32) -> String {
     let mut text = format!(
-        "{processors} processors, which more ranks than that share; medians of {ROUNDS} rounds. Bytes: sent by a rank. \
-         GB/s: bytes that cross the link of each rank at least.\n\
+        "{processors} processors, which more ranks than that share; medians of {TURNS} turns. \
+         Bytes: sent by a rank. GB/s: bytes that cross the link of each rank at least.\n\
          \"process\": ranks of one process; \"sleeps\": a rank that is woken at the end instead of polling. Plain: \
          MPI's own non-blocking collectives, by the same launcher in the same run; for ranks of one process over \
          shared memory.\n"
@@ -94,7 +106,9 @@ pub(crate) fn report(figures: &Figures, processors: u32) -> String {
                 let above = time - plain;
                 format!("≤{LATENCY} µs above: {above:.1} {}", goals.judge(above <= LATENCY))
             }
-            Some(plain) if *bytes * u64::from(if case == "all_gather" { *ranks } else { 1 }) >= LARGE => {
+            Some(plain)
+                if *bytes * u64::from(if case.starts_with("all_gather") { *ranks } else { 1 }) >= LARGE =>
+            {
                 let part = plain / time;
                 let least = if *ranks > processors { SHARED_BANDWIDTH } else { BANDWIDTH };
                 format!("≥{least} of its bandwidth: {part:.2} {}", goals.judge(part >= least))
