@@ -153,6 +153,21 @@ pub trait Device: Send + Sync + Sized + 'static {
         Err(Failure::new(Code::Unavailable, message))
     }
 
+    /// Makes memory of another device usable by this one, by a dma-buf that stays the program's. The memory is not the
+    /// host's to map, and belongs to a heap that the host cannot map.
+    ///
+    /// Not every device's kernel driver can do that, and of what a dma-buf is shows only when it is tried.
+    fn import_dma_buf(
+        &self,
+        buffer: std::os::fd::BorrowedFd<'_>,
+        length: u64,
+    ) -> Result<Self::Memory, Failure> {
+        let _ = (buffer, length);
+        let message = "this device imports no memory of other devices, and host memory cannot become its own; import \
+                       shared memory of the host without DEVICE_LOCAL, or allocate a buffer and copy into it";
+        Err(Failure::new(Code::Unavailable, message))
+    }
+
     /// True if the device uses imported memory by the host's addresses, at the time of each access, and so sees what
     /// is mapped there later: then it has IREE's virtual memory. A device that pins pages or maps them elsewhere keeps
     /// the pages of the import.

@@ -42,6 +42,8 @@ pub enum Purpose {
     Transfer,
     /// A slab that is divided into buffers later, for unknown purposes.
     Pool,
+    /// A buffer that may be [exported](crate::Device::export).
+    Export,
 }
 
 impl fmt::Display for Purpose {
@@ -50,6 +52,7 @@ impl fmt::Display for Purpose {
             Purpose::Dispatch => "dispatches",
             Purpose::Transfer => "transfers",
             Purpose::Pool => "pools",
+            Purpose::Export => "other devices",
         })
     }
 }

@@ -19,7 +19,7 @@ use hal_backend::{
 };
 use hal_gaudi_abi::programs::CardPrograms;
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -178,6 +178,10 @@ impl Device for GaudiDevice {
             self.card.failure(&what, errno)
         })?;
         Ok(Memory::whole(region))
+    }
+
+    fn import_dma_buf(&self, buffer: BorrowedFd<'_>, length: u64) -> Result<Memory, Failure> {
+        self.ipc.foreign(buffer, length)
     }
 
     fn exports(&self, heap: usize) -> bool {

@@ -369,9 +369,9 @@ impl Memory {
         Arc::ptr_eq(&self.region.card, card)
     }
 
-    /// True for host memory.
-    pub fn is_host(&self) -> bool {
-        self.region.host_view().is_some()
+    /// True for memory outside of the card: the host's, and other devices'.
+    pub fn is_outside(&self) -> bool {
+        matches!(self.region.source, Source::Host { .. } | Source::Foreign)
     }
 
     /// The host's view of it, where it is host memory.

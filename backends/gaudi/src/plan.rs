@@ -154,7 +154,7 @@ impl PlanDraft<'_> {
                 if offset.checked_add(length).is_none_or(|end| end > memory.length()) {
                     return Err(out_of_range());
                 }
-                Ok(AddressRange { address: memory.address() + offset, length, host: memory.is_host() })
+                Ok(AddressRange { address: memory.address() + offset, length, host: memory.is_outside() })
             }
             Place::Host(range) if range.length() == 0 => {
                 Ok(AddressRange { address: 0, length: 0, host: true })
@@ -229,7 +229,7 @@ impl PlanDraft<'_> {
         }
         let heap = if target.host { &self.planner.host } else { &self.planner.device };
         let between = heap.allocate(length)?;
-        let place = AddressRange { address: between.address(), length, host: between.is_host() };
+        let place = AddressRange { address: between.address(), length, host: between.is_outside() };
         self.plan.retained.push(between);
         self.copy(source, place);
         self.ordered = true;

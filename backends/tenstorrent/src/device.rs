@@ -15,6 +15,7 @@ use hal_backend::{
 };
 use hal_kernel::clock;
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -131,6 +132,21 @@ impl Device for TenstorrentDevice {
 
     fn follows_mappings(&self) -> bool {
         true
+    }
+
+    fn exports(&self, heap: usize) -> bool {
+        heap == CARD && self.card().window_to_lend(1).is_some()
+    }
+
+    fn export(&self, memory: &Memory) -> Result<OwnedFd, Failure> {
+        match memory {
+            Memory::Card(range) => range.export(),
+            Memory::Host(_) => {
+                let message = "a card lends its own memory: allocate host memory that is to be shared with \
+                               IREE_HAL_BUFFER_USAGE_SHARING_EXPORT, which makes it shared memory of the host";
+                Err(Failure::new(Code::Unavailable, message))
+            }
+        }
     }
 
     fn host_view(&self, memory: &Memory) -> Option<HostRange> {

@@ -25,6 +25,7 @@ use division::Shards;
 use hal_backend::{Code, Failure, HostRange, zeros};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// The size of a page: bytes of an allocation that are together in one bank.
@@ -69,7 +70,7 @@ pub(crate) struct BankRange {
 impl CardRange {
     /// How many bytes its shards have room for.
     pub(crate) fn room(&self) -> u64 {
-        self.shards.pages() * self.pool.row_bytes()
+        self.shards.room() * PAGE
     }
 
     /// A number that no other allocation has while this one lives.
@@ -88,6 +89,32 @@ impl CardRange {
             BankRange { bank, address, at: from - offset, length: end.min((page + 1) * PAGE) - from }
         };
         (offset / PAGE..end.div_ceil(PAGE)).map(piece)
+    }
+
+    /// A dma-buf of its pages, which are together in one bank.
+    pub(crate) fn export(&self) -> Result<OwnedFd, Failure> {
+        let card = self.pool.card();
+        let pages = self.length.div_ceil(PAGE).max(1);
+        let whole = |first: BankRange, last: BankRange| {
+            first.bank == last.bank && last.address == first.address + (pages - 1) * PAGE
+        };
+        let ends = self.pieces(0, 1).next().zip(self.pieces((pages - 1) * PAGE, 1).next());
+        match ends.filter(|&(first, last)| whole(first, last)) {
+            Some((BankRange { bank, address, .. }, _)) => {
+                card.lend(bank, address, pages * PAGE).map_err(|error| error.failure(card.name()))
+            }
+            None => {
+                let most = card.most_to_lend();
+                let message = format!(
+                    "{}: the {} bytes are divided over several banks, and the kernel driver lends what a window shows, \
+                     which is a part of one: allocate memory of its own for each {most} bytes at most, with \
+                     IREE_HAL_BUFFER_USAGE_SHARING_EXPORT, and export that",
+                    card.name(),
+                    self.length
+                );
+                Err(Failure::new(Code::Unavailable, message))
+            }
+        }
     }
 
     /// Reads bytes of it.

@@ -139,12 +139,12 @@ impl Arc {
     pub(crate) fn new(board: &Board) -> Self {
         let common = [
             (tag::BOARD_HIGH, board.model().product() << 4),
-            (tag::BOARD_LOW, 1),
+            (tag::BOARD_LOW, board.serial()),
             (tag::FIRMWARE, FIRMWARE),
             (tag::HEARTBEAT, 1),
             (tag::LOCATION, 0),
             (tag::CHIP_HIGH, 0),
-            (tag::CHIP_LOW, 1),
+            (tag::CHIP_LOW, board.serial()),
         ];
         let missing = |&(_, row): &(usize, u32)| board.lines() >> row & 1 == 0;
         let harvested = ANSWERED_ROWS.into_iter().enumerate().filter(missing).map(|(bit, _)| 1 << bit).sum();

@@ -80,6 +80,8 @@ pub struct Board {
     model: Model,
     lines: u16,
     banks: u8,
+    /// Which board of this kind it is, in the serial numbers of board and chip.
+    number: u16,
 }
 
 /// A chip that no such board has.
@@ -104,7 +106,12 @@ impl Board {
     /// A board whose chip lacks its last columns or rows, and its last bank if it lacks one.
     pub const fn new(model: Model) -> Self {
         let (lines, banks) = model.left();
-        Self { model, lines: (1 << lines) - 1, banks: 0xff >> (8 - banks) }
+        Self { model, lines: (1 << lines) - 1, banks: 0xff >> (8 - banks), number: 0 }
+    }
+
+    /// The same with another serial number: no two boards of a machine have the same.
+    pub const fn numbered(self, number: u16) -> Self {
+        Self { number, ..self }
     }
 
     /// A board whose chip has these physical columns or rows, in the order on the chip, and these banks, a bit
@@ -121,7 +128,12 @@ impl Board {
         let (family, left) = (model.family(), model.left());
         check(family.lines.name, lines, left.0, family.lines.all)?;
         check("banks", banks.into(), left.1, family.banks.into())?;
-        Ok(Self { model, lines, banks })
+        Ok(Self { model, lines, banks, number: 0 })
+    }
+
+    /// Its serial number, from 1 on.
+    pub(crate) fn serial(&self) -> u32 {
+        u32::from(self.number) + 1
     }
 
     /// The product name.

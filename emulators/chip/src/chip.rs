@@ -247,6 +247,12 @@ impl Chip {
                 Ok(())
             }
             Endpoint::Arc => self.arc.read().read(address, bytes).ok_or(unmapped),
+            other @ Endpoint::Ethernet => {
+                let word = switched_off(address).filter(|_| length == 4);
+                let word: u32 = word.ok_or_else(|| not_modelled(other, tile, address))?;
+                bytes.copy_from_slice(&word.to_le_bytes());
+                Ok(())
+            }
             other => Err(not_modelled(other, tile, address)),
         }
     }
@@ -405,6 +411,19 @@ impl Chip {
             stopped.extend(Core::ALL.into_iter().filter_map(reason));
         }
         stopped
+    }
+}
+
+/// What the firmware of a Wormhole's Ethernet tile says in its memory of ports that are switched off.
+fn switched_off(address: u64) -> Option<u32> {
+    match address {
+        // A bit for each port, in the parameters with which it starts.
+        0x1008 => Some(0xffff),
+        // Training has failed, for this reason, and is not tried again.
+        0x1104 => Some(2),
+        0x1440 => Some(14),
+        0x1efc => Some(0),
+        _ => None,
     }
 }
 

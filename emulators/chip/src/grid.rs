@@ -31,6 +31,8 @@ pub enum Endpoint {
         /// From 0 to 7.
         bank: u8,
     },
+    /// An Ethernet tile, of which there is what its firmware says of a port that is switched off.
+    Ethernet,
     /// The controller.
     Arc,
     /// The bridge to the host's bus.
@@ -259,7 +261,7 @@ mod tests {
         assert_eq!((grid.at(0, 10), grid.at(0, 3)), (Endpoint::Arc, Endpoint::Pcie));
         assert_eq!(
             (grid.at(1, 0), grid.at(0, 2), grid.at(18, 17)),
-            (Endpoint::Unknown, Endpoint::Unknown, Endpoint::Unknown)
+            (Endpoint::Ethernet, Endpoint::Unknown, Endpoint::Ethernet)
         );
         assert_eq!(grid.at(16, 16), Endpoint::Dram { bank: 0 });
     }

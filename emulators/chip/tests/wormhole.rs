@@ -108,6 +108,21 @@ fn telemetry_reports_the_board() {
     assert_eq!(get(&chip, ARC, values + 4 * u64::from(board >> 16)) >> 4, 0x18);
 }
 
+/// Tools wait for the training of every port, and look at no more of those that are switched off.
+#[test]
+fn firmware_of_ethernet_tiles_says_that_their_ports_are_switched_off() {
+    let chip = chip();
+    for tile in [Tile { x: 25, y: 16 }, Tile { x: 18, y: 17 }, Tile { x: 1, y: 6 }] {
+        let word = |address| {
+            let mut word = [0; 4];
+            chip.tile_read(tile, address, &mut word).map(|()| u32::from_le_bytes(word))
+        };
+        let said = [0x1008, 0x1efc, 0x1104, 0x1440].map(|address| word(address).unwrap());
+        assert_eq!(said, [0xffff, 0, 2, 14]);
+        assert!(word(0x1000).is_err() && chip.tile_write(tile, 0x1efc, &[1, 0, 0, 0]).is_err());
+    }
+}
+
 #[test]
 fn row_that_is_fused_off_loses_the_device() {
     for tile in [Tile { x: 20, y: 27 }, Tile { x: 1, y: 11 }] {

@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Memory that another process has lent to a device.
+/// Memory that another process, or another device, has lent to a device.
 pub trait Lent: Send + Sync {
     /// Fills `copy` with the process's bytes from `offset` on. Bytes that are not mapped any more stay as they
     /// were.
@@ -30,8 +30,8 @@ pub trait Lent: Send + Sync {
     /// Writes `copy` to the process's memory from `offset` on, as far as it is still mapped.
     fn push(&self, copy: HostPart<'_>, offset: u64);
 
-    /// The process, and its address of the first byte.
-    fn place(&self) -> (u32, u64);
+    /// The process, and its address of the first byte; `None` if the memory is another device's.
+    fn place(&self) -> Option<(u32, u64)>;
 }
 
 /// The source of some memory.
@@ -147,8 +147,8 @@ mod tests {
             assert!(copy.read(&mut self.0.lock()[start..start + copy.length()]));
         }
 
-        fn place(&self) -> (u32, u64) {
-            (7, 0x1000)
+        fn place(&self) -> Option<(u32, u64)> {
+            Some((7, 0x1000))
         }
     }
 

@@ -82,12 +82,7 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let buffer = process.descriptor(i32::try_from(request.fd).map_err(|_| Errno::INVAL)?)?;
-        let (offset, length) = dmabuf::extent(buffer.as_fd(), NAME).ok_or(Errno::INVAL)?;
-        if request.length == 0 || !request.length.is_multiple_of(PAGE) || request.length > length {
-            return Err(Errno::INVAL);
-        }
-        let size = usize::try_from(request.length).map_err(|_| Errno::NOMEM)?;
-        let range = dmabuf::map(buffer, offset, size)?;
+        let range = dmabuf::import(buffer, NAME, request.length)?;
         let mut state = self.lock();
         let card = &mut state.cards[number];
         // The exporter checks at the mapping whether the other device can reach it. rule(export-peer)

@@ -22,6 +22,7 @@ use crate::target::TargetProcess;
 #[cfg(target_arch = "x86_64")]
 use crate::trace::Mappings;
 use crate::tree::Tree;
+use emulator_core::dmabuf;
 use emulator_core::remote::Service;
 use emulator_core::{
     Emulator, Errno, MappedKind, OpenMode, PAGE, Process, SupervisedMachine, interrupt, zeroed,
@@ -231,6 +232,9 @@ impl<M: SupervisedMachine> Supervisor<M> {
         }
         // The system reports the error in the descriptor.
         let Ok(file) = target.descriptor(half(number).cast_signed()) else { return Ok(Answer::Pass) };
+        if dmabuf::is_of_aperture(file.as_fd()) {
+            return Err(Errno::INVAL);
+        }
         if self.machine.node_of(file.as_fd()).is_none() {
             return Ok(Answer::Pass);
         }

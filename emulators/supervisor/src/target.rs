@@ -262,8 +262,8 @@ impl Lent for LentMemory {
         });
     }
 
-    fn place(&self) -> (u32, u64) {
-        (self.process, self.start)
+    fn place(&self) -> Option<(u32, u64)> {
+        Some((self.process, self.start))
     }
 }
 

@@ -144,11 +144,11 @@ fn windows_of_a_card_are_mapped_and_every_access_reaches_the_card() {
 
 #[test]
 fn tenstorrent_cards_answer_as_their_driver_does() {
-    for name in ["lends", "holders"] {
+    for name in ["lends", "lent", "holders"] {
         python("tenstorrent://emulated?cards=2", name);
     }
-    python_with("tenstorrent://emulated", "telemetry", &["p150a"]);
-    python_with("tenstorrent://emulated?board=n150", "telemetry", &["n150"]);
+    python_with("tenstorrent://emulated?cards=2", "telemetry", &["p150a"]);
+    python_with("tenstorrent://emulated?cards=2&board=n150", "telemetry", &["n150"]);
 }
 
 /// Requests of the vendor's open library and tests that no other program here makes.

@@ -13,7 +13,8 @@ use crate::options::Options;
 use crate::silicon::Silicon;
 use crate::window;
 use emulator_chip::Tile;
-use emulator_core::file::{Identity, OpenFiles, Opened, is_held};
+use emulator_core::dmabuf::Aperture;
+use emulator_core::file::{Identity, OpenFiles, Opened};
 use emulator_core::injection::Injections;
 use emulator_core::{Errno, OpenMode, Process, interrupt, machine};
 use hal_backend::Failure;
@@ -22,7 +23,7 @@ use hal_tenstorrent_abi::uapi::SetNocCleanup;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -81,12 +82,12 @@ pub(crate) struct OwnedWindow {
 #[derive(Debug)]
 pub(crate) struct ExportedWindow {
     pub(crate) window: u32,
-    /// The file that stands for the dma-buf.
-    pub(crate) watch: OwnedFd,
+    pub(crate) dmabuf: Aperture,
 }
 
 /// One card, with the kernel's state for it.
 pub(crate) struct Card {
+    pub(crate) number: usize,
     pub(crate) board: Arc<CardHardware>,
     pub(crate) windows: BTreeMap<u32, OwnedWindow>,
     pub(crate) exports: Vec<ExportedWindow>,
@@ -156,9 +157,9 @@ pub struct Machine {
 }
 
 impl CardHardware {
-    fn new(options: &Options) -> Result<Arc<Self>, Failure> {
+    fn new(options: &Options, number: usize) -> Result<Arc<Self>, Failure> {
         Ok(Arc::new(Self {
-            chip: Silicon::new(options)?,
+            chip: Silicon::new(options, number)?,
             gone: AtomicBool::new(false),
             revoked: AtomicU64::new(0),
             bytes_read: AtomicU64::new(0),
@@ -168,9 +169,10 @@ impl CardHardware {
 }
 
 impl Card {
-    fn new(options: &Options) -> Result<Self, Failure> {
+    fn new(options: &Options, number: usize) -> Result<Self, Failure> {
         Ok(Self {
-            board: CardHardware::new(options)?,
+            number,
+            board: CardHardware::new(options, number)?,
             windows: BTreeMap::new(),
             exports: Vec::new(),
             locks: BTreeMap::new(),
@@ -190,9 +192,15 @@ impl Card {
         self.counts.bytes_written += self.board.bytes_written.swap(0, Ordering::Relaxed);
     }
 
+    /// True if a dma-buf of a window is alive (`tenstorrent_has_tlb_dmabuf_exports`).
+    pub(crate) fn is_exported(&mut self) -> bool {
+        self.exports.retain(|export| export.dmabuf.is_held());
+        !self.exports.is_empty()
+    }
+
     /// Frees every window that neither a file nor a dma-buf has.
     pub(crate) fn free_windows(&mut self) {
-        self.exports.retain(|export| is_held(export.watch.as_fd()));
+        self.exports.retain(|export| export.dmabuf.is_held());
         let exports = &self.exports;
         let is_exported = |window: u32| exports.iter().any(|export| export.window == window);
         self.windows.retain(|&window, owned| owned.file.is_some() || is_exported(window));
@@ -208,7 +216,7 @@ impl Card {
 
 impl Machine {
     pub(crate) fn new(options: Options) -> Result<Self, Failure> {
-        let cards = std::iter::repeat_with(|| Card::new(&options)).take(options.cards);
+        let cards = (0..options.cards).map(|number| Card::new(&options, number));
         let cards = Cards {
             cards: cards.collect::<Result<_, _>>()?,
             files: OpenFiles::default(),
@@ -341,7 +349,8 @@ impl Machine {
             if card.injections.strikes(injection::STUCK) {
                 board.chip.stick(tile);
             }
-            if card.injections.strikes(injection::RESET) {
+            // With a window exported the other program gets `EBUSY`.
+            if card.injections.strikes(injection::RESET) && !card.is_exported() {
                 self.reset(card, None);
                 self.core.wake(number);
                 return;
@@ -356,7 +365,7 @@ impl Machine {
     /// of dead files are free. The file that resets lives on.
     pub(crate) fn reset(&self, card: &mut Card, resetting: Option<Identity>) {
         card.end_board();
-        match CardHardware::new(&self.options) {
+        match CardHardware::new(&self.options, card.number) {
             Ok(board) => card.board = board,
             // A simulator that started before may fail to start again: then the card does not come back.
             Err(failure) => {
@@ -431,6 +440,7 @@ impl Machine {
         let files = state.open.values().filter(|file| file.card == number).count() as u64;
         let Some(card) = state.cards.find_mut(number) else { return Counts::default() };
         card.count_board();
+        card.free_windows();
         let mut chip = card.counts.chip;
         // A card that was pulled out has added its chip's counts then.
         if !card.detached {

@@ -8,12 +8,12 @@
 use crate::machine::{Card, Cards, ExportedWindow, Guard, Machine, Mapped, OpenFile, OwnedWindow};
 use crate::{Emulator, Options, host_memory, injection, sysfs, window};
 use emulator_chip::Family;
-use emulator_core::file::{Identity, reopen_held};
+use emulator_core::dmabuf::Aperture;
+use emulator_core::file::Identity;
 use emulator_core::threads::Running;
 use emulator_core::{
     DeviceRange, EmulatedMachine, Errno, OpenMode, OwnProcess, PAGE, Process, identity, view,
 };
-use hal_backend::memory_file::memory_file;
 use hal_backend::{Failure, HostRange};
 use hal_kernel::printable;
 use hal_kernel::registry::Registry;
@@ -31,7 +31,7 @@ const MOST_COORDINATE: u8 = 64;
 
 /// A request of a file, with the file's state.
 struct RequestContext<'a> {
-    machine: &'a Machine,
+    machine: &'a Arc<Machine>,
     card: &'a mut Card,
     file: &'a mut OpenFile,
     identity: Identity,
@@ -272,9 +272,8 @@ impl RequestContext<'_> {
     /// reset.
     fn reset_device(&mut self, argument: &mut [u8]) -> Result<(), Errno> {
         let input: uapi::ResetDevice = take(argument, 8)?;
-        self.card.free_windows();
         let is_destructive = input.flags != uapi::reset::RESTORE && input.flags != uapi::reset::POST;
-        if is_destructive && input.flags <= uapi::reset::POST && !self.card.exports.is_empty() {
+        if is_destructive && input.flags <= uapi::reset::POST && self.card.is_exported() {
             return Err(Errno::BUSY);
         }
         match input.flags {
@@ -324,9 +323,11 @@ impl RequestContext<'_> {
         if input.offset >= size || input.size > size - input.offset {
             return Err(Errno::INVAL);
         }
-        let watch = memory_file("dmabuf", 0)?;
-        let fd = self.process.install(reopen_held(watch.as_fd())?)?;
-        self.card.exports.push(ExportedWindow { window: input.tlb_id, watch });
+        let end = if input.size == 0 { size } else { input.offset + input.size };
+        let range = window::exported(self.machine, self.card, input.tlb_id, input.offset..end)?;
+        let (dmabuf, buffer) = Aperture::new(range)?;
+        let fd = self.process.install(buffer)?;
+        self.card.exports.push(ExportedWindow { window: input.tlb_id, dmabuf });
         give(argument, &uapi::ExportTlbDmabuf { fd, ..input })
     }
 

@@ -18,10 +18,11 @@ pub(crate) enum Silicon {
 }
 
 impl Silicon {
-    /// A chip after power-on.
-    pub(crate) fn new(options: &Options) -> Result<Self, Failure> {
+    /// The chip of a card after power-on.
+    pub(crate) fn new(options: &Options, number: usize) -> Result<Self, Failure> {
+        let number = u16::try_from(number).unwrap_or(u16::MAX);
         match &options.library {
-            None => Ok(Silicon::InProcess(Box::new(Chip::new(options.board())))),
+            None => Ok(Silicon::InProcess(Box::new(Chip::new(options.board().numbered(number))))),
             Some(library) => SimulatorProcess::start(library, options.board).map(Silicon::OutOfProcess),
         }
     }

@@ -14,9 +14,10 @@ use emulator_core::{DeviceRange, Errno, RegisterAccess, identity};
 use hal_tenstorrent_abi::paths;
 use hal_tenstorrent_abi::uapi::{self, NocTlbConfig};
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// A mapping in this process.
 struct WindowRange {
@@ -34,6 +35,80 @@ struct WindowRange {
     flips: bool,
     /// Keeps the file open, as a mapping does; dropped before closed files are released.
     file: Option<OwnedFd>,
+}
+
+/// A part of a window, as an importer of its dma-buf reaches it (`tt_tlb_dmabuf_map`). It lasts as long as the chip,
+/// also when the file that had the window is closed.
+struct ExportedRange {
+    /// For complaints and for tiles that an access starts.
+    machine: Weak<Machine>,
+    board: Arc<CardHardware>,
+    card: usize,
+    /// The address of its first byte.
+    start: BarAddress,
+    length: u64,
+}
+
+/// The part of a window that is exported.
+pub(crate) fn exported(
+    machine: &Arc<Machine>,
+    card: &Card,
+    window: u32,
+    part: Range<u64>,
+) -> Result<Arc<dyn DeviceRange>, Errno> {
+    let (kind, index) = card.board.chip.family().window(window).ok_or(Errno::INVAL)?;
+    let offset = kind.offset + u64::from(index) * kind.size + part.start;
+    Ok(Arc::new(ExportedRange {
+        machine: Arc::downgrade(machine),
+        board: card.board.clone(),
+        card: card.number,
+        start: BarAddress { bar: kind.bar, offset },
+        length: part.end - part.start,
+    }))
+}
+
+impl ExportedRange {
+    fn access(
+        &self,
+        offset: u64,
+        length: usize,
+        access: impl FnOnce(CardBus<'_>, BarAddress) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        // `tenstorrent_revoke_tlb_dmabufs`
+        if self.board.gone.load(Ordering::Relaxed) {
+            return Err(Errno::NODEV);
+        }
+        let machine = self.machine.upgrade();
+        let place = within(self.start, self.length, offset, length)?;
+        let bus = CardBus { machine: machine.as_deref(), board: &self.board, card: self.card, flips: false };
+        access(bus, place)
+    }
+}
+
+impl DeviceRange for ExportedRange {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.access(offset, bytes.len(), |bus, place| bus.read(place, bytes))
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.access(offset, bytes.len(), |bus, place| bus.write(place, bytes))
+    }
+}
+
+impl fmt::Debug for ExportedRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ExportedRange({:?}, {} bytes)", self.start, self.length)
+    }
+}
+
+/// The address of an access to a part of a bus; `EFAULT` if it is not inside.
+fn within(start: BarAddress, longest: u64, offset: u64, length: usize) -> Result<BarAddress, Errno> {
+    let end = offset.checked_add(length as u64).filter(|&end| end <= longest);
+    end.map(|_| BarAddress { offset: start.offset + offset, ..start }).ok_or(Errno::FAULT)
 }
 
 /// What is at an offset of a card's file, and its address on the bus (`tenstorrent_mmap`).
@@ -148,7 +223,7 @@ pub(crate) fn access(
         return Err(Errno::NODEV);
     }
     let bus = CardBus {
-        machine,
+        machine: Some(machine),
         board: &card.board.clone(),
         card: open.card,
         flips: card.injections.has(injection::FLIP),
@@ -229,7 +304,8 @@ fn own_window(chip: &Silicon, place: Tile, address: u64) -> Result<BarAddress, S
 
 /// The bus to a card, as a mapping reaches it.
 struct CardBus<'a> {
-    machine: &'a Machine,
+    /// The machine, unless it has ended: an exported window may outlive it.
+    machine: Option<&'a Machine>,
     board: &'a CardHardware,
     card: usize,
     /// True if reads are counted for an injection.
@@ -240,14 +316,15 @@ impl CardBus<'_> {
     /// True if an access was done. `ENODEV` if the chip has ended.
     fn report(&self, result: Result<(), String>) -> Result<bool, Errno> {
         if let Err(violation) = &result {
-            self.machine.complain(self.card, violation);
+            self.machine.inspect(|machine| machine.complain(self.card, violation));
         }
         if self.board.chip.ended().is_some() { Err(Errno::NODEV) } else { Ok(result.is_ok()) }
     }
 
     /// True if this read is one to corrupt.
     fn is_flipped(&self, length: usize) -> bool {
-        self.flips && length > 4 && self.machine.lock().cards[self.card].injections.strikes(injection::FLIP)
+        let strikes = |machine: &Machine| machine.lock().cards[self.card].injections.strikes(injection::FLIP);
+        self.flips && length > 4 && self.machine.is_some_and(strikes)
     }
 
     fn read(&self, place: BarAddress, bytes: &mut [u8]) -> Result<(), Errno> {
@@ -266,8 +343,10 @@ impl CardBus<'_> {
     fn write(&self, place: BarAddress, bytes: &[u8]) -> Result<(), Errno> {
         self.report(self.board.chip.write(place, bytes))?;
         self.board.bytes_written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        if self.board.chip.has_started() {
-            self.machine.launch(&mut self.machine.lock(), self.card);
+        if let Some(machine) = self.machine
+            && self.board.chip.has_started()
+        {
+            machine.launch(&mut machine.lock(), self.card);
         }
         Ok(())
     }
@@ -281,12 +360,11 @@ impl WindowRange {
         if gone || self.board.revoked.load(Ordering::Relaxed) != self.revoked {
             return Err(Errno::NODEV);
         }
-        let end = offset.checked_add(length as u64).filter(|&end| end <= self.length);
-        end.map(|_| BarAddress { offset: self.start.offset + offset, ..self.start }).ok_or(Errno::FAULT)
+        within(self.start, self.length, offset, length)
     }
 
     fn bus(&self) -> CardBus<'_> {
-        CardBus { machine: &self.machine, board: &self.board, card: self.card, flips: self.flips }
+        CardBus { machine: Some(&self.machine), board: &self.board, card: self.card, flips: self.flips }
     }
 }
 

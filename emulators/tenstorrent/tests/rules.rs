@@ -13,7 +13,7 @@ use hal_backend::Parameters;
 use hal_tenstorrent_abi::{
     CallError, Calls, Ioctl, Lock, NocCleanup, Ordering, Power, Reset, Target, Tlb, Window, uapi,
 };
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -256,4 +256,71 @@ fn wormholes_windows_are_taken_by_others_by_size() {
     for size in [1 << 20, 2 << 20, 16 << 20] {
         assert_eq!(errno(calls.allocate_window(size)), Some(Errno::NOMEM));
     }
+}
+
+/// The memory that an importer sees of a dma-buf, with what has to be done around its accesses.
+fn importer_reads(buffer: &OwnedFd, length: u64) -> Result<Vec<u8>, Errno> {
+    let imported = emulator_core::dmabuf::import(buffer.try_clone().unwrap(), "none", length)?;
+    emulator_core::backing::pull(imported.whole());
+    let mut bytes = vec![0; usize::try_from(length).unwrap()];
+    assert!(imported.read(0, &mut bytes));
+    Ok(bytes)
+}
+
+fn export(calls: &Calls<File>, tlb: &Tlb, offset: u64, length: u64) -> Result<OwnedFd, CallError> {
+    let number = calls.export_window(tlb, offset, length)?;
+    // SAFETY: the request made the descriptor, and nothing else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// An importer reads through the window, by what that is pointed at, for as long as it has the dma-buf; and no longer
+/// than there is a card.
+#[test]
+fn importer_reaches_the_chip_through_an_exported_window() {
+    let machine = machine(&[("fault", "unplug:12")]);
+    let calls = open(&machine);
+    let tlb = calls.allocate_window(SMALL).unwrap();
+    calls.point(&tlb, &show(1, 2, 0)).unwrap();
+    map(&calls, tlb).unwrap().write(0x3000, &[7; 16]).unwrap();
+    let buffer = export(&calls, &tlb, 0x2000, 0x2000).unwrap();
+    assert_eq!(importer_reads(&buffer, 0x3000), Err(Errno::INVAL), "longer than the part");
+    assert_eq!(importer_reads(&buffer, 0x2000).unwrap()[0x1000..0x1010], [7; 16]);
+    // The file that had the window is closed.
+    drop(calls);
+    machine.close(machine.open(node()).unwrap());
+    assert_eq!(importer_reads(&buffer, 0x2000).unwrap()[0x1000..0x1010], [7; 16]);
+    let other = open(&machine);
+    while other.device().is_ok() {}
+    assert_eq!(importer_reads(&buffer, 0x2000), Ok(vec![0xff; 0x2000]), "the card is gone");
+}
+
+/// `tenstorrent_has_tlb_dmabuf_exports`, `tenstorrent_tlb_export_put`
+#[test]
+fn exported_window_keeps_its_card_from_resets_and_comes_back_with_the_last_descriptor() {
+    let machine = machine(&[("fault", "windows:2"), ("fault", "reset:1")]);
+    let (one, other) = (open(&machine), open(&machine));
+    let tlb = one.allocate_window(SMALL).unwrap();
+    let parts = [0, 0x1000].map(|offset| export(&one, &tlb, offset, 0x1000).unwrap());
+    for (offset, length) in [(1, 0x1000), (0, 1), (SMALL, 0), (0, SMALL + 0x1000), (SMALL - 0x1000, 0x2000)] {
+        assert_eq!(errno(export(&one, &tlb, offset, length)), Some(Errno::INVAL), "{length} at {offset}");
+    }
+    assert_eq!(errno(export(&other, &tlb, 0, 0)), Some(Errno::PERM));
+    for reset in [Reset::User, Reset::Chip, Reset::ChipAndController] {
+        assert_eq!(errno(other.reset(reset)), Some(Errno::BUSY), "{reset:?}");
+    }
+    other.reset(Reset::Post).unwrap();
+    // What starts a tile has another program reset the card, which gets `EBUSY` too.
+    let registers = other.allocate_window(SMALL).unwrap();
+    other.point(&registers, &show(1, 2, 0xffa0_0000)).unwrap();
+    let range = map(&other, registers).unwrap();
+    range.write(SOFT_RESET - 0xffa0_0000, &(ALL_HELD & !(1 << 11)).to_le_bytes()).unwrap();
+    assert_eq!((machine.counts(0).launches, machine.counts(0).resets), (1, 0));
+    one.free_window(tlb).unwrap();
+    for part in parts {
+        assert_eq!(machine.counts(0).windows, 2);
+        assert_eq!(errno(other.allocate_window(SMALL)), Some(Errno::NOMEM));
+        drop(part);
+    }
+    other.allocate_window(SMALL).unwrap();
+    other.reset(Reset::Chip).unwrap();
 }

@@ -97,7 +97,13 @@ pub(crate) fn place(
 
 /// The request to a backend for a buffer of a heap.
 pub(crate) fn request(heap: usize, params: &sys::iree_hal_buffer_params_t, length: u64) -> MemoryRequest {
-    let purpose = if params.usage & STORAGE != 0 { Purpose::Dispatch } else { Purpose::Transfer };
+    let purpose = if params.usage & EXPORT != 0 {
+        Purpose::Export
+    } else if params.usage & STORAGE != 0 {
+        Purpose::Dispatch
+    } else {
+        Purpose::Transfer
+    };
     MemoryRequest { heap, length, alignment: to_u64(params.min_alignment).max(1), purpose }
 }
 
@@ -158,6 +164,16 @@ pub(crate) fn find_import_heap<'a>(
     let taking = || properties.heaps.iter().filter_map(|heap| Some((heap, heap.import_alignment?)));
     let taken = taking().find(|(heap, _)| !heap.device_local).or_else(|| taking().next())?;
     (taken.0.device_local || !wants_device(params)).then_some(taken)
+}
+
+/// The heap for another device's memory, which the host cannot map either: that of the device's own memory, if a
+/// program asks for it.
+pub(crate) fn find_device_heap<'a>(
+    properties: &'a Properties,
+    params: &sys::iree_hal_buffer_params_t,
+) -> Option<&'a Heap> {
+    let (_, heap) = find_heap(properties, params)?;
+    (wants_device(params) && heap.device_local && !heap.host_visible).then_some(heap)
 }
 
 /// True if a program asks for the device's own memory.

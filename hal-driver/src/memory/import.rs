@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! Import of a program's memory: host allocations and file descriptors become buffers of the device, in place.
+//!
+//! A descriptor is mapped, and the mapping imported like any host memory. A program that imports one as DEVICE_LOCAL
+//! memory, on a device where host memory never is, has another device's dma-buf: the device's own driver takes it.
 
 use crate::ffi::object::{Retained, to_u64};
 use crate::ffi::status::{Result, invalid};
 use crate::memory::allocator::Memory;
 use crate::memory::buffer::{Buffer, BufferSpec, ReleaseCallback};
-use crate::memory::heap::{alignment, check_alignment, find_import_heap, granted, not_power_of_two};
+use crate::memory::heap::{
+    alignment, check_alignment, find_device_heap, find_import_heap, granted, not_power_of_two,
+};
 use crate::memory::shared_memory::SharedMemory;
 use hal_backend::{Device, HostRange};
 use hal_semaphore::{Code, Failure};
@@ -28,9 +33,16 @@ impl<D: Device> Memory<D> {
         external: &sys::iree_hal_external_buffer_t,
         release: sys::iree_hal_buffer_release_callback_t,
     ) -> Result<Retained<sys::iree_hal_buffer_t>> {
+        let heap = find_import_heap(&self.properties, params);
+        if let (None, Some(own)) = (heap, find_device_heap(&self.properties, params))
+            && external.type_ == sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD
+        {
+            // SAFETY: the caller's promises are the same.
+            return unsafe { self.import_dma_buf(&granted(own, params), external, release) };
+        }
         // SAFETY: the memory is the program's to lend, as the caller promises.
         let bytes = unsafe { ExternalMemory::new(external)? };
-        let (heap, alignment) = find_import_heap(&self.properties, params).ok_or_else(|| {
+        let (heap, alignment) = heap.ok_or_else(|| {
             if alignment(params).is_none() {
                 return not_power_of_two(params);
             }
@@ -70,6 +82,44 @@ impl<D: Device> Memory<D> {
         };
         Buffer::create(self.allocator, backing.into(), spec)
     }
+
+    /// A buffer over another device's memory.
+    ///
+    /// # Safety
+    ///
+    /// As of [`import`](Self::import), for a file descriptor.
+    unsafe fn import_dma_buf(
+        &self,
+        params: &sys::iree_hal_buffer_params_t,
+        external: &sys::iree_hal_external_buffer_t,
+        release: sys::iree_hal_buffer_release_callback_t,
+    ) -> Result<Retained<sys::iree_hal_buffer_t>> {
+        let length = to_u64(external.size);
+        // SAFETY: the external memory is a file descriptor, which is open for the call, as the caller promises.
+        let descriptor = unsafe { descriptor(external)? };
+        let memory = self.device.import_dma_buf(descriptor, length)?;
+        let backing = self.backing(memory, None, None);
+        // SAFETY: the callback may be made once, as the caller promises.
+        let release = unsafe { ReleaseCallback::new(release) };
+        let (placement, params) = (self.placement(params), *params);
+        let spec = BufferSpec { placement, params, offset: 0, length, release };
+        Buffer::create(self.allocator, backing.into(), spec)
+    }
+}
+
+/// The descriptor of external memory that has one.
+///
+/// # Safety
+///
+/// The external memory is a file descriptor that is open for `'a`, or a number that none can have.
+unsafe fn descriptor<'a>(external: &sys::iree_hal_external_buffer_t) -> Result<BorrowedFd<'a>> {
+    // SAFETY: the type says which member of the union it is.
+    let number = unsafe { external.handle.opaque_fd.fd };
+    if number < 0 {
+        return Err(invalid(format!("{number} is no file descriptor")));
+    }
+    // SAFETY: the program lends an open descriptor for the call.
+    Ok(unsafe { BorrowedFd::borrow_raw(number) })
 }
 
 /// A program's memory to import.
@@ -102,13 +152,8 @@ impl ExternalMemory {
                 Ok(Self::Bytes(start))
             }
             sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD => {
-                // SAFETY: the type says which member of the union it is.
-                let number = unsafe { external.handle.opaque_fd.fd };
-                if number < 0 {
-                    return Err(invalid(format!("{number} is no file descriptor")));
-                }
-                // SAFETY: the program lends an open descriptor for the call.
-                let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+                // SAFETY: the type says that it is a file descriptor, which is open, as the caller promises.
+                let descriptor = unsafe { descriptor(external)? };
                 Ok(Self::Shared(SharedMemory::open(descriptor, to_u64(external.size))?))
             }
             other => {

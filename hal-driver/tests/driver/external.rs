@@ -12,11 +12,12 @@ use std::process::{Command, Stdio};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const DEVICES: [&str; 4] = [
+const DEVICES: [&str; 5] = [
     "mock",
     "template",
     "gaudi://emulated?generation=gaudi1&seed=9801",
     "gaudi://emulated?generation=gaudi2&seed=9802",
+    "tenstorrent://emulated?seed=9803",
 ];
 
 const LENGTH: usize = 5000;
@@ -36,6 +37,11 @@ fn shared() -> sys::iree_hal_buffer_params_t {
     host(sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT)
 }
 
+/// Memory of the device's own.
+fn own() -> sys::iree_hal_buffer_params_t {
+    sys::iree_hal_buffer_params_t { type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL, ..shared() }
+}
+
 /// A buffer's descriptor and size.
 fn export(device: &Device, buffer: &Buffer) -> Result<(OwnedFd, usize)> {
     let mut external = sys::iree_hal_external_buffer_t::default();
@@ -53,6 +59,16 @@ fn import(
     size: usize,
     release: sys::iree_hal_buffer_release_callback_t,
 ) -> Result<Buffer> {
+    import_as(shared(), device, number, size, release)
+}
+
+fn import_as(
+    params: sys::iree_hal_buffer_params_t,
+    device: &Device,
+    number: RawFd,
+    size: usize,
+    release: sys::iree_hal_buffer_release_callback_t,
+) -> Result<Buffer> {
     let mut external = sys::iree_hal_external_buffer_t {
         type_: sys::IREE_HAL_EXTERNAL_BUFFER_TYPE_OPAQUE_FD,
         size,
@@ -62,7 +78,7 @@ fn import(
     let mut buffer = null_mut();
     unsafe {
         let (allocator, external, out) = (device.allocator(), &raw mut external, &raw mut buffer);
-        check(sys::iree_hal_allocator_import_buffer(allocator, shared(), external, release, out))?;
+        check(sys::iree_hal_allocator_import_buffer(allocator, params, external, release, out))?;
     }
     Ok(Buffer(buffer))
 }
@@ -72,6 +88,14 @@ fn fill(device: &Device, buffer: &Buffer, range: (usize, usize), byte: u8) {
     let done = device.semaphore(0);
     device.fill(&List::none(), &done.at(1), buffer, range, &[byte]).unwrap();
     done.wait(1).unwrap();
+}
+
+/// The bytes of a buffer that the host cannot map.
+fn copied(device: &Device, buffer: &Buffer) -> Vec<u8> {
+    let (host, done) = (device.try_buffer_of(host(0), LENGTH).unwrap(), device.semaphore(0));
+    device.copy(&List::none(), &done.at(1), buffer, &host, LENGTH).unwrap();
+    done.wait(1).unwrap();
+    host.read()
 }
 
 fn no_callback() -> sys::iree_hal_buffer_release_callback_t {
@@ -325,16 +349,11 @@ fn buffer_without_a_descriptor_says_how_to_get_one() {
 /// The host cannot map a card's own memory, by its descriptor neither: what is not refused here would be mapped where
 /// other buffers are.
 #[test]
-fn memory_of_a_card_is_imported_by_no_device() {
-    let local = sys::iree_hal_buffer_params_t {
-        type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
-        usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT,
-        ..Default::default()
-    };
-    for uri in DEVICES.into_iter().filter(|uri| uri.starts_with("gaudi")) {
+fn memory_of_a_card_is_host_memory_of_no_device() {
+    for uri in DEVICES.into_iter().filter(|uri| uri.contains("emulated")) {
         let device = Device::open(uri).unwrap();
-        let _first = device.try_buffer_of(local, LENGTH).unwrap();
-        let buffer = device.try_buffer_of(local, LENGTH).unwrap();
+        let _first = device.try_buffer_of(own(), LENGTH).unwrap();
+        let buffer = device.try_buffer_of(own(), LENGTH).unwrap();
         let (descriptor, size) = export(&device, &buffer).unwrap();
         for other in [&device, &Device::open("mock").unwrap(), &Device::open("template").unwrap()] {
             let taken = import(other, descriptor.as_raw_fd(), size, no_callback());
@@ -350,22 +369,115 @@ fn memory_of_a_card_is_exported_as_whole_pages() {
             let uri = format!("gaudi://emulated?generation={generation}&seed={}{more}", 9810 + at);
             Device::open(&uri).unwrap()
         };
-        let own = sys::iree_hal_buffer_params_t {
-            type_: sys::IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL,
-            usage: sys::IREE_HAL_BUFFER_USAGE_DEFAULT | sys::IREE_HAL_BUFFER_USAGE_SHARING_EXPORT,
-            ..Default::default()
-        };
         let device = open("");
-        assert_ne!(compatibility(&device, own) & EXPORTABLE, 0);
-        let buffer = device.try_buffer_of(own, LENGTH).unwrap();
+        assert_ne!(compatibility(&device, own()) & EXPORTABLE, 0);
+        let buffer = device.try_buffer_of(own(), LENGTH).unwrap();
         let (descriptor, size) = export(&device, &buffer).unwrap();
         assert_eq!(size, LENGTH);
         let pages = rustix::fs::seek(&descriptor, SeekFrom::End(0)).unwrap();
         assert!(pages >= 8192 && pages.is_multiple_of(4096), "{pages}");
 
         let device = open("&dmabuf=off");
-        assert_eq!(compatibility(&device, own) & EXPORTABLE, 0);
-        let buffer = device.try_buffer_of(own, LENGTH).unwrap();
+        assert_eq!(compatibility(&device, own()) & EXPORTABLE, 0);
+        let buffer = device.try_buffer_of(own(), LENGTH).unwrap();
         refused(export(&device, &buffer), Code::FailedPrecondition, "dmabuf=off");
+    }
+}
+
+/// A card whose kernel driver maps dma-bufs of others uses their memory where it is, until it lets go of it: also when
+/// the owner has dropped the buffer, the device, or both.
+#[test]
+fn card_uses_the_memory_of_another_one_where_it_is() {
+    static RELEASED: AtomicUsize = AtomicUsize::new(0);
+    let mut imports = 0;
+    for (at, from) in ["tenstorrent://emulated?", "tenstorrent://emulated?board=n150&", "gaudi://emulated?"]
+        .into_iter()
+        .enumerate()
+    {
+        let lender = format!("{from}seed={}", 9820 + at);
+        for generation in ["gaudi1", "gaudi2"] {
+            let owner = Device::open(&lender).unwrap();
+            let user = format!("gaudi://emulated?generation={generation}&register=on&seed={}", 9830 + at);
+            let user = Device::open(&user).unwrap();
+            assert_ne!(compatibility(&owner, own()) & EXPORTABLE, 0, "{lender}");
+            let buffer = owner.try_buffer_of(own(), LENGTH).unwrap();
+            let beside = owner.try_buffer_of(own(), LENGTH).unwrap();
+            let (descriptor, size) = export(&owner, &buffer).unwrap();
+            let same =
+                import_as(own(), &user, descriptor.as_raw_fd(), size, counting_release(&RELEASED)).unwrap();
+            drop(descriptor);
+            fill(&owner, &beside, (0, LENGTH), 0x11);
+            fill(&owner, &buffer, (0, LENGTH), 0xA5);
+            assert!(!same.is_mappable() && copied(&user, &same) == [0xA5; LENGTH], "{lender}");
+            fill(&user, &same, (100, 200), 0x5A);
+            let expected: Vec<u8> =
+                (0..LENGTH).map(|at| if (100..300).contains(&at) { 0x5A } else { 0xA5 }).collect();
+            let both = (copied(&owner, &buffer), copied(&owner, &beside));
+            assert_eq!(both, (expected.clone(), vec![0x11; LENGTH]), "{lender}");
+            // To the user's own memory and back, without the owner's doing.
+            let local = user.try_buffer_of(own(), LENGTH).unwrap();
+            let done = user.semaphore(0);
+            user.copy(&List::none(), &done.at(1), &same, &local, LENGTH).unwrap();
+            done.wait(1).unwrap();
+            assert_eq!(copied(&user, &local), expected, "{lender}");
+            drop((buffer, beside, owner));
+            assert_eq!(copied(&user, &same), expected, "{lender}: the owner is gone");
+            assert_eq!(RELEASED.load(Ordering::SeqCst), imports);
+            drop(same);
+            imports += 1;
+            assert_eq!(RELEASED.load(Ordering::SeqCst), imports);
+        }
+    }
+}
+
+/// What cannot be had without a copy through the host is refused, with the reason and what to do.
+#[test]
+fn device_that_does_not_reach_memory_of_others_says_so() {
+    let owner = Device::open("tenstorrent://emulated?seed=9840").unwrap();
+    let buffer = owner.try_buffer_of(own(), LENGTH).unwrap();
+    let (descriptor, size) = export(&owner, &buffer).unwrap();
+    for (uri, text) in [
+        ("tenstorrent://emulated?seed=9841", "imports no memory of other devices"),
+        ("qaic://emulated?seed=9842", "cannot be mapped"),
+        ("gaudi://emulated?seed=9843", "vendor's kernel driver"),
+        ("gaudi://emulated?seed=9844&register=on&fault=no-p2p", "vendor's kernel driver"),
+        ("gaudi://emulated?seed=9845&register=on&dmabuf=off", "dmabuf=off"),
+    ] {
+        let other = Device::open(uri).unwrap();
+        let taken = import_as(own(), &other, descriptor.as_raw_fd(), size, no_callback());
+        let code = if text == "dmabuf=off" { Code::FailedPrecondition } else { Code::Unavailable };
+        refused(taken, code, text);
+    }
+    // Nor is it what it is not.
+    let user = Device::open("gaudi://emulated?seed=9846&register=on").unwrap();
+    for (number, size, code) in [
+        (descriptor.as_raw_fd(), 8193, Code::Unavailable),
+        (descriptor.as_raw_fd(), 0, Code::Unavailable),
+        (descriptor.as_raw_fd(), usize::MAX, Code::Unavailable),
+        (memory(8192, SealFlags::SHRINK).as_raw_fd(), 4096, Code::Unavailable),
+        (-1, 4096, Code::InvalidArgument),
+    ] {
+        refused(import_as(own(), &user, number, size, no_callback()), code, "");
+    }
+}
+
+/// Each buffer that is lent keeps a window, and gives it back when nobody has it any more, whoever let go of it last.
+#[test]
+fn windows_of_lent_memory_come_back() {
+    let owner = Device::open("tenstorrent://emulated?seed=9850&fault=windows:34").unwrap();
+    let user = Device::open("gaudi://emulated?seed=9851&register=on").unwrap();
+    let buffer = owner.try_buffer_of(own(), LENGTH).unwrap();
+    for round in 0..3 {
+        let lent = [(); 2].map(|()| export(&owner, &buffer).unwrap().0);
+        refused(export(&owner, &buffer), Code::ResourceExhausted, "dma-bufs of it");
+        let imports: Vec<Buffer> = lent
+            .iter()
+            .map(|lent| import_as(own(), &user, lent.as_raw_fd(), LENGTH, no_callback()).unwrap())
+            .collect();
+        drop(lent);
+        refused(export(&owner, &buffer), Code::ResourceExhausted, "dma-bufs of it");
+        fill(&user, &imports[0], (0, LENGTH), round);
+        drop(imports);
+        assert_eq!(copied(&owner, &buffer), [round; LENGTH]);
     }
 }

@@ -141,7 +141,7 @@ fn dma_buf(
     length: u64,
     inside: bool,
 ) -> Result<(OwnedFd, u64, u64), Failure> {
-    if memory.is_host() {
+    if memory.is_outside() {
         let message = "a card's dma-buf is of its own memory: allocate host memory that is to be shared with \
                        IREE_HAL_BUFFER_USAGE_SHARING_EXPORT, which makes it shared memory of the host";
         return Err(Failure::new(Code::InvalidArgument, message));

@@ -16,7 +16,7 @@ use crate::memory::{Memory, Region};
 use hal_backend::{Code, Failure};
 use parking_lot::Mutex;
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// How a card reaches another one's memory.
@@ -144,6 +144,28 @@ impl Ipc {
             Err(errno) => return Err(card.failure("a page cannot be registered", errno)),
         };
         Ok(*self.way.get_or_init(|| way))
+    }
+
+    /// Maps a dma-buf of any device, not of a peer of ours. It shows whatever that device has there for as long as the
+    /// memory lives.
+    pub(crate) fn foreign(&self, buffer: BorrowedFd<'_>, length: u64) -> Result<Memory, Failure> {
+        self.enabled()?;
+        let card = self.dma.card();
+        let whole = length.checked_next_multiple_of(PAGE).unwrap_or(length);
+        let address = card.register(buffer, whole).map_err(|errno| {
+            let what = format!(
+                "{length} bytes of the descriptor cannot be mapped into the card, which takes a dma-buf of as many \
+                 bytes, from a device that the card reaches, and the vendor's kernel driver (the upstream one maps \
+                 none); otherwise copy through host memory"
+            );
+            match errno {
+                Errno::INVAL | Errno::NOTTY | Errno::OPNOTSUPP | Errno::PERM | Errno::NOSYS => {
+                    Failure::new(Code::Unavailable, format!("{what}: {errno}"))
+                }
+                errno => card.failure(&what, errno),
+            }
+        })?;
+        Ok(Memory::whole(Region::foreign(card, address, whole)))
     }
 
     /// Makes another card's memory usable by this one. The descriptor is taken over, and closed on every path on

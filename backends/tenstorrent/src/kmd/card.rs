@@ -23,6 +23,7 @@ use hal_kernel::{CardFile, Errno, System, clock};
 use hal_tenstorrent_abi::uapi::{VENDOR, lock, power};
 use hal_tenstorrent_abi::{CallError, Calls, Feature, NocCleanup, Power};
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -165,6 +166,22 @@ impl Card {
     /// The number of small windows, and of those for a bank each.
     pub fn windows(&self) -> (usize, usize) {
         self.windows.counts()
+    }
+
+    /// The size of a window that shows all of so many bytes of a bank to other devices, if one can and the kernel
+    /// driver lends windows.
+    pub(crate) fn window_to_lend(&self, length: u64) -> Option<u64> {
+        self.windows.calls().driver().has(Feature::ExportWindow).then(|| self.windows.to_lend(length))?
+    }
+
+    /// The most bytes that a window shows to other devices.
+    pub(crate) fn most_to_lend(&self) -> u64 {
+        self.windows.most_to_lend()
+    }
+
+    /// A dma-buf of whole pages of a bank.
+    pub(crate) fn lend(&self, bank: Coordinates, address: u64, length: u64) -> Result<OwnedFd, Error> {
+        self.windows.lend(bank, address, length, self.generation.bank_bytes)
     }
 
     /// Reads memory of a place on the network.

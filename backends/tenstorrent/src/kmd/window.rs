@@ -15,6 +15,7 @@ use hal_backend::{Code, Failure};
 use hal_kernel::{CardFile, DeviceRange, Errno};
 use hal_tenstorrent_abi::{CallError, Calls, Ordering, Target, Tlb, Window as Pointing};
 use parking_lot::Mutex;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 fn map(file: &CardFile, length: u64, offset: u64) -> Result<Arc<dyn DeviceRange>, Errno> {
@@ -139,6 +140,72 @@ impl Windows {
         Ok(())
     }
 
+    /// The most bytes that a window shows to other devices: a bank's own, if there are such.
+    pub(crate) fn most_to_lend(&self) -> u64 {
+        if self.large.is_empty() { self.lengths.0 } else { self.lengths.1 }
+    }
+
+    /// The size of the window that shows so many bytes to other devices: a small one, if it can.
+    pub(crate) fn to_lend(&self, length: u64) -> Option<u64> {
+        let most = self.most_to_lend();
+        [self.lengths.0, most].into_iter().find(|&size| length <= size)
+    }
+
+    /// A dma-buf of a part of a bank, which is in one window of the [size](Self::to_lend) for it.
+    ///
+    /// The window is one that shows nothing else, and is the dma-buf's alone when this returns; the kernel frees it when
+    /// the last descriptor and the last mapping of the dma-buf are gone. Where a bank's own window shows all of the bank
+    /// it never shows anything else, and a large part is lent through it, as there may be no other one.
+    pub(crate) fn lend(
+        &self,
+        bank: Coordinates,
+        address: u64,
+        length: u64,
+        bank_bytes: u64,
+    ) -> Result<OwnedFd, Error> {
+        let size = self.to_lend(length).unwrap_or(self.lengths.1);
+        let base = address - address % size;
+        let own = self.large.iter().find(|(place, _)| *place == bank && size >= bank_bytes);
+        let export = |tlb: &Tlb, shows: &mut _| {
+            self.point(tlb, shows, (bank, base))?;
+            let number = self.calls.export_window(tlb, address - base, length)?;
+            // SAFETY: the kernel made the descriptor for this call, so it has no other owner.
+            Ok(unsafe { OwnedFd::from_raw_fd(number) })
+        };
+        if let Some((_, own)) = own {
+            let Window { tlb, shows, .. } = &mut *own.lock();
+            return export(tlb, shows);
+        }
+        let tlb = self.calls.allocate_window(size)?;
+        let exported = export(&tlb, &mut None);
+        // Also after a failure, whose error is the one that matters.
+        let freed = self.calls.free_window(tlb);
+        let buffer = exported?;
+        freed?;
+        Ok(buffer)
+    }
+
+    /// Has a window show a part of a place's addresses, unless it does.
+    fn point(
+        &self,
+        tlb: &Tlb,
+        shows: &mut Option<(Coordinates, u64)>,
+        (place, base): (Coordinates, u64),
+    ) -> Result<(), Error> {
+        if *shows != Some((place, base)) {
+            *shows = None;
+            let pointing = Pointing {
+                target: Target::Tile { x: place.x.into(), y: place.y.into() },
+                address: base,
+                noc: 0,
+                ordering: Ordering::Strict,
+            };
+            self.calls.point(tlb, &pointing)?;
+            *shows = Some((place, base));
+        }
+        Ok(())
+    }
+
     /// Has a window show an address, does an access of as many bytes as it shows of so many, and says how many.
     fn show(
         &self,
@@ -152,20 +219,11 @@ impl Windows {
         let base = address - address % size;
         let window = own.or_else(|| self.small.get(self.index(place, base)));
         let mut window = window.ok_or_else(|| Error::access(Errno::NXIO))?.lock();
-        if window.shows != Some((place, base)) {
-            window.shows = None;
-            let pointing = Pointing {
-                target: Target::Tile { x: place.x.into(), y: place.y.into() },
-                address: base,
-                noc: 0,
-                ordering: Ordering::Strict,
-            };
-            self.calls.point(&window.tlb, &pointing)?;
-            window.shows = Some((place, base));
-        }
+        let Window { tlb, range, shows } = &mut *window;
+        self.point(tlb, shows, (place, base))?;
         let left = usize::try_from(base + size - address).unwrap_or(usize::MAX);
         let now = length.min(left);
-        access(&*window.range, address - base, now).map_err(|errno| self.refused(errno))?;
+        access(&**range, address - base, now).map_err(|errno| self.refused(errno))?;
         Ok(now)
     }
 

@@ -133,13 +133,19 @@ impl Banks {
             // The largest power of two that is no more than the root: so few pages of a shard are more than need be.
             Width(_) | Block(_) => 1 << (least.ilog2() / 2),
         };
-        Shards { width, height: least.div_ceil(width), across: self.across }
+        Shards { width, height: least.div_ceil(width), across: self.across, first: 0, count: self.count() }
+    }
+
+    /// All of so many pages in one bank: the first of them has this number, counted round the banks.
+    pub(crate) fn alone(&self, pages: u64, number: u64) -> Shards {
+        Shards { width: 1, height: pages.max(1), across: 1, first: number % self.count(), count: 1 }
     }
 
     /// The tile and the address of a page; `None` behind the last shard.
     pub(crate) fn locate(&self, shards: Shards, page: u64) -> Option<(Coordinates, u64)> {
         let (shard, within) = shards.locate(page);
-        Some((*self.places.get(usize::try_from(shard).ok()?)?, within))
+        let bank = shards.first + Some(shard).filter(|&shard| shard < shards.count)?;
+        Some((*self.places.get(usize::try_from(bank).ok()?)?, within))
     }
 }
 
@@ -150,17 +156,25 @@ pub(crate) struct Shards {
     height: u64,
     /// How many are side by side in the matrix.
     across: u64,
+    /// The bank of the first shard, and how many banks have one.
+    first: u64,
+    count: u64,
 }
 
 impl Shards {
-    /// How many pages each bank has.
+    /// How many pages a bank has.
     pub(crate) fn pages(self) -> u64 {
         self.width * self.height
     }
 
+    /// How many pages all of them have.
+    pub(crate) fn room(self) -> u64 {
+        self.pages() * self.count
+    }
+
     /// In which shard a page is, counted row by row, and which page of it that is.
     fn locate(self, page: u64) -> (u64, u64) {
-        let Self { width, height, across } = self;
+        let Self { width, height, across, .. } = self;
         let columns = width * across;
         let (row, column) = (page / columns, page % columns);
         let shard = row / height * across + column / width;

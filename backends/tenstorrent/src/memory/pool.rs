@@ -108,10 +108,13 @@ impl Rows {
         ends.zip(starts).map(|(end, start)| (end, start - end)).filter(|&(_, count)| count > 0)
     }
 
-    /// Takes rows where the least is left over.
-    fn take(&mut self, holder: RowHolder) -> Option<u64> {
-        let fitting = self.free().filter(|&(_, free)| free >= holder.count);
-        let (first, _) = fitting.min_by_key(|&(first, free)| (free, first))?;
+    /// Takes rows where the least is left over, of those behind the first one at which they may begin.
+    fn take(&mut self, holder: RowHolder, begin: impl Fn(u64) -> u64) -> Option<u64> {
+        let fitting = self.free().filter_map(|(first, free)| {
+            let begin = begin(first);
+            (begin + holder.count <= first + free).then_some((free, begin))
+        });
+        let (_, first) = fitting.min()?;
         self.taken.insert(first, holder);
         Some(first)
     }
@@ -172,7 +175,21 @@ impl Pool {
     pub(crate) fn take(self: &Arc<Self>, length: u64, used_for: Use) -> Option<CardRange> {
         let shards: Shards = self.banks.shards(length.div_ceil(PAGE));
         let holder = RowHolder { count: shards.pages(), length, used_for };
-        let first = self.rows.lock().take(holder)?;
+        let first = self.rows.lock().take(holder, |first| first)?;
+        Some(CardRange { pool: self.clone(), first, length, shards })
+    }
+
+    /// Rows for so many bytes in one bank, of which a window of `window` bytes shows all. The other banks' parts of
+    /// these rows are not used.
+    fn take_alone(self: &Arc<Self>, length: u64, window: u64, used_for: Use) -> Option<CardRange> {
+        let count = length.div_ceil(PAGE);
+        let holder = RowHolder { count, length, used_for };
+        let begin = |first: u64| {
+            let (start, last) = (self.address(first), self.address(first + count) - 1);
+            if start / window == last / window { first } else { (last / window * window - self.first) / PAGE }
+        };
+        let first = self.rows.lock().take(holder, begin)?;
+        let shards = self.banks.alone(count, first / (window / PAGE));
         Some(CardRange { pool: self.clone(), first, length, shards })
     }
 
@@ -218,14 +235,20 @@ fn holders<'a>(taken: impl Iterator<Item = &'a RowHolder>) -> String {
     if named.is_empty() { "nothing is taken".to_owned() } else { format!("taken are {}", named.join(", ")) }
 }
 
-/// Memory for what a program asks for: beside the tiles' cores what dispatches work on, if it finds room there, and
-/// else in DRAM.
+/// Memory for what a program asks for: in one bank what is for other devices, if a window shows all of it; beside the
+/// tiles' cores what dispatches work on, if it finds room there; and else in DRAM.
 pub(crate) fn allocate(
     dram: &Arc<Pool>,
     l1: Option<&Arc<Pool>>,
     request: &MemoryRequest,
 ) -> Result<CardRange, Failure> {
     let used_for = Use::Program(request.purpose);
+    if request.purpose == Purpose::Export
+        && let Some(window) = dram.card().window_to_lend(request.length)
+        && let Some(alone) = dram.take_alone(request.length, window, used_for)
+    {
+        return Ok(alone);
+    }
     let near = l1.filter(|_| request.purpose == Purpose::Dispatch);
     let range = near.and_then(|l1| l1.take(request.length, used_for));
     range.or_else(|| dram.take(request.length, used_for)).ok_or_else(|| {
@@ -260,7 +283,7 @@ mod tests {
     fn rows_are_taken_where_least_is_left_over_and_come_back() {
         const ROWS: u64 = 1_000_000;
         let mut rows = Rows::new(ROWS);
-        let take = |rows: &mut Rows, count| rows.take(holder(count));
+        let take = |rows: &mut Rows, count| rows.take(holder(count), |first| first);
         assert_eq!(
             (take(&mut rows, 10), take(&mut rows, 5), take(&mut rows, 20)),
             (Some(0), Some(10), Some(15))
@@ -272,6 +295,9 @@ mod tests {
         assert_eq!(take(&mut rows, 7), Some(35), "what is left of the hole does not");
         assert_eq!(take(&mut rows, ROWS), None);
         assert_eq!(rows.free().map(|(_, count)| count).sum::<u64>(), ROWS - 4 - 5 - 20 - 7);
+        let even = |first: u64| first.next_multiple_of(2);
+        assert_eq!(rows.take(holder(1), even), Some(4));
+        assert_eq!(rows.take(holder(5), even), Some(42), "at an even row");
     }
 
     #[test]

@@ -76,8 +76,12 @@ enum TestStep {
 
 fn steps() -> impl Strategy<Value = Vec<TestStep>> {
     let length = prop_oneof![1..5000_u64, 1..200_000_u64, 1..3_000_000_u64];
-    let purpose =
-        prop_oneof![4 => Just(Purpose::Dispatch), 1 => Just(Purpose::Transfer), 1 => Just(Purpose::Pool)];
+    let purpose = prop_oneof![
+        4 => Just(Purpose::Dispatch),
+        1 => Just(Purpose::Transfer),
+        1 => Just(Purpose::Pool),
+        2 => Just(Purpose::Export),
+    ];
     let step = prop_oneof![
         4 => (length, purpose).prop_map(|(length, purpose)| TestStep::Allocate { length, purpose }),
         2 => any::<prop::sample::Index>().prop_map(TestStep::Free),
@@ -195,4 +199,88 @@ fn buffers_are_beside_the_cores_only_where_some_of_it_is_theirs() {
     let some = card("board=p100a", "4:interleaved");
     assert_eq!(some.shared_l1(), Some(119 * 4096));
     assert_eq!(card("board=n150", "4:height").shared_l1(), Some(71 * 4096));
+}
+
+/// The first bytes of a dma-buf, as another device sees them.
+fn seen(buffer: OwnedFd, length: u64) -> (HostRange, Vec<u8>) {
+    let whole = length.next_multiple_of(PAGE);
+    assert_eq!(rustix::fs::seek(&buffer, rustix::fs::SeekFrom::End(0)), Ok(whole));
+    let imported = emulator_core::dmabuf::import(buffer, "none", whole).unwrap();
+    emulator_core::backing::pull(imported.whole());
+    let mut found = vec![0; usize::try_from(length).unwrap()];
+    assert!(imported.read(0, &mut found));
+    (imported, found)
+}
+
+/// A window shows one bank: what is to be lent is there as a whole, whatever else is beside it.
+#[test]
+fn lent_memory_is_in_one_bank_and_another_device_sees_it_and_nothing_else() {
+    const MIB: u64 = 1 << 20;
+    for (board, most) in [
+        ("board=p150", 0xfef0_0000),
+        ("board=p100a&fault=no-large-windows", 2 * MIB),
+        ("board=n150", 16 * MIB),
+        ("board=n150&fault=no-large-windows", MIB),
+    ] {
+        let device = card(board, "64:height");
+        // Two beside each other may be in two windows.
+        let lengths = [1, 5000, MIB - 1, MIB, 2 * MIB, 3 * MIB, 16 * MIB].map(|length: u64| length.min(most));
+        let mut lent = Vec::new();
+        for (number, length) in (0..).zip(lengths) {
+            let range = allocate_one(&device, length, Purpose::Export);
+            let contents = bytes(length, number);
+            range.write(0, &contents).unwrap();
+            range.flush(0, length).unwrap();
+            let memory = Memory::Card(range);
+            let buffer = device.export(&memory).unwrap();
+            lent.push((memory, buffer, contents));
+        }
+        for (memory, buffer, contents) in lent {
+            let (imported, found) = seen(buffer, contents.len() as u64);
+            assert!(found == contents, "{board}: {memory:?}");
+            let last = imported.part(contents.len() as u64 - 1, 1).unwrap();
+            assert!(last.write(&[!contents[contents.len() - 1]]));
+            emulator_core::backing::push(last);
+            let Memory::Card(range) = memory else { panic!("the card lends its own memory") };
+            let mut found = vec![0; contents.len()];
+            range.read(0, &mut found).unwrap();
+            assert_eq!(found.iter().zip(&contents).filter(|(one, other)| one != other).count(), 1, "{board}");
+        }
+        let longer = (most < 64 * MIB).then_some((most + 1, Purpose::Export));
+        for (length, purpose) in
+            [(5000, Purpose::Transfer), (5000, Purpose::Dispatch)].into_iter().chain(longer)
+        {
+            let divided = Memory::Card(allocate_one(&device, length, purpose));
+            let refused = device.export(&divided).unwrap_err();
+            assert_eq!(refused.code(), Code::Unavailable, "{board} {length}: {refused}");
+            assert!(refused.message().contains("IREE_HAL_BUFFER_USAGE_SHARING_EXPORT"), "{refused}");
+        }
+        let host = device.allocate(&MemoryRequest::new(1, 5000)).unwrap();
+        assert_eq!(device.export(&host).unwrap_err().code(), Code::Unavailable);
+        assert_eq!((device.exports(0), device.exports(1)), (true, false));
+    }
+}
+
+/// The module exports windows since 2.10; with an older one nothing is placed for it.
+#[test]
+fn older_modules_lend_nothing() {
+    let device = card("module=2.9", "64:height");
+    assert!(!device.exports(0));
+    let range = allocate_one(&device, 5000, Purpose::Export);
+    assert_eq!(range.room(), 8 * PAGE, "over all banks");
+    let refused = device.export(&Memory::Card(allocate_one(&device, 100, Purpose::Export))).unwrap_err();
+    assert!(refused.message().contains("2.10"), "{refused}");
+}
+
+/// Each lent buffer has a window of its own; where there is none left that is said, and one comes back with a buffer.
+#[test]
+fn memory_is_lent_while_there_are_windows() {
+    let device = card("board=p100a&fault=windows:34", "0");
+    let memory = Memory::Card(allocate_one(&device, 100, Purpose::Export));
+    let mut lent = [(); 2].map(|()| Some(device.export(&memory).unwrap()));
+    let refused = device.export(&memory).unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    lent[0] = None;
+    device.export(&memory).unwrap();
+    drop(lent);
 }

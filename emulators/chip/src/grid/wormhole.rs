@@ -67,6 +67,7 @@ impl Wormhole {
                 let bank = (0..).zip(PORTS).find(|(_, ports)| ports.iter().any(|&port| Some(port) == place));
                 bank.map_or(Endpoint::Unknown, |(bank, _)| Endpoint::Dram { bank })
             }
+            Some((1..=9, 0 | 6)) => Endpoint::Ethernet,
             Some((column @ 1..=9, row @ 0..=11)) => self.tile(column, row),
             _ => Endpoint::Unknown,
         }

@@ -132,7 +132,9 @@ fn bindings(call: &HostCall<'_>, process: u32) -> Result<(Vec<Binding>, Vec<Arc<
                 (place as u64, offset)
             }
             Some(Backing::Lent(lent, offset)) => {
-                let (owner, start) = lent.place();
+                let (owner, start) = lent.place().ok_or_else(|| {
+                    format!("binding {number} is memory of another device, which no host program reaches")
+                })?;
                 if owner != process {
                     return Err(format!(
                         "binding {number} is memory of process {owner}, where a program of process \

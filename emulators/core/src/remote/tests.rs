@@ -75,8 +75,8 @@ struct Here(u64);
 impl Lent for Here {
     fn pull(&self, _: HostPart<'_>, _: u64) {}
     fn push(&self, _: HostPart<'_>, _: u64) {}
-    fn place(&self) -> (u32, u64) {
-        (std::process::id(), self.0)
+    fn place(&self) -> Option<(u32, u64)> {
+        Some((std::process::id(), self.0))
     }
 }
 
@@ -145,8 +145,8 @@ fn failure_of_a_program_is_said_and_the_next_call_goes_on() {
     impl Lent for Other {
         fn pull(&self, _: HostPart<'_>, _: u64) {}
         fn push(&self, _: HostPart<'_>, _: u64) {}
-        fn place(&self) -> (u32, u64) {
-            (1, 4096)
+        fn place(&self) -> Option<(u32, u64)> {
+            Some((1, 4096))
         }
     }
     let _lent = backing::register(&private, Backing::Lent(Arc::new(Other), 0));

@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 import random
+import resource
 import select
 import signal
 import socket
@@ -1133,8 +1134,50 @@ def holders():
         assert refused(lambda: fcntl.ioctl(one.file, 0xFA0F, bytearray(wrong)), errno.EINVAL)
 
 
+def lent():
+    """A window as a dma-buf, whoever has it: no process maps it, and window and card wait for the last one."""
+    card = Tenstorrent()
+    window = card.window()
+    export = lambda offset=0, size=0: card.ask(16, "IIIiQQ", 32, 0, window, 0, offset, size)[3]
+    reset = lambda: card.ask(6, "IIII", 8, 4, 0, 0)
+    part = export(PAGE, 2 * PAGE)
+    assert os.lseek(part, 0, os.SEEK_END) == 2 * PAGE == os.fstat(part).st_size
+    c = ctypes.CDLL(None, use_errno=True)
+    c.mmap.restype = ctypes.c_void_p
+    for protection in (1, 2, 3):
+        place = c.mmap(None, ctypes.c_size_t(PAGE), protection, 1, part, ctypes.c_long(0))
+        assert place == ctypes.c_void_p(-1).value and ctypes.get_errno() == errno.EINVAL, protection
+    # With no descriptor left there is none, and no export.
+    kept = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (part + 1, kept[1]))
+    assert refused(export, errno.EMFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, kept)
+    # The file that had the window is closed, and a child that has the dma-buf is killed.
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    os.close(part)
+    card.close()
+    card = Tenstorrent()
+    assert refused(reset, errno.EBUSY) and card.window() != window
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert card.window() == window
+    # In a socket that nobody reads.
+    ours, theirs = socket.socketpair()
+    part = export()
+    socket.send_fds(ours, [b"1"], [part])
+    os.close(part)
+    assert refused(reset, errno.EBUSY)
+    theirs.close()
+    ours.close()
+    assert reset()[3] == 0
+
+
 def telemetry(board):
     """What the file system says of a Tenstorrent card."""
+    of_both = lambda name: {open(f"/sys/class/tenstorrent/tenstorrent!{at}/device/{name}").read() for at in (0, 1)}
+    assert len(of_both("tt_serial")) == len(of_both("tt_asic_id")) == 2, "no two boards have one number"
     card = os.path.realpath("/sys/class/tenstorrent/tenstorrent!0/device")
     read = lambda name: open(f"{card}/{name}").read()
     assert read("tt_card_type") == board + "\n" and int(read("tt_aiclk")) >= 800
