@@ -14,9 +14,9 @@
 //! back what it stored last is stopped ([`Violation::Unordered`]). It is not noticed whether what was loaded is used,
 //! and no core has a cache of data.
 //!
-//! All the rest is refused by name: the vector unit; Ethernet, whose ports are switched off; the network's multicast, atomics and second plane, and
-//! accesses of the chip to the host's memory. There is no model of time: a step of [`Chip::step`] is an instruction of
-//! each core.
+//! All the rest is refused by name: the vector unit; Ethernet, whose ports are switched off; the network's multicast,
+//! atomics and second plane, and accesses of the chip to the host's memory. There is no model of time: a step of
+//! [`Chip::step`] is an instruction of each core.
 //!
 //! Hardware hangs when a program breaks a rule. Here every broken rule is a [`Violation`] that names the
 //! access. An access to a fused-off tile loses the device, as on silicon (where it can take the host along):

@@ -69,8 +69,8 @@
 //!
 //! Accesses of the chip to memory of the host: buffers and pinned pages have addresses for it, and a transfer to one is
 //! refused by name. Nor power, and start-up times. Only emulated devices of the same process import a window's dma-buf.
-//! In this process an exclusive open does not wait, but fails with `EAGAIN` at once, and an access to a mapping that was
-//! revoked fails with `ENODEV`; another process gets `SIGBUS`.
+//! In this process an exclusive open does not wait, but fails with `EAGAIN` at once, and an access to a mapping that
+//! was revoked fails with `ENODEV`; another process gets `SIGBUS`.
 
 mod emulated;
 mod host_memory;

@@ -12,8 +12,8 @@
 //! Memory is passed as it is, with three exceptions. MPI's operands must not overlap its results, and its way to work
 //! in place is for all ranks together. So all ranks gather in place, and one that does not puts its own part there
 //! first, as MPI would; and a rank that reduces in place sends a copy. A reduction takes adjacent parts only, so a
-//! piece of several parts is put together. Partial results may be wider than elements. The memory for these is kept from
-//! one operation to the next ([`Spares`]).
+//! piece of several parts is put together. Partial results may be wider than elements. The memory for these is kept
+//! from one operation to the next ([`Spares`]).
 
 use crate::library::{Call, Fold, Number, PartPlaces, What};
 use hal_backend::HostRange;
@@ -52,8 +52,8 @@ impl Spares {
         spare.map_or_else(|| HostRange::allocate(length, 64), Ok)
     }
 
-    /// Keeps memory, unless it is larger than a piece is by default, or MPI may still use it: then the call that has not
-    /// ended refers to it.
+    /// Keeps memory, unless it is larger than a piece is by default, or MPI may still use it: then the call that has
+    /// not ended refers to it.
     fn give(&self, memory: HostRange) {
         if memory.length() <= PIECE && !memory.is_shared() {
             let mut spares = self.0.lock();

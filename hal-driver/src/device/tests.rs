@@ -140,8 +140,7 @@ fn command_buffer(device: &Retained<sys::iree_hal_device_t>) -> Retained<sys::ir
     // SAFETY: the device is retained; what the call makes is adopted once.
     unsafe {
         let (raw, out) = (device.get(), &raw mut made);
-        check(sys::iree_hal_command_buffer_create(raw, mode.into(), categories.into(), u64::MAX, 0, out))
-            .unwrap();
+        check(sys::iree_hal_command_buffer_create(raw, mode, categories, u64::MAX, 0, out)).unwrap();
         check(sys::iree_hal_command_buffer_begin(made)).unwrap();
         check(sys::iree_hal_command_buffer_end(made)).unwrap();
         Retained::adopt(made).unwrap()

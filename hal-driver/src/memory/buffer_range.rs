@@ -132,7 +132,8 @@ impl BufferRange {
         Ok(Self { buffer, offset, length })
     }
 
-    /// Releases the buffer unless this is the last reference to it, which is returned: its release may call the program.
+    /// Releases the buffer unless this is the last reference to it, which is returned: its release may call the
+    /// program.
     pub(crate) fn release_unless_last(self) -> Option<Self> {
         let Self { buffer, offset, length } = self;
         Some(Self { buffer: buffer.release_unless_last()?, offset, length })

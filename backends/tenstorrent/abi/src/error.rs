@@ -69,7 +69,7 @@ fn advice(request: Request, errno: Errno) -> &'static str {
             "; the card was reset or removed since it was opened: close it and open it again"
         }
         (Request::AllocateTlb, Errno::NOMEM) => {
-            "; every window of this size is in use: close other programs that use the card, or dma-bufs of it, or ask for \
+            "; every window of this size is in use: close programs that use the card, or its dma-bufs, or ask for \
              another size"
         }
         (Request::AllocateTlb, Errno::INVAL) => "; this card has no windows of this size",

@@ -153,9 +153,9 @@ impl Windows {
 
     /// A dma-buf of a part of a bank, which is in one window of the [size](Self::to_lend) for it.
     ///
-    /// The window is one that shows nothing else, and is the dma-buf's alone when this returns; the kernel frees it when
-    /// the last descriptor and the last mapping of the dma-buf are gone. Where a bank's own window shows all of the bank
-    /// it never shows anything else, and a large part is lent through it, as there may be no other one.
+    /// The window is one that shows nothing else, and is the dma-buf's alone when this returns; the kernel frees it
+    /// when the last descriptor and the last mapping of the dma-buf are gone. Where a bank's own window shows all of
+    /// the bank it never shows anything else, and a large part is lent through it, as there may be no other one.
     pub(crate) fn lend(
         &self,
         bank: Coordinates,

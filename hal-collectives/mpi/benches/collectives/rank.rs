@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long a round takes, about: shorter than others have a processor for at a time, so that the median is one of those
-/// that were not disturbed.
+/// How long a round takes, about: shorter than others have a processor for at a time, so that the median is one of
+/// those that were not disturbed.
 const ROUND: Duration = Duration::from_millis(1);
 
 /// How long all rounds take, about, and how few and how many they may be.

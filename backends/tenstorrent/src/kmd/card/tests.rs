@@ -172,8 +172,8 @@ impl System for Refusing {
     }
 }
 
-/// Whatever call fails while a card is opened, lends memory or is closed, its windows are free again for other programs;
-/// those that are lent when they are given back.
+/// Whatever call fails while a card is opened, lends memory or is closed, its windows are free again for other
+/// programs; those that are lent when they are given back.
 #[test]
 fn windows_are_given_back_whichever_call_fails() {
     let (small, large) = (0x1000, 3 << 20);
