@@ -469,13 +469,13 @@ fn windows_of_lent_memory_come_back() {
     let buffer = owner.try_buffer_of(own(), LENGTH).unwrap();
     for round in 0..3 {
         let lent = [(); 2].map(|()| export(&owner, &buffer).unwrap().0);
-        refused(export(&owner, &buffer), Code::ResourceExhausted, "dma-bufs of it");
+        refused(export(&owner, &buffer), Code::ResourceExhausted, "its dma-bufs");
         let imports: Vec<Buffer> = lent
             .iter()
             .map(|lent| import_as(own(), &user, lent.as_raw_fd(), LENGTH, no_callback()).unwrap())
             .collect();
         drop(lent);
-        refused(export(&owner, &buffer), Code::ResourceExhausted, "dma-bufs of it");
+        refused(export(&owner, &buffer), Code::ResourceExhausted, "its dma-bufs");
         fill(&user, &imports[0], (0, LENGTH), round);
         drop(imports);
         assert_eq!(copied(&owner, &buffer), [round; LENGTH]);
