@@ -27,7 +27,6 @@ mod collective_steps;
 mod completions;
 mod operation_description;
 mod operation_text;
-mod process;
 mod profile;
 mod queue;
 mod running_calls;
@@ -37,7 +36,6 @@ mod until_end;
 mod work;
 
 pub(crate) use bounce::Bounce;
-pub(crate) use process::OpenDevice;
 
 use crate::command::collectives::channel::{CollectiveSettings, Ranks};
 use crate::command::collectives::running::RunningCollectives;
@@ -50,6 +48,7 @@ use crate::device::profile::{Profiler, matches};
 use crate::device::until_end::UntilEnd;
 use crate::device::work::EngineBackend;
 use crate::ffi::object::{Borrowed, Header, HostAllocator, Out, Retained, allocate, resource};
+use crate::ffi::process::OpenDevice;
 use crate::ffi::status::{Missing, Result, check, guard, guard_or, no_engine, text, unimplemented, view};
 use crate::memory::alloca::PendingAllocas;
 use crate::memory::allocator::{Allocator, Memory};

@@ -4,10 +4,11 @@
 
 use crate::command::collectives::channel::CollectiveSettings;
 use crate::command::executable::Reflection;
-use crate::device::{HalDevice, OpenDevice};
+use crate::device::HalDevice;
 use crate::ffi::object::{
     Borrowed, Header, HostAllocator, Out, allocate, free, named, required, resource, slice,
 };
+use crate::ffi::process::OpenDevice;
 use crate::ffi::status::{Result, check, guard, guard_or, invalid, text, view};
 use crate::launcher_rank::expand;
 use crate::stall::StallSettings;

@@ -122,7 +122,7 @@ impl Failure {
     pub fn without_thread(name: &str, error: &std::io::Error) -> Self {
         let message = format!(
             "thread {name:?} cannot be started: {error}; raise the limit of threads (ulimit -u, pids.max) or of memory \
-             (ulimit -v)"
+             (ulimit -v, ulimit -l)"
         );
         Self::new(Code::ResourceExhausted, message)
     }

@@ -41,9 +41,12 @@ impl Drop for Mapping {
 }
 
 /// A piece of a file, shared, as host memory that unmaps itself.
+///
+/// `EAGAIN` is Linux's answer to a process that may lock no more memory and locks all of it. That is no card which
+/// is not ready, so it becomes `ENOMEM`.
 pub fn map_shared(file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno> {
     // SAFETY: a fresh mapping at an address of the kernel's choice.
-    let start = unsafe {
+    let mapped = unsafe {
         rustix::mm::mmap(
             std::ptr::null_mut(),
             length,
@@ -51,8 +54,9 @@ pub fn map_shared(file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<Ho
             MapFlags::SHARED,
             file,
             offset,
-        )?
+        )
     };
+    let start = mapped.map_err(|errno| if errno == Errno::AGAIN { Errno::NOMEM } else { errno })?;
     let owner: Arc<dyn Any + Send + Sync> = Arc::new(Mapping { start, length });
     // SAFETY: the mapping is readable and writable and lives as long as the owner.
     Ok(unsafe { HostRange::from_raw(start.cast(), length, Some(owner)) })

@@ -404,7 +404,7 @@ pub fn check_calls() -> Result<(), Failure> {
 fn refused(calls: &str, errno: Errno) -> Failure {
     let message = format!(
         "emulated cards need {calls}, which fail in this process: {errno}; let the sandbox (seccomp) allow them, and \
-         see that neither descriptors nor memory are at their limit (ulimit -n, ulimit -v)"
+         see that neither descriptors nor memory are at their limit (ulimit -n, ulimit -v, ulimit -l)"
     );
     Failure::new(Code::FailedPrecondition, message)
 }

@@ -6,6 +6,7 @@
 //! boundary it becomes a status with the same code and message, made by IREE's own allocator and owned by its
 //! receiver. In the other direction [`check`] consumes a status, so none is lost or freed twice.
 
+use crate::ffi::process;
 use hal_semaphore::{Code, EngineError, Failure, SubmitError};
 use hal_sys as sys;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -127,8 +128,11 @@ pub(crate) unsafe fn check(status: sys::iree_status_t) -> Result {
     }
 }
 
-/// Runs a slot of a vtable: failures become statuses, and so does a panic.
+/// Runs a slot of a vtable: failures become statuses, and so does a panic. A [forked](process) process is refused.
 pub(crate) fn guard(slot: impl FnOnce() -> Result) -> sys::iree_status_t {
+    if process::is_forked() {
+        return raw(&process::forked());
+    }
     match catch_unwind(AssertUnwindSafe(slot)) {
         Ok(Ok(())) => OK,
         Ok(Err(failure)) => raw(&failure),
@@ -139,8 +143,12 @@ pub(crate) fn guard(slot: impl FnOnce() -> Result) -> sys::iree_status_t {
     }
 }
 
-/// Runs a slot that cannot report an error: after a panic it returns `otherwise`.
+/// Runs a slot that cannot report an error: after a panic it returns `otherwise`, and so it does in a
+/// [forked](process) process, where nothing is run.
 pub(crate) fn guard_or<T>(otherwise: T, slot: impl FnOnce() -> T) -> T {
+    if process::is_forked() {
+        return otherwise;
+    }
     catch_unwind(AssertUnwindSafe(slot)).unwrap_or_else(|payload| {
         drop(Failure::panicked("the driver", payload));
         otherwise

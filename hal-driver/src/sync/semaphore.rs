@@ -19,6 +19,7 @@
 
 use crate::ffi::constants::WAIT_FOR_ALL;
 use crate::ffi::object::HostAllocator;
+use crate::ffi::process;
 use crate::ffi::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
 use crate::sync::frontier::Frontiers;
 use crate::sync::live_semaphores::{self, ListPlace};
@@ -418,6 +419,9 @@ unsafe extern "C" fn wait(
     timeout: sys::iree_timeout_t,
     flags: sys::iree_async_wait_flags_t,
 ) -> sys::iree_status_t {
+    if process::is_forked() {
+        return raw(&process::forked());
+    }
     let mut base: *mut sys::iree_async_semaphore_t = semaphore.cast();
     // SAFETY: plain arithmetic.
     let deadline = unsafe { sys::iree_timeout_as_deadline_ns(timeout) };

@@ -61,6 +61,13 @@ pub(crate) fn limit(resource: libc::__rlimit_resource_t, value: u64) {
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
 }
 
+/// Takes this thread's rights of an administrator, if it has them.
+pub(crate) fn lose_capabilities() {
+    const VERSION_3: u32 = 0x2008_0522;
+    let (header, none) = ([VERSION_3, 0], [0_u32; 6]);
+    assert_eq!(unsafe { libc::syscall(libc::SYS_capset, &raw const header, &raw const none) }, 0);
+}
+
 /// Does to descriptors what a program does that closes those of others and opens its own: the numbers are of another
 /// file, which cannot be written. They are not just closed, as a build of Rust's library for tests ends the process
 /// that does so.

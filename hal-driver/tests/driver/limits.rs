@@ -3,7 +3,9 @@
 //! What a program sees where the process is at a limit, or in a sandbox: a refusal with a message, and no end of the
 //! process.
 
-use crate::common::forbidden::{descriptors, forbid, is_alone, is_alone_for, limit, take_over};
+use crate::common::forbidden::{
+    descriptors, forbid, is_alone, is_alone_for, limit, lose_capabilities, take_over,
+};
 use crate::common::{Device, List, Result, new_pool, testdata};
 use crate::processes::DEVICES;
 use hal_semaphore::Code;
@@ -64,6 +66,8 @@ fn work(device: &Device, program: &Program) -> Result {
 enum Limit {
     Memory,
     Descriptors,
+    /// Memory that may be locked, in a process that locks all that it gets, as those do that are not to be paged out.
+    LockedMemory,
 }
 
 impl Limit {
@@ -74,6 +78,13 @@ impl Limit {
                 let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
                 let used = 4096 * statm.split(' ').next().unwrap().parse::<u64>().unwrap();
                 limit(libc::RLIMIT_AS, used + more);
+            }
+            Limit::LockedMemory => {
+                // Who is no administrator cannot have more than the process was started with.
+                let all = libc::rlimit { rlim_cur: more, rlim_max: more };
+                unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const all) };
+                lose_capabilities();
+                assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
             }
             Limit::Descriptors => {
                 let is_open = |number: &u64| Path::new(&format!("/proc/self/fd/{number}")).is_symlink();
@@ -161,6 +172,13 @@ fn process_at_its_limit_of_memory_is_refused_what_does_not_fit() {
 fn process_at_its_limit_of_descriptors_is_refused_what_needs_one() {
     let test = "limits::process_at_its_limit_of_descriptors_is_refused_what_needs_one";
     at_a_limit(test, Limit::Descriptors, &[0, 2, 5, 12]);
+}
+
+/// A refusal to lock memory is none of a card's: `EAGAIN` is not one that is not ready.
+#[test]
+fn process_that_locks_its_memory_is_refused_what_it_may_not_lock() {
+    let test = "limits::process_that_locks_its_memory_is_refused_what_it_may_not_lock";
+    at_a_limit(test, Limit::LockedMemory, &[6 << 20, 20 << 20, 60 << 20]);
 }
 
 /// Memory that can be exported.

@@ -4,7 +4,7 @@
 //! that are forked beside open devices.
 
 use crate::common::forbidden::{forbid_threads, is_alone, is_alone_for};
-use crate::common::{Device, List, new_pool};
+use crate::common::{Device, Error, List, new_pool};
 use hal_semaphore::Code;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -153,4 +153,57 @@ fn process_that_was_forked_beside_open_devices_is_refused_one() {
         // The parent goes on.
         assert!(fill(&device) && fill(&Device::open(uri).unwrap()), "{uri}");
     }
+}
+
+/// Daemons do this, and programs that fork with no thought of their devices, whose copies the child releases.
+#[test]
+fn forked_process_is_refused_what_it_does_with_its_parents_devices() {
+    for uri in DEVICES {
+        let device = Device::open(uri).unwrap();
+        assert!(fill(&device), "{uri}");
+        let (buffer, go, done) = (device.buffer(4096), device.semaphore(0), device.semaphore(0));
+        device.fill(&go.at(1), &done.at(1), &buffer, (0, 4096), &[7]).unwrap();
+        let ended = forked(|| {
+            let outcomes = [
+                device.try_buffer(4096).map(drop),
+                device.fill(&List::none(), &go.at(1), &buffer, (0, 4096), &[7]),
+                go.signal(1),
+                done.wait_for(1, 600_000),
+            ];
+            // Also the last references, as a program that ends releases them.
+            unsafe {
+                hal_sys::iree_hal_buffer_release(buffer.0);
+                hal_sys::iree_hal_semaphore_release(done.0);
+                hal_sys::iree_hal_device_release(device.0);
+            }
+            let is_refused =
+                |error: Error| error.code == Code::FailedPrecondition && error.text.contains("forked");
+            outcomes.into_iter().all(|outcome| outcome.is_err_and(is_refused))
+        });
+        assert_eq!(ended, 0, "{uri}");
+        go.signal(1).unwrap();
+        done.wait(1).unwrap();
+        assert_eq!(buffer.read(), [7; 4096], "{uri}");
+    }
+}
+
+/// What the drivers have for a process, such as threads that wait for work, is not there in one that is forked. CUDA's
+/// library can be used in one process alone.
+#[test]
+fn process_that_was_forked_behind_its_parents_devices_opens_its_own() {
+    let test = "processes::process_that_was_forked_behind_its_parents_devices_opens_its_own";
+    let Some(uri) = is_alone_for(test, &DEVICES) else { return };
+    let work = || {
+        let device = Device::open(&uri).unwrap();
+        let called = device.semaphore(0);
+        device.host_call(&List::none(), &called.at(1), 0, Box::new(std::ptr::null_mut)).unwrap();
+        called.wait(1).unwrap();
+        fill(&device)
+    };
+    assert!(work());
+    let ended = forked(|| match &uri[..] {
+        "nvidia://emulated" => Device::open(&uri).is_err_and(|error| error.text.contains("was forked")),
+        _ => work(),
+    });
+    assert_eq!(ended, 0, "{uri}");
 }

@@ -7,6 +7,8 @@ use std::fmt;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
+/// `CUDA_ERROR_NOT_INITIALIZED`, also in a process that was forked from one that uses CUDA.
+pub(super) const NOT_INITIALIZED: i32 = 3;
 /// `CUDA_ERROR_NOT_FOUND`.
 const NOT_FOUND: i32 = 500;
 /// `CUDA_ERROR_NO_DEVICE`.
@@ -37,7 +39,7 @@ fn advice(number: i32) -> &'static str {
              process's limits of memory and threads (ulimit -v, ulimit -u, pids.max)"
         }
         // CUDA was initialised when the library was opened, and a child of the process does not have it.
-        3 => {
+        NOT_INITIALIZED => {
             "; a process that was forked from one that uses CUDA cannot use it: open devices in a program of its own"
         }
         46 => {
@@ -86,7 +88,7 @@ fn code(number: i32) -> Code {
         214 => Code::DataLoss,
         702 => Code::DeadlineExceeded,
         226 | 700 | 714..=719 | 721 => Code::Aborted,
-        3 | 4 | 46 | 220 | 709 | 802 | 803 | 804 => Code::Unavailable,
+        NOT_INITIALIZED | 4 | 46 | 220 | 709 | 802 | 803 | 804 => Code::Unavailable,
         _ => Code::Internal,
     }
 }

@@ -32,8 +32,10 @@ pub(crate) use gpu::{Attribute, Gpu};
 pub(crate) use graph::Issue;
 pub(crate) use memory::Part;
 
+use error::NOT_INITIALIZED;
 use hal_backend::{Code, Failure};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::NonNull;
@@ -112,15 +114,23 @@ impl Library {
         let get = symbol(missing.function).ok_or_else(|| too_old(path, missing))?;
         // SAFETY: the function of this name has this signature.
         let get = unsafe { std::mem::transmute::<NonNull<c_void>, GetProcAddress>(get) };
+        let last = Cell::new(0);
         let find = |name: &CStr, version| {
             let mut address = std::ptr::null_mut();
             // SAFETY: the name ends with a zero, and the result is ours. Without flags, a null stream is the
             // default stream, which nothing here uses.
-            let result = unsafe { get(name.as_ptr(), &raw mut address, version, 0) };
-            NonNull::new(address).filter(|_| result == 0)
+            last.set(unsafe { get(name.as_ptr(), &raw mut address, version, 0) });
+            NonNull::new(address).filter(|_| last.get() == 0)
         };
         // SAFETY: `cuGetProcAddress` returns the form of the version.
-        let table = unsafe { Table::new(find) }.map_err(|missing| too_old(path, missing))?;
+        let table = unsafe { Table::new(find) }.map_err(|missing| match last.get() {
+            NOT_INITIALIZED => {
+                let name = "CUDA_ERROR_NOT_INITIALIZED".to_owned();
+                let error = CudaError { function: "cuGetProcAddress", number: NOT_INITIALIZED, name };
+                error.failure(format_args!("opening {path}"))
+            }
+            _ => too_old(path, missing),
+        })?;
         let library = Self { table };
         // SAFETY: the function takes a number.
         unsafe { call!(library, cuInit(0)) }
