@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long the kernel waits by itself.
@@ -53,7 +54,9 @@ impl Reply {
 /// The way to a device's management processor.
 #[derive(Debug)]
 pub struct Control {
-    queue: Mutex<Sender<ControlRequest>>,
+    /// To the thread that sends; taken when this is dropped.
+    queue: Mutex<Option<Sender<ControlRequest>>>,
+    thread: Option<JoinHandle<()>>,
     timeout: Duration,
     /// True if the last message was not answered.
     silent: AtomicBool,
@@ -77,10 +80,10 @@ impl Control {
         let (queue, work) = channel();
         let served = card.clone();
         let name = "qaic-control";
-        // It is not joined: it may stay behind with a message that the device does not answer.
         let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || serve(&served, &work));
-        started.map_err(|error| Failure::without_thread(name, &error))?;
-        Ok(Self { queue: Mutex::new(queue), timeout, silent: AtomicBool::new(false) })
+        let thread = started.map_err(|error| Failure::without_thread(name, &error))?;
+        let (queue, thread) = (Mutex::new(Some(queue)), Some(thread));
+        Ok(Self { queue, thread, timeout, silent: AtomicBool::new(false) })
     }
 
     /// How long a message may take.
@@ -106,7 +109,10 @@ impl Control {
         }
         let (reply, answer) = sync_channel(1);
         let work = ControlRequest { what, message, memory, reply };
-        self.queue.lock().send(work).map_err(|_| Error::Gone)?;
+        let sent = self.queue.lock().as_ref().is_some_and(|queue| queue.send(work).is_ok());
+        if !sent {
+            return Err(Error::Gone);
+        }
         // If both have the same time limit, the kernel's end comes first, so that its reason is reported.
         let patience = self.timeout + self.timeout / 8 + Duration::from_millis(100);
         let result = match answer.recv_timeout(patience) {
@@ -116,6 +122,17 @@ impl Control {
         };
         self.silent.store(matches!(result, Err(Error::NoAnswer { .. })), Ordering::Relaxed);
         result
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        *self.queue.get_mut() = None;
+        // A thread with a message that the device does not answer stays behind.
+        if let Some(thread) = self.thread.take().filter(|_| !self.is_silent()) {
+            // A thread that panicked has nothing left to say.
+            let _ = thread.join();
+        }
     }
 }
 
