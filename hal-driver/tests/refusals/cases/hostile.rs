@@ -601,7 +601,10 @@ pub(crate) const CASES: &[Case] = &[
     case("Memory of others", "virtual memory", "allocator.h: UNAVAILABLE", |bench| unsafe {
         let (allocator, mut buffer) = (bench.device.allocator(), null_mut());
         let out = &raw mut buffer;
-        answer(check(sys::iree_hal_allocator_virtual_memory_reserve(allocator, 1, 1 << 20, out)))
+        let reserved = check(sys::iree_hal_allocator_virtual_memory_reserve(allocator, 1, 1 << 20, out));
+        answer(
+            reserved.and_then(|()| check(sys::iree_hal_allocator_virtual_memory_release(allocator, buffer))),
+        )
     }),
     case(
         "Times",
