@@ -13,13 +13,12 @@ use crate::ids::{QueueId, Ticket};
 use crate::timeline::DueCallbacks;
 use std::sync::Arc;
 
-/// A reference that keeps an engine alive on behalf of one queue.
+/// Keeps an engine alive on behalf of one queue. Its reference count shares no cache line with another queue's.
 ///
 /// Completers have weak references to these, one for each queue. A reporting thread holds a strong one during
 /// its call; strong references to the engine itself would be counted in one place that all queues share.
-pub(crate) trait KeepAlive: Send + Sync {
-    fn engine(&self) -> &dyn EngineEvents;
-}
+#[repr(align(128))]
+pub(crate) struct KeepAlive(pub(crate) Arc<dyn EngineEvents>);
 
 pub(crate) trait EngineEvents: Send + Sync {
     /// A strong reference, unless the engine is being dropped.

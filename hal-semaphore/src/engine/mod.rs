@@ -80,7 +80,7 @@ pub(crate) use timeline_state::TimelineState;
 
 use crate::backend::{Backend, Completer, Completion, DeviceSpec, NativeWaits};
 use crate::clock::{Clock, Time};
-use crate::engine_events::{EngineEvents, KeepAlive};
+use crate::engine_events::KeepAlive;
 use crate::error::{EngineError, SubmitError, Unfinished};
 use crate::failure::Failure;
 use crate::ids::{Affinity, MAX_VALUE, QueueId, TimelineKey};
@@ -296,7 +296,7 @@ impl Device {
 struct IdleWaiters {
     waiting: Vec<Wakeup>,
     /// They keep a closing engine alive until its device has reported everything.
-    keep_alives: Vec<Arc<dyn KeepAlive>>,
+    keep_alives: Vec<Arc<KeepAlive>>,
 }
 
 pub(crate) struct Shared<B: Backend> {
@@ -328,19 +328,9 @@ pub struct Engine<B: Backend> {
 struct Handle<B: Backend> {
     shared: Arc<Shared<B>>,
     /// One for each queue.
-    keep_alives: Vec<Arc<dyn KeepAlive>>,
+    keep_alives: Vec<Arc<KeepAlive>>,
     /// Dropped last, after everything that may have callbacks.
     _threads: deferred_callbacks::EngineCount,
-}
-
-/// Keeps an engine alive on behalf of one queue. Its reference count shares no cache line with another queue's.
-#[repr(align(128))]
-struct QueueKeepAlive<B: Backend>(Arc<Shared<B>>);
-
-impl<B: Backend> KeepAlive for QueueKeepAlive<B> {
-    fn engine(&self) -> &dyn EngineEvents {
-        &*self.0
-    }
 }
 
 impl<B: Backend> Drop for Handle<B> {
@@ -386,12 +376,9 @@ impl<B: Backend> Engine<B> {
             owed: OwedList::default(),
             outbox: Outbox::default(),
         });
-        let keep_alives: Vec<Arc<dyn KeepAlive>> = shared
-            .queues
-            .iter()
-            .map(|_| Arc::new(QueueKeepAlive(shared.clone())) as Arc<dyn KeepAlive>)
-            .collect();
-        let weak: Arc<[Weak<dyn KeepAlive>]> = keep_alives.iter().map(Arc::downgrade).collect();
+        let keep_alives: Vec<Arc<KeepAlive>> =
+            shared.queues.iter().map(|_| Arc::new(KeepAlive(shared.clone()))).collect();
+        let weak: Arc<[Weak<KeepAlive>]> = keep_alives.iter().map(Arc::downgrade).collect();
         for (queue, keep_alive) in shared.queues.iter().zip(weak.iter()) {
             *queue.keep_alive.lock() = Some(keep_alive.clone());
         }
