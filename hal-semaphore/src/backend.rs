@@ -38,7 +38,7 @@ pub use crate::engine::DeferredCallbacks;
 use crate::engine_events::KeepAlive;
 use crate::error::CompletionError;
 use crate::failure::{Code, Failure};
-use crate::ids::{Point, QueueId, Ticket};
+use crate::ids::{Point, QueueId};
 use crate::slab::Key;
 use crate::stall::Step;
 use crate::timeline::Timeline;
@@ -383,23 +383,24 @@ impl fmt::Debug for Completer {
 /// The right to end one host operation. Dropping it without an answer fails the operation.
 pub struct HostTask {
     keep_alive: Option<Arc<KeepAlive>>,
-    ticket: Ticket,
+    queue: u32,
+    key: Key,
 }
 
 impl HostTask {
-    pub(crate) fn new(keep_alive: Arc<KeepAlive>, ticket: Ticket) -> Self {
-        Self { keep_alive: Some(keep_alive), ticket }
+    pub(crate) fn new(keep_alive: Arc<KeepAlive>, queue: u32, key: Key) -> Self {
+        Self { keep_alive: Some(keep_alive), queue, key }
     }
 
     /// The operation's queue, and its [number](crate::stall::Operation::id) there.
     pub fn operation(&self) -> (u32, u64) {
-        (self.ticket.queue, self.ticket.key.id())
+        (self.queue, self.key.id())
     }
 
     /// Ends the operation.
     pub fn finish(mut self, result: Result<(), Failure>) {
         if let Some(keep_alive) = self.keep_alive.take() {
-            keep_alive.0.host_done(self.ticket, result);
+            keep_alive.0.host_done(self.queue, self.key, result);
         }
     }
 }
@@ -408,13 +409,13 @@ impl Drop for HostTask {
     fn drop(&mut self) {
         if let Some(keep_alive) = self.keep_alive.take() {
             let failure = Failure::new(Code::Internal, "the host operation was dropped before it ended");
-            keep_alive.0.host_done(self.ticket, Err(failure));
+            keep_alive.0.host_done(self.queue, self.key, Err(failure));
         }
     }
 }
 
 impl fmt::Debug for HostTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostTask").field("ticket", &self.ticket).finish_non_exhaustive()
+        f.debug_struct("HostTask").field("operation", &self.operation()).finish_non_exhaustive()
     }
 }

@@ -9,7 +9,8 @@ use crate::engine::DeferredWork;
 use crate::engine::TimelineState;
 use crate::error::CompletionError;
 use crate::failure::Failure;
-use crate::ids::{QueueId, Ticket};
+use crate::ids::QueueId;
+use crate::slab::Key;
 use crate::timeline::DueCallbacks;
 use std::sync::Arc;
 
@@ -34,5 +35,6 @@ pub(crate) trait EngineEvents: Send + Sync {
     fn complete(&self, queue: QueueId, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError>;
     fn unblock(&self);
     fn lose(&self, failure: Failure);
-    fn host_done(&self, ticket: Ticket, result: Result<(), Failure>);
+    /// A host operation has ended. The key of one that ended before names nothing.
+    fn host_done(&self, queue: u32, key: Key, result: Result<(), Failure>);
 }

@@ -13,7 +13,7 @@ use super::timeline_state::TimelineState;
 use crate::backend::{Backend, Ended, HostTask};
 use crate::engine_events::EngineEvents;
 use crate::failure::Failure;
-use crate::ids::{Point, Ticket};
+use crate::ids::Point;
 use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use crate::timeline::{Registration, Subscriber, Timeline};
@@ -408,7 +408,7 @@ impl<B: Backend> Shared<B> {
         for ((key, work, failure), keep_alive) in runs.drain(..).zip(std::iter::repeat(keep_alive)) {
             // Without it the engine is being dropped, and nothing is left to run.
             if let Some(keep_alive) = keep_alive {
-                let task = HostTask::new(keep_alive, Ticket { queue: index, key });
+                let task = HostTask::new(keep_alive, index, key);
                 self.count_panic(self.foreign(|| match failure {
                     None => self.backend.run(task, work),
                     Some(failure) => self.backend.clean_up(task, work, &failure),

@@ -19,9 +19,10 @@ use crate::backend::{Backend, Completion};
 use crate::engine_events::EngineEvents;
 use crate::error::CompletionError;
 use crate::failure::Failure;
-use crate::ids::{QueueId, Ticket};
+use crate::ids::QueueId;
 use crate::mutation::{Mutation, is_mutated};
 use crate::ring::take_first;
+use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 use crate::timeline::{DueCallbacks, Timeline};
 use std::sync::Arc;
@@ -410,12 +411,12 @@ impl<B: Backend> EngineEvents for Shared<B> {
         call.deferred().loss = Some(failure);
     }
 
-    fn host_done(&self, ticket: Ticket, result: Result<(), Failure>) {
+    fn host_done(&self, queue: u32, key: Key, result: Result<(), Failure>) {
         let mut call = EngineCall::new(self);
-        let mut guard = QueueGuard::lock(self, ticket.queue, call.deferred());
-        guard.end_host_work(ticket, result);
+        let mut guard = QueueGuard::lock(self, queue, call.deferred());
+        guard.end_host_work(key, result);
         drop(guard);
-        call.deferred().visit_queue(ticket.queue);
+        call.deferred().visit_queue(queue);
     }
 }
 
