@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Identifiers of queues, operations and timelines, shared by the engine, its users and its backends.
+//! Identifiers of queues and operations, shared by the engine, its users and its backends.
 
 use std::fmt;
 
@@ -41,13 +41,6 @@ pub struct Point {
     pub queue: QueueId,
     /// The number in its order.
     pub epoch: u64,
-}
-
-/// Names one timeline to the engine that it was registered with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TimelineKey {
-    pub(crate) engine: u32,
-    pub(crate) number: u64,
 }
 
 /// The queues that an operation may run on, one bit each.

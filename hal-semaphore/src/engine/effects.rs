@@ -287,8 +287,8 @@ impl<B: Backend> HostSide<B> {
 impl<T: Timeline> Publication<T> {
     /// True if both are values of one timeline.
     fn merges(&self, other: &Self) -> bool {
-        let key = |publication: &Self| publication.timeline.registration().map(Registration::key);
-        self.state.is_ok() && other.state.is_ok() && key(self).is_some() && key(self) == key(other)
+        let name = |publication: &Self| publication.timeline.registration().map(Registration::name);
+        self.state.is_ok() && other.state.is_ok() && name(self).is_some() && name(self) == name(other)
     }
 
     /// Records the step with the timeline. Returns whether the timeline has waiters of its own.

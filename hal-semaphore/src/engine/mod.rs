@@ -83,7 +83,7 @@ use crate::clock::{Clock, Time};
 use crate::engine_events::KeepAlive;
 use crate::error::{EngineError, SubmitError, Unfinished};
 use crate::failure::Failure;
-use crate::ids::{Affinity, MAX_VALUE, QueueId, TimelineKey};
+use crate::ids::{Affinity, MAX_VALUE, QueueId};
 use crate::notification::Wakeup;
 use crate::stall::TimelineName;
 use crate::sync::{AtomicU64, Mutex, Ordering};
@@ -310,7 +310,7 @@ pub(crate) struct Shared<B: Backend> {
     spare_timelines: Mutex<Vec<Arc<TimelineState>>>,
     /// Timelines with memory to release.
     large: Mutex<Vec<Weak<TimelineState>>>,
-    /// How many timeline keys were given out.
+    /// How many timelines were named.
     timelines_made: AtomicU64,
     timelines: AtomicU64,
     panics: AtomicU64,
@@ -536,26 +536,29 @@ impl<B: Backend> Shared<B> {
         self.closing.load(Ordering::Acquire) != 0
     }
 
-    fn next_timeline_key(&self) -> TimelineKey {
+    fn next_timeline_name(&self) -> TimelineName {
         self.timelines.fetch_add(1, Ordering::Relaxed);
-        TimelineKey { engine: self.id, number: self.timelines_made.fetch_add(1, Ordering::Relaxed) }
+        TimelineName::Numbered {
+            engine: self.id,
+            number: self.timelines_made.fetch_add(1, Ordering::Relaxed),
+        }
     }
 
     fn new_timeline_state(&self, value: u64) -> Arc<TimelineState> {
-        let key = self.next_timeline_key();
+        let name = self.next_timeline_name();
         let spare = self.spare_timelines.lock().pop();
         if let Some(mut timeline_state) = spare
             && let Some(only) = Arc::get_mut(&mut timeline_state)
         {
-            only.reset(key, value);
+            only.reset(name, value);
             return timeline_state;
         }
-        Arc::new(TimelineState::new(key, false, value))
+        Arc::new(TimelineState::new(name, false, value))
     }
 
-    /// A state for a foreign timeline, which a subscription moves. Its key is the timeline's name.
+    /// A state for a foreign timeline, which a subscription moves.
     fn new_foreign_state(&self, name: TimelineName) -> Arc<TimelineState> {
-        Arc::new(TimelineState::new(name.key(), true, 0))
+        Arc::new(TimelineState::new(name, true, 0))
     }
 
     fn remember_large(&self, timeline_state: &Arc<TimelineState>) {
@@ -586,7 +589,7 @@ mod tests {
             let next = shared.new_timeline_state(7);
             assert!(!Arc::ptr_eq(&timeline_state, &next), "owned: {is_owned}");
             assert_eq!((timeline_state.value(), next.value()), (3, 7));
-            assert_ne!(timeline_state.key(), next.key());
+            assert_ne!(timeline_state.name(), next.name());
             drop((owner, known));
         }
         shared.spare_timelines.lock().push(timeline_state);

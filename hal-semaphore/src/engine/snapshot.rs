@@ -161,7 +161,7 @@ fn read_wait<B: Backend>(record: &WaitRecord) -> Option<Wait> {
     if failed || reached >= record.value {
         return None;
     }
-    let timeline = TimelineName::of_key(record.timeline.key());
+    let timeline = record.timeline.name();
     let reached = if record.timeline.is_foreign() { foreign_value::<B>(record) } else { Some(reached) };
     Some(Wait {
         step: Step { timeline, value: record.value },
