@@ -25,7 +25,7 @@
 //! count. Each has a sequentially consistent fence between its store and its load, so one of the two sees the
 //! other.
 
-use super::deferred_work::{DeferredWork, PromiseUpdate, Release};
+use super::deferred_work::{DeferredWork, Release};
 use super::wait_lists::{ListOwner, WaitLists};
 use crate::error::SignalError;
 use crate::failure::{Code, Failure, Origin};
@@ -76,6 +76,9 @@ pub(super) struct OrderedWait {
     /// The number of the wait's entry in the host's list, where it waits for a failure from now on.
     pub(super) failure_entry: Option<u32>,
 }
+
+/// Waits that a queued operation satisfies by order.
+pub(super) type OrderedWaits = SmallVec<[OrderedWait; 4]>;
 
 /// The announcement that work in some queue will signal a value.
 #[derive(Clone, Copy, Debug)]
@@ -426,7 +429,7 @@ impl TimelineState {
     pub(super) fn promise(
         self: &Arc<Self>,
         promise: Promise,
-        ordered: &mut SmallVec<[OrderedWait; 4]>,
+        ordered: &mut OrderedWaits,
         deferred: &mut DeferredWork,
     ) -> bool {
         let mut state = self.state.lock();
@@ -449,7 +452,7 @@ impl TimelineState {
         let before = ordered.len();
         let more = state.lists.take_ordered(promise.queue, promise.value, RELEASE_BATCH, ordered);
         if more {
-            deferred.promises_due.push_back(PromiseUpdate { timeline_state: self.clone(), promise });
+            deferred.promises_due.push_back((self.clone(), promise));
         }
         if ordered.len() > before {
             self.prune(&mut state);

@@ -5,7 +5,7 @@
 //! Most timelines have one or two lists. A device has 64 queues at most, so a search through all lists is short; it
 //! reads one number of each (rule S7).
 
-use super::timeline_state::{OrderedWait, Target};
+use super::timeline_state::{OrderedWait, OrderedWaits, Target};
 use crate::wait_list::WaitList;
 use smallvec::SmallVec;
 
@@ -148,7 +148,7 @@ impl WaitLists {
         queue: u32,
         reached: u64,
         most: usize,
-        ordered: &mut SmallVec<[OrderedWait; 4]>,
+        ordered: &mut OrderedWaits,
     ) -> bool {
         let owner = ListOwner::queue(queue);
         let Some(place) = self.place(owner) else { return false };

@@ -72,7 +72,7 @@ fn timelines_with_more_to_release_continue_in_order() {
         timeline.signal(2, || (), &mut deferred).unwrap();
     }
     let (promises_due, drains) = (&deferred.promises_due, &deferred.drains);
-    assert!(timelines.iter().eq(promises_due.iter().map(|update| &update.timeline_state)), "promises");
+    assert!(timelines.iter().eq(promises_due.iter().map(|(timeline, _)| timeline)), "promises");
     assert!(timelines.iter().eq(drains), "drains");
 }
 
