@@ -38,7 +38,7 @@ pub use crate::engine::DeferredCallbacks;
 use crate::engine_events::KeepAlive;
 use crate::error::CompletionError;
 use crate::failure::{Code, Failure};
-use crate::ids::{Point, QueueId, Ticket};
+use crate::ids::{Point, QueueId};
 use crate::slab::Key;
 use crate::stall::Step;
 use crate::timeline::Timeline;
@@ -332,17 +332,17 @@ pub struct Ended<W> {
 #[derive(Clone)]
 pub struct Completer {
     /// One for each queue.
-    keep_alives: Arc<[Weak<dyn KeepAlive>]>,
+    keep_alives: Arc<[Weak<KeepAlive>]>,
 }
 
 impl Completer {
-    pub(crate) fn new(keep_alives: Arc<[Weak<dyn KeepAlive>]>) -> Self {
+    pub(crate) fn new(keep_alives: Arc<[Weak<KeepAlive>]>) -> Self {
         Self { keep_alives }
     }
 
     /// A reference to the engine, counted with a queue.
     #[inline]
-    fn keep_alive(&self, queue: usize) -> Result<Arc<dyn KeepAlive>, CompletionError> {
+    fn keep_alive(&self, queue: usize) -> Result<Arc<KeepAlive>, CompletionError> {
         let keep_alive = self.keep_alives.get(queue).or(self.keep_alives.first());
         keep_alive.and_then(Weak::upgrade).ok_or(CompletionError::Gone)
     }
@@ -351,25 +351,25 @@ impl Completer {
     #[inline]
     pub fn complete(&self, queue: QueueId, epoch: u64) -> Result<(), CompletionError> {
         let _completion = trace::completion(queue.index(), epoch);
-        self.keep_alive(queue.index())?.engine().complete(queue, epoch, None)
+        self.keep_alive(queue.index())?.0.complete(queue, epoch, None)
     }
 
     /// The work at `epoch` has failed, and everything before it on the queue has ended. The queue goes on.
     pub fn fail(&self, queue: QueueId, epoch: u64, failure: Failure) -> Result<(), CompletionError> {
         let _completion = trace::completion(queue.index(), epoch);
-        self.keep_alive(queue.index())?.engine().complete(queue, epoch, Some(failure))
+        self.keep_alive(queue.index())?.0.complete(queue, epoch, Some(failure))
     }
 
     /// The queues may have capacity again.
     pub fn unblock(&self) -> Result<(), CompletionError> {
-        self.keep_alive(0)?.engine().unblock();
+        self.keep_alive(0)?.0.unblock();
         Ok(())
     }
 
     /// The device is lost for good and uses nothing any more: everything on it fails with this one cause, now
     /// and later.
     pub fn lose(&self, failure: Failure) -> Result<(), CompletionError> {
-        self.keep_alive(0)?.engine().lose(failure);
+        self.keep_alive(0)?.0.lose(failure);
         Ok(())
     }
 }
@@ -382,24 +382,25 @@ impl fmt::Debug for Completer {
 
 /// The right to end one host operation. Dropping it without an answer fails the operation.
 pub struct HostTask {
-    keep_alive: Option<Arc<dyn KeepAlive>>,
-    ticket: Ticket,
+    keep_alive: Option<Arc<KeepAlive>>,
+    queue: u32,
+    key: Key,
 }
 
 impl HostTask {
-    pub(crate) fn new(keep_alive: Arc<dyn KeepAlive>, ticket: Ticket) -> Self {
-        Self { keep_alive: Some(keep_alive), ticket }
+    pub(crate) fn new(keep_alive: Arc<KeepAlive>, queue: u32, key: Key) -> Self {
+        Self { keep_alive: Some(keep_alive), queue, key }
     }
 
     /// The operation's queue, and its [number](crate::stall::Operation::id) there.
     pub fn operation(&self) -> (u32, u64) {
-        (self.ticket.queue, self.ticket.key.id())
+        (self.queue, self.key.id())
     }
 
     /// Ends the operation.
     pub fn finish(mut self, result: Result<(), Failure>) {
         if let Some(keep_alive) = self.keep_alive.take() {
-            keep_alive.engine().host_done(self.ticket, result);
+            keep_alive.0.host_done(self.queue, self.key, result);
         }
     }
 }
@@ -408,13 +409,13 @@ impl Drop for HostTask {
     fn drop(&mut self) {
         if let Some(keep_alive) = self.keep_alive.take() {
             let failure = Failure::new(Code::Internal, "the host operation was dropped before it ended");
-            keep_alive.engine().host_done(self.ticket, Err(failure));
+            keep_alive.0.host_done(self.queue, self.key, Err(failure));
         }
     }
 }
 
 impl fmt::Debug for HostTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostTask").field("ticket", &self.ticket).finish_non_exhaustive()
+        f.debug_struct("HostTask").field("operation", &self.operation()).finish_non_exhaustive()
     }
 }

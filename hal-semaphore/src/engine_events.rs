@@ -9,17 +9,17 @@ use crate::engine::DeferredWork;
 use crate::engine::TimelineState;
 use crate::error::CompletionError;
 use crate::failure::Failure;
-use crate::ids::{QueueId, Ticket};
+use crate::ids::QueueId;
+use crate::slab::Key;
 use crate::timeline::DueCallbacks;
 use std::sync::Arc;
 
-/// A reference that keeps an engine alive on behalf of one queue.
+/// Keeps an engine alive on behalf of one queue. Its reference count shares no cache line with another queue's.
 ///
 /// Completers have weak references to these, one for each queue. A reporting thread holds a strong one during
 /// its call; strong references to the engine itself would be counted in one place that all queues share.
-pub(crate) trait KeepAlive: Send + Sync {
-    fn engine(&self) -> &dyn EngineEvents;
-}
+#[repr(align(128))]
+pub(crate) struct KeepAlive(pub(crate) Arc<dyn EngineEvents>);
 
 pub(crate) trait EngineEvents: Send + Sync {
     /// A strong reference, unless the engine is being dropped.
@@ -35,5 +35,6 @@ pub(crate) trait EngineEvents: Send + Sync {
     fn complete(&self, queue: QueueId, epoch: u64, failure: Option<Failure>) -> Result<(), CompletionError>;
     fn unblock(&self);
     fn lose(&self, failure: Failure);
-    fn host_done(&self, ticket: Ticket, result: Result<(), Failure>);
+    /// A host operation has ended. The key of one that ended before names nothing.
+    fn host_done(&self, queue: u32, key: Key, result: Result<(), Failure>);
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! Identifiers of queues, operations and timelines, shared by the engine, its users and its backends.
+//! Identifiers of queues and operations, shared by the engine, its users and its backends.
 
-use crate::slab::Key;
 use std::fmt;
 
 /// The largest value a timeline can reach, 2³¹ − 2. An interface whose semaphores have 64 bits for the value or a
@@ -42,20 +41,6 @@ pub struct Point {
     pub queue: QueueId,
     /// The number in its order.
     pub epoch: u64,
-}
-
-/// Names one submitted operation until it has ended, and nothing afterwards.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ticket {
-    pub(crate) queue: u32,
-    pub(crate) key: Key,
-}
-
-/// Names one timeline to the engine that it was registered with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TimelineKey {
-    pub(crate) engine: u32,
-    pub(crate) number: u64,
 }
 
 /// The queues that an operation may run on, one bit each.

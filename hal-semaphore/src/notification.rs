@@ -60,10 +60,7 @@ impl Wakeup {
     /// Sleeps until raised, nudged or out of time, unless `skip` returns true. May return early: the caller
     /// checks again.
     pub fn sleep_unless(&self, skip: impl FnOnce() -> bool, timeout: Option<Duration>) {
-        let listener = self.0.event.listen();
-        if !self.is_raised() && !skip() {
-            listener.wait(timeout);
-        }
+        self.0.event.wait_unless(|| self.is_raised() || skip(), timeout);
     }
 }
 

@@ -49,7 +49,6 @@ mod text;
 pub use analysis::Report;
 
 use crate::failure::Failure;
-use crate::ids::TimelineKey;
 use crate::timeline::Timeline;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -78,25 +77,11 @@ impl TimelineName {
     }
 
     /// The engine of the timeline, if it is one of this crate.
+    #[inline]
     pub fn engine(self) -> Option<u32> {
         match self {
             Self::Numbered { engine, .. } => Some(engine),
             Self::Foreign(_) => None,
-        }
-    }
-
-    pub(crate) fn of_key(key: TimelineKey) -> Self {
-        match key.engine {
-            0 => Self::Foreign(usize::try_from(key.number).unwrap_or(usize::MAX)),
-            engine => Self::Numbered { engine, number: key.number },
-        }
-    }
-
-    /// The key of the state of a foreign timeline. No engine has number 0.
-    pub(crate) fn key(self) -> TimelineKey {
-        match self {
-            Self::Numbered { engine, number } => TimelineKey { engine, number },
-            Self::Foreign(identity) => TimelineKey { engine: 0, number: identity as u64 },
         }
     }
 }

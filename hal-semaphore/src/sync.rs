@@ -118,29 +118,24 @@ mod imp {
         }
     }
 
-    /// Wakes the listeners that listen when it is notified.
+    /// Wakes the threads that wait when it is notified.
     #[derive(Debug, Default)]
     pub(crate) struct Event(event_listener::Event);
 
-    pub(crate) struct Listener(event_listener::EventListener);
-
     impl Event {
-        pub(crate) fn listen(&self) -> Listener {
-            Listener(self.0.listen())
+        /// Waits for a notification, also one that comes while `skip` runs, unless `skip` returns true.
+        pub(crate) fn wait_unless(&self, skip: impl FnOnce() -> bool, timeout: Option<Duration>) {
+            use event_listener::Listener as _;
+            let listener = self.0.listen();
+            match timeout {
+                _ if skip() => {}
+                None => listener.wait(),
+                Some(timeout) => drop(listener.wait_timeout(timeout)),
+            }
         }
 
         pub(crate) fn notify_all(&self) {
             self.0.notify(usize::MAX);
-        }
-    }
-
-    impl Listener {
-        pub(crate) fn wait(self, timeout: Option<Duration>) {
-            use event_listener::Listener as _;
-            match timeout {
-                None => self.0.wait(),
-                Some(timeout) => drop(self.0.wait_timeout(timeout)),
-            }
         }
     }
 
@@ -210,7 +205,7 @@ mod imp {
     pub(crate) use checker::sync::atomic::{AtomicU64, Ordering, fence};
     pub(crate) use checker::thread_local as local;
 
-    use std::sync::{Arc, PoisonError};
+    use std::sync::PoisonError;
     use std::time::Duration;
 
     #[derive(Debug, Default)]
@@ -254,41 +249,33 @@ mod imp {
         }
     }
 
-    /// Counts notifications; a listener waits for the count to change. The checkers have no clock: a wait with
-    /// a timeout ends at once.
+    /// Counts notifications; a thread waits for the count to change. The checkers have no clock: a wait with a
+    /// timeout ends at once.
     #[derive(Debug, Default)]
-    pub(crate) struct Event(Arc<Count>);
-
-    #[derive(Debug, Default)]
-    struct Count {
+    pub(crate) struct Event {
         count: Mutex<u64>,
         moved: checker::sync::Condvar,
     }
 
-    pub(crate) struct Listener(Arc<Count>, u64);
-
     impl Event {
-        pub(crate) fn listen(&self) -> Listener {
-            let seen = *self.0.count.lock();
-            Listener(self.0.clone(), seen)
-        }
-
-        pub(crate) fn notify_all(&self) {
-            *self.0.count.lock() += 1;
-            self.0.moved.notify_all();
-        }
-    }
-
-    impl Listener {
-        pub(crate) fn wait(self, timeout: Option<Duration>) {
+        pub(crate) fn wait_unless(&self, skip: impl FnOnce() -> bool, timeout: Option<Duration>) {
+            let seen = *self.count.lock();
+            if skip() {
+                return;
+            }
             if timeout.is_some() {
                 checker::thread::yield_now();
                 return;
             }
-            let mut count = self.0.count.lock();
-            while *count == self.1 {
-                count = self.0.moved.wait(count).unwrap_or_else(PoisonError::into_inner);
+            let mut count = self.count.lock();
+            while *count == seen {
+                count = self.moved.wait(count).unwrap_or_else(PoisonError::into_inner);
             }
+        }
+
+        pub(crate) fn notify_all(&self) {
+            *self.count.lock() += 1;
+            self.moved.notify_all();
         }
     }
 }

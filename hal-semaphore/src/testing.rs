@@ -93,10 +93,6 @@ impl Job {
     }
 }
 
-/// A binary event of a soft device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SoftEvent(usize);
-
 #[derive(Clone, Copy, Debug)]
 struct Recording {
     event: usize,
@@ -421,7 +417,7 @@ impl SoftState {
 impl Backend for SoftBackend {
     type Timeline = Semaphore;
     type Work = Job;
-    type Event = SoftEvent;
+    type Event = usize;
 
     fn device(&self) -> DeviceSpec {
         self.spec
@@ -457,14 +453,14 @@ impl Backend for SoftBackend {
             }
             let mut waits = SmallVec::new();
             for wait in submission.waits {
-                let recording = wait.event.map(|SoftEvent(event)| Recording {
+                let recording = wait.event.map(|event| Recording {
                     event,
                     number: state.events.get(event).map_or(0, |event| event.number),
                 });
                 waits.push((wait.point.queue.index(), wait.point.epoch, recording));
             }
             state.native_waits += waits.len();
-            let record = submission.event.map(|&SoftEvent(event)| {
+            let record = submission.event.map(|&event| {
                 let number = state.events.get_mut(event).map_or(0, |event| {
                     event.number += 1;
                     event.fired = false;
@@ -486,13 +482,13 @@ impl Backend for SoftBackend {
         answer
     }
 
-    fn create_event(&self) -> Result<SoftEvent, Failure> {
+    fn create_event(&self) -> Result<usize, Failure> {
         let mut state = self.state();
         if state.events.len() >= self.event_limit {
             return Err(Failure::new(Code::ResourceExhausted, "the device is out of events"));
         }
         state.events.push(EventState::default());
-        Ok(SoftEvent(state.events.len() - 1))
+        Ok(state.events.len() - 1)
     }
 
     fn run(&self, task: HostTask, work: Job) {

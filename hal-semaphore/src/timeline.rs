@@ -18,7 +18,7 @@ use crate::engine::{EngineCall, TimelineState};
 use crate::engine_events::EngineEvents;
 use crate::error::SignalError;
 use crate::failure::Failure;
-use crate::ids::{MAX_VALUE, Point, TimelineKey};
+use crate::ids::{MAX_VALUE, Point};
 use crate::stall::TimelineName;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -188,15 +188,10 @@ impl Registration {
         &self.timeline_state
     }
 
-    /// The engine's name for the timeline.
-    #[inline]
-    pub(crate) fn key(&self) -> TimelineKey {
-        self.timeline_state().key()
-    }
-
     /// The timeline's name in this process.
+    #[inline]
     pub fn name(&self) -> TimelineName {
-        TimelineName::of_key(self.key())
+        self.timeline_state().name()
     }
 
     /// The value, or the failure.

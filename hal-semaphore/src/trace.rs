@@ -11,6 +11,7 @@
 mod imp {
     use crate::error::SubmitError;
     use crate::failure::Failure;
+    use crate::stall::TimelineName;
     use crate::timeline::{Timeline, TimelineValues, iter};
     use parking_lot::Mutex;
     use std::fmt::Write as _;
@@ -52,11 +53,13 @@ mod imp {
         let mut text = String::new();
         for (timeline, value) in iter(values) {
             let comma = if text.is_empty() { "" } else { ", " };
-            let _ = match timeline.registration() {
-                Some(registration) => {
-                    write!(text, "{comma}semaphore {} {relation} {value}", registration.key().number)
+            let _ = match TimelineName::of(timeline) {
+                TimelineName::Numbered { number, .. } => {
+                    write!(text, "{comma}semaphore {number} {relation} {value}")
                 }
-                None => write!(text, "{comma}semaphore of another driver {relation} {value}"),
+                TimelineName::Foreign(_) => {
+                    write!(text, "{comma}semaphore of another driver {relation} {value}")
+                }
             };
         }
         text

@@ -72,11 +72,6 @@ impl<T> WaitList<T> {
         self.run.capacity()
     }
 
-    /// The smallest value in the list, or `u64::MAX`.
-    pub(crate) fn next(&self) -> u64 {
-        self.next
-    }
-
     /// True if [`pop`](WaitList::pop) would take something.
     pub(crate) fn releases(&self, reached: u64) -> bool {
         self.next <= reached && !self.is_empty()

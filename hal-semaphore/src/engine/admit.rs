@@ -51,7 +51,7 @@ impl<B: Backend> Shared<B> {
         timeline
             .registration()
             .map(|registration| registration.timeline_state())
-            .filter(|timeline_state| timeline_state.key().engine == self.id)
+            .filter(|timeline_state| timeline_state.name().engine() == Some(self.id))
     }
 
     /// Validates a request before anything changes. Returns whether it waits for foreign timelines.

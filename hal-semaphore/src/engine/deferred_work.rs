@@ -40,13 +40,6 @@ pub(crate) enum Release {
     Ordered(Dependency),
 }
 
-/// A promise that may satisfy more waits.
-#[derive(Debug)]
-pub(crate) struct PromiseUpdate {
-    pub(super) timeline_state: Arc<TimelineState>,
-    pub(super) promise: Promise,
-}
-
 /// See the [module documentation](self).
 #[derive(Default)]
 pub(crate) struct DeferredWork {
@@ -59,7 +52,7 @@ pub(crate) struct DeferredWork {
     /// Something is [owed](super::owed), and this thread may call the program.
     pub(super) owes: bool,
     /// Promises that may satisfy more waits.
-    pub(super) promises_due: VecDeque<PromiseUpdate>,
+    pub(super) promises_due: VecDeque<(Arc<TimelineState>, Promise)>,
     /// Timelines that may release more.
     pub(super) drains: VecDeque<Arc<TimelineState>>,
     /// Why the device is lost, if that is news.
@@ -99,14 +92,12 @@ const SPARE: usize = MAX_DEPTH as usize;
 /// One whose capacity reaches this is not kept.
 const LARGE: usize = 1 << 12;
 
-/// The work that a deeply nested call has left, and its engine.
-type LeftWork = (Arc<dyn EngineEvents>, Box<DeferredWork>);
-
 #[derive(Default)]
 struct ThreadState {
     depth: Cell<u32>,
     submitting: Cell<u32>,
-    inbox: RefCell<VecDeque<LeftWork>>,
+    /// The work that deeply nested calls have left, and their engines.
+    inbox: RefCell<VecDeque<(Arc<dyn EngineEvents>, Box<DeferredWork>)>>,
     /// For the next call; `spare` has those for calls nested in it.
     next: Cell<Option<Box<DeferredWork>>>,
     #[expect(clippy::vec_box, reason = "they move between here and calls, and are large")]

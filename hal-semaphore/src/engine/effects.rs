@@ -13,7 +13,7 @@ use super::timeline_state::TimelineState;
 use crate::backend::{Backend, Ended, HostTask};
 use crate::engine_events::EngineEvents;
 use crate::failure::Failure;
-use crate::ids::{Point, Ticket};
+use crate::ids::Point;
 use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use crate::timeline::{Registration, Subscriber, Timeline};
@@ -30,11 +30,13 @@ pub(super) struct Effects<B: Backend> {
     subscriptions: Vec<(B::Timeline, u64, Arc<TimelineState>)>,
     /// Host operations to run, and failed ones to clean up.
     runs: Vec<(Key, B::Work, Option<Failure>)>,
-    /// Early actions to try, with the backend's answers.
-    early: Vec<EarlyRun<B>>,
+    /// Early actions to try, and whether they were done.
+    early: Vec<(Key, B::Work, Result<bool, Failure>)>,
     reclaims: Vec<Ended<B::Work>>,
     /// Timelines whose drop may end a subscription.
     garbage: Vec<Arc<TimelineState>>,
+    /// The thread that performs them returns to the queue soon.
+    is_quick: bool,
 }
 
 /// A step of a timeline of this engine, which its waiters may have to be notified of.
@@ -42,13 +44,6 @@ pub(super) struct Publication<T> {
     pub(super) timeline: T,
     pub(super) state: Result<u64, Failure>,
     pub(super) by: Option<Point>,
-}
-
-/// An early action, its work, and whether it was done.
-pub(super) struct EarlyRun<B: Backend> {
-    pub(super) op: Key,
-    pub(super) work: B::Work,
-    pub(super) done: Result<bool, Failure>,
 }
 
 impl<B: Backend> Default for Effects<B> {
@@ -63,6 +58,7 @@ impl<B: Backend> Default for Effects<B> {
             early: Vec::new(),
             reclaims: Vec::new(),
             garbage: Vec::new(),
+            is_quick: false,
         }
     }
 }
@@ -100,7 +96,7 @@ impl<B: Backend> Effects<B> {
 
     /// An early action is tried.
     pub(super) fn try_early(&mut self, op: Key, work: B::Work) {
-        self.early.push(EarlyRun { op, work, done: Ok(false) });
+        self.early.push((op, work, Ok(false)));
     }
 
     /// True if early actions were tried. Checking first is cheaper than draining an empty vector.
@@ -110,7 +106,7 @@ impl<B: Backend> Effects<B> {
     }
 
     /// Takes the backend's answers about early actions.
-    pub(super) fn take_early(&mut self) -> impl Iterator<Item = EarlyRun<B>> {
+    pub(super) fn take_early(&mut self) -> impl Iterator<Item = (Key, B::Work, Result<bool, Failure>)> {
         self.early.drain(..)
     }
 
@@ -211,13 +207,6 @@ impl<B: Backend> Default for HostSide<B> {
     }
 }
 
-/// Effects that a thread performs.
-pub(super) struct Performed<B: Backend> {
-    pub(super) effects: Box<Effects<B>>,
-    /// The thread returns to the queue soon.
-    is_quick: bool,
-}
-
 impl<B: Backend> HostSide<B> {
     /// Effects to be added to.
     #[inline]
@@ -232,25 +221,25 @@ impl<B: Backend> HostSide<B> {
 
     /// Takes the gathered effects for a thread that performs them. `busy`: it reclaims later.
     #[inline]
-    pub(super) fn begin(&mut self, busy: bool) -> Performed<B> {
+    pub(super) fn begin(&mut self, busy: bool) -> Box<Effects<B>> {
         let fresh = self.spare.take().unwrap_or_default();
-        let effects = std::mem::replace(&mut self.gathered, fresh);
-        let is_quick = effects.are_quick(busy);
+        let mut effects = std::mem::replace(&mut self.gathered, fresh);
+        effects.is_quick = effects.are_quick(busy);
         self.performing += 1;
-        self.quick += usize::from(is_quick);
-        Performed { effects, is_quick }
+        self.quick += usize::from(effects.is_quick);
+        effects
     }
 
     /// The effects are performed, and the thread is back.
     #[inline]
-    pub(super) fn end(&mut self, performed: &Performed<B>) {
+    pub(super) fn end(&mut self, effects: &Effects<B>) {
         self.performing -= 1;
-        self.quick -= usize::from(performed.is_quick);
+        self.quick -= usize::from(effects.is_quick);
     }
 
     /// Keeps the memory.
-    pub(super) fn keep(&mut self, performed: Performed<B>) {
-        self.spare = Some(performed.effects);
+    pub(super) fn keep(&mut self, effects: Box<Effects<B>>) {
+        self.spare = Some(effects);
     }
 
     /// True if a thread returns to the queue soon.
@@ -287,8 +276,8 @@ impl<B: Backend> HostSide<B> {
 impl<T: Timeline> Publication<T> {
     /// True if both are values of one timeline.
     fn merges(&self, other: &Self) -> bool {
-        let key = |publication: &Self| publication.timeline.registration().map(Registration::key);
-        self.state.is_ok() && other.state.is_ok() && key(self).is_some() && key(self) == key(other)
+        let name = |publication: &Self| publication.timeline.registration().map(Registration::name);
+        self.state.is_ok() && other.state.is_ok() && name(self).is_some() && name(self) == name(other)
     }
 
     /// Records the step with the timeline. Returns whether the timeline has waiters of its own.
@@ -322,6 +311,7 @@ impl<B: Backend> Shared<B> {
             early,
             reclaims,
             garbage,
+            is_quick: _,
         } = effects;
         traces.tell();
         let notified = self.record_all(publications);
@@ -346,12 +336,8 @@ impl<B: Backend> Shared<B> {
                 self.drop_foreign(timeline_state);
             }
         }
-        for early in early {
-            let asked = self.foreign(|| early.done = self.backend.try_early(&mut early.work));
-            if let Err(failure) = &asked {
-                early.done = Err(failure.clone());
-            }
-            self.count_panic(asked);
+        for (_, work, done) in early {
+            *done = self.foreign_counted(|| self.backend.try_early(work)).flatten();
         }
         if !runs.is_empty() {
             self.run_all(index, runs);
@@ -408,7 +394,7 @@ impl<B: Backend> Shared<B> {
         for ((key, work, failure), keep_alive) in runs.drain(..).zip(std::iter::repeat(keep_alive)) {
             // Without it the engine is being dropped, and nothing is left to run.
             if let Some(keep_alive) = keep_alive {
-                let task = HostTask::new(keep_alive, Ticket { queue: index, key });
+                let task = HostTask::new(keep_alive, index, key);
                 self.count_panic(self.foreign(|| match failure {
                     None => self.backend.run(task, work),
                     Some(failure) => self.backend.clean_up(task, work, &failure),

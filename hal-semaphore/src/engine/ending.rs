@@ -4,19 +4,13 @@
 
 use crate::failure::Failure;
 
-/// A walk over all operations of a queue that fails those that have not started.
-struct UnstartedSweep {
-    failure: Failure,
-    /// The next chunk of the slab.
-    chunk: u32,
-}
-
 /// See the [module documentation](self).
 #[derive(Default)]
 pub(super) struct Ending {
     closing: bool,
     lost: Option<Failure>,
-    sweep: Option<UnstartedSweep>,
+    /// While a walk over all operations fails those that have not started: the next chunk of the slab, and the failure.
+    sweep: Option<(u32, Failure)>,
 }
 
 impl Ending {
@@ -66,15 +60,15 @@ impl Ending {
 
     /// Begins to fail all operations that have not started.
     pub(super) fn begin_sweep(&mut self, failure: &Failure) {
-        self.sweep = Some(UnstartedSweep { failure: failure.clone(), chunk: 0 });
+        self.sweep = Some((0, failure.clone()));
     }
 
     /// The next chunk of operations to fail, and the failure.
     pub(super) fn next_chunk(&mut self) -> Option<(u32, Failure)> {
-        let sweep = self.sweep.as_mut()?;
-        let chunk = sweep.chunk;
-        sweep.chunk += 1;
-        Some((chunk, sweep.failure.clone()))
+        let (next, failure) = self.sweep.as_mut()?;
+        let chunk = *next;
+        *next += 1;
+        Some((chunk, failure.clone()))
     }
 
     pub(super) fn end_sweep(&mut self) {

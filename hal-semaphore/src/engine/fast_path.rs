@@ -20,8 +20,7 @@ use super::flight::InFlight;
 use super::op::Op;
 use super::op::OpState;
 use super::queue::QueueGuard;
-use super::route::OrderedWaits;
-use super::timeline_state::Promise;
+use super::timeline_state::{OrderedWaits, Promise};
 use crate::backend::{Backend, Batch, BatchItem, Submitted};
 use crate::slab::Key;
 

@@ -80,10 +80,10 @@ pub(crate) use timeline_state::TimelineState;
 
 use crate::backend::{Backend, Completer, Completion, DeviceSpec, NativeWaits};
 use crate::clock::{Clock, Time};
-use crate::engine_events::{EngineEvents, KeepAlive};
+use crate::engine_events::KeepAlive;
 use crate::error::{EngineError, SubmitError, Unfinished};
 use crate::failure::Failure;
-use crate::ids::{Affinity, MAX_VALUE, QueueId, TimelineKey};
+use crate::ids::{Affinity, MAX_VALUE, QueueId};
 use crate::notification::Wakeup;
 use crate::stall::TimelineName;
 use crate::sync::{AtomicU64, Mutex, Ordering};
@@ -296,7 +296,7 @@ impl Device {
 struct IdleWaiters {
     waiting: Vec<Wakeup>,
     /// They keep a closing engine alive until its device has reported everything.
-    keep_alives: Vec<Arc<dyn KeepAlive>>,
+    keep_alives: Vec<Arc<KeepAlive>>,
 }
 
 pub(crate) struct Shared<B: Backend> {
@@ -310,7 +310,7 @@ pub(crate) struct Shared<B: Backend> {
     spare_timelines: Mutex<Vec<Arc<TimelineState>>>,
     /// Timelines with memory to release.
     large: Mutex<Vec<Weak<TimelineState>>>,
-    /// How many timeline keys were given out.
+    /// How many timelines were named.
     timelines_made: AtomicU64,
     timelines: AtomicU64,
     panics: AtomicU64,
@@ -328,19 +328,9 @@ pub struct Engine<B: Backend> {
 struct Handle<B: Backend> {
     shared: Arc<Shared<B>>,
     /// One for each queue.
-    keep_alives: Vec<Arc<dyn KeepAlive>>,
+    keep_alives: Vec<Arc<KeepAlive>>,
     /// Dropped last, after everything that may have callbacks.
     _threads: deferred_callbacks::EngineCount,
-}
-
-/// Keeps an engine alive on behalf of one queue. Its reference count shares no cache line with another queue's.
-#[repr(align(128))]
-struct QueueKeepAlive<B: Backend>(Arc<Shared<B>>);
-
-impl<B: Backend> KeepAlive for QueueKeepAlive<B> {
-    fn engine(&self) -> &dyn EngineEvents {
-        &*self.0
-    }
 }
 
 impl<B: Backend> Drop for Handle<B> {
@@ -386,12 +376,9 @@ impl<B: Backend> Engine<B> {
             owed: OwedList::default(),
             outbox: Outbox::default(),
         });
-        let keep_alives: Vec<Arc<dyn KeepAlive>> = shared
-            .queues
-            .iter()
-            .map(|_| Arc::new(QueueKeepAlive(shared.clone())) as Arc<dyn KeepAlive>)
-            .collect();
-        let weak: Arc<[Weak<dyn KeepAlive>]> = keep_alives.iter().map(Arc::downgrade).collect();
+        let keep_alives: Vec<Arc<KeepAlive>> =
+            shared.queues.iter().map(|_| Arc::new(KeepAlive(shared.clone()))).collect();
+        let weak: Arc<[Weak<KeepAlive>]> = keep_alives.iter().map(Arc::downgrade).collect();
         for (queue, keep_alive) in shared.queues.iter().zip(weak.iter()) {
             *queue.keep_alive.lock() = Some(keep_alive.clone());
         }
@@ -549,26 +536,29 @@ impl<B: Backend> Shared<B> {
         self.closing.load(Ordering::Acquire) != 0
     }
 
-    fn next_timeline_key(&self) -> TimelineKey {
+    fn next_timeline_name(&self) -> TimelineName {
         self.timelines.fetch_add(1, Ordering::Relaxed);
-        TimelineKey { engine: self.id, number: self.timelines_made.fetch_add(1, Ordering::Relaxed) }
+        TimelineName::Numbered {
+            engine: self.id,
+            number: self.timelines_made.fetch_add(1, Ordering::Relaxed),
+        }
     }
 
     fn new_timeline_state(&self, value: u64) -> Arc<TimelineState> {
-        let key = self.next_timeline_key();
+        let name = self.next_timeline_name();
         let spare = self.spare_timelines.lock().pop();
         if let Some(mut timeline_state) = spare
             && let Some(only) = Arc::get_mut(&mut timeline_state)
         {
-            only.reset(key, value);
+            only.reset(name, value);
             return timeline_state;
         }
-        Arc::new(TimelineState::new(key, false, value))
+        Arc::new(TimelineState::new(name, false, value))
     }
 
-    /// A state for a foreign timeline, which a subscription moves. Its key is the timeline's name.
+    /// A state for a foreign timeline, which a subscription moves.
     fn new_foreign_state(&self, name: TimelineName) -> Arc<TimelineState> {
-        Arc::new(TimelineState::new(name.key(), true, 0))
+        Arc::new(TimelineState::new(name, true, 0))
     }
 
     fn remember_large(&self, timeline_state: &Arc<TimelineState>) {
@@ -599,7 +589,7 @@ mod tests {
             let next = shared.new_timeline_state(7);
             assert!(!Arc::ptr_eq(&timeline_state, &next), "owned: {is_owned}");
             assert_eq!((timeline_state.value(), next.value()), (3, 7));
-            assert_ne!(timeline_state.key(), next.key());
+            assert_ne!(timeline_state.name(), next.name());
             drop((owner, known));
         }
         shared.spare_timelines.lock().push(timeline_state);

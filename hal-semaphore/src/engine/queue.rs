@@ -125,7 +125,7 @@ pub(super) struct Queue<B: Backend> {
     /// The native events that its work records.
     pub(super) events: Mutex<EventPool<B::Event>>,
     /// Keeps the engine alive for work of this queue.
-    pub(super) keep_alive: Mutex<Option<Weak<dyn KeepAlive>>>,
+    pub(super) keep_alive: Mutex<Option<Weak<KeepAlive>>>,
     state: FairMutex<QueueState<B>>,
 }
 

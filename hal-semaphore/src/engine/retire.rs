@@ -309,7 +309,7 @@ mod tests {
     use crate::engine::deferred_work::DeferredWork;
     use crate::engine::timeline_state::TimelineState;
     use crate::failure::Code;
-    use crate::ids::TimelineKey;
+    use crate::stall::TimelineName;
     use std::sync::Arc;
 
     /// Another thread may move the timeline before its lock is taken.
@@ -319,7 +319,8 @@ mod tests {
             Some(Failure::new(Code::Aborted, "given up"))
         }
         let gated_by = |step: fn(&Arc<TimelineState>, &mut DeferredWork)| {
-            let timeline_state = Arc::new(TimelineState::new(TimelineKey { engine: 1, number: 1 }, false, 0));
+            let name = TimelineName::Numbered { engine: 1, number: 1 };
+            let timeline_state = Arc::new(TimelineState::new(name, false, 0));
             step(&timeline_state, &mut DeferredWork::default());
             let record = WaitRecord {
                 timeline: timeline_state.clone(),

@@ -7,19 +7,16 @@
 
 use super::Shared;
 use super::deferred_work::{DeferredWork, Dependency};
-use super::effects::EarlyRun;
 use super::flow_window::MAX_BATCH;
 use super::op::{ActionKind, OpState, SignalRecord, WaitState};
 use super::queue::QueueGuard;
-use super::timeline_state::{OrderedWait, Promise, Target};
+use super::timeline_state::{OrderedWait, OrderedWaits, Promise, Target};
 use super::wait_lists::ListOwner;
 use crate::backend::Backend;
+use crate::failure::Failure;
 use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use smallvec::SmallVec;
-
-/// Waits that a queued operation satisfies by order.
-pub(super) type OrderedWaits = SmallVec<[OrderedWait; 4]>;
 
 impl<B: Backend> Shared<B> {
     /// Promises each signal of a queued operation. The waits of its queue that this satisfies are added to
@@ -90,7 +87,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     }
 
     /// Takes the backend's answer about an early action.
-    pub(super) fn finish_early(&mut self, EarlyRun { op: key, work, done }: EarlyRun<B>) {
+    pub(super) fn finish_early(&mut self, key: Key, work: B::Work, done: Result<bool, Failure>) {
         let index = self.index;
         let (closing, lost) = (self.state.ending.is_closing(), self.state.ending.lost().cloned());
         // Nothing else ends an operation that runs on the host.

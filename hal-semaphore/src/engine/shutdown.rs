@@ -66,7 +66,7 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Closes without waiting. `keep_alives` keep the engine until its device has reported everything.
-    pub(super) fn close(&self, keep_alives: Vec<Arc<dyn KeepAlive>>) {
+    pub(super) fn close(&self, keep_alives: Vec<Arc<KeepAlive>>) {
         let failure = shutdown_failure();
         self.stop_taking_work(&failure);
         self.idle_waiters.lock().keep_alives = keep_alives;

@@ -24,31 +24,20 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// The pause between two tries, after the first of them.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// The tries to take locks. The system's clock bounds them: whoever asks for a snapshot wants it soon.
-struct Tries {
-    until: Instant,
-}
-
-impl Tries {
-    fn new() -> Self {
-        Self { until: Instant::now() + PATIENCE }
-    }
-
-    /// Tries to take a lock, once at least.
-    fn lock<G>(&self, try_lock: impl Fn() -> Option<G>) -> Option<G> {
-        for tries in 0.. {
-            let guard = try_lock();
-            if guard.is_some() || Instant::now() >= self.until {
-                return guard;
-            }
-            if tries < 16 {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(PAUSE);
-            }
+/// Tries to take a lock, once at least. The system's clock bounds that: whoever asks for a snapshot wants it soon.
+fn lock_until<G>(until: Instant, try_lock: impl Fn() -> Option<G>) -> Option<G> {
+    for tries in 0.. {
+        let guard = try_lock();
+        if guard.is_some() || Instant::now() >= until {
+            return guard;
         }
-        None
+        if tries < 16 {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(PAUSE);
+        }
     }
+    None
 }
 
 impl<B: Backend> Engine<B> {
@@ -56,25 +45,25 @@ impl<B: Backend> Engine<B> {
     /// Without `names`, the backend is not asked for descriptions.
     pub fn snapshot(&self, names: bool) -> Snapshot {
         let shared = self.shared();
-        let tries = Tries::new();
-        let queues = shared.queues.iter().map(|queue| shared.read_queue(queue, names, &tries)).collect();
+        let until = Instant::now() + PATIENCE;
+        let queues = shared.queues.iter().map(|queue| shared.read_queue(queue, names, until)).collect();
         Snapshot {
             engine: shared.id,
             lost: shared.device.lost(),
             is_closing: shared.is_closing(),
             queues,
-            undelivered: tries.lock(|| shared.outbox.undelivered()).unwrap_or_default(),
+            undelivered: lock_until(until, || shared.outbox.undelivered()).unwrap_or_default(),
             callbacks: shared.owed.left(),
         }
     }
 }
 
 impl<B: Backend> Shared<B> {
-    fn read_queue(&self, queue: &Queue<B>, names: bool, tries: &Tries) -> stall::Queue {
+    fn read_queue(&self, queue: &Queue<B>, names: bool, until: Instant) -> stall::Queue {
         let mut read = stall::Queue { index: queue.id.index, ..stall::Queue::default() };
         let (mut oldest, mut all) = (None, 0);
         for chunk in 0.. {
-            let Some(mut state) = tries.lock(|| queue.try_lock()) else {
+            let Some(mut state) = lock_until(until, || queue.try_lock()) else {
                 read.is_locked = true;
                 break;
             };
@@ -161,7 +150,7 @@ fn read_wait<B: Backend>(record: &WaitRecord) -> Option<Wait> {
     if failed || reached >= record.value {
         return None;
     }
-    let timeline = TimelineName::of_key(record.timeline.key());
+    let timeline = record.timeline.name();
     let reached = if record.timeline.is_foreign() { foreign_value::<B>(record) } else { Some(reached) };
     Some(Wait {
         step: Step { timeline, value: record.value },
@@ -172,9 +161,7 @@ fn read_wait<B: Backend>(record: &WaitRecord) -> Option<Wait> {
 
 /// The value of a foreign timeline, if its subscription knows it.
 fn foreign_value<B: Backend>(record: &WaitRecord) -> Option<u64> {
-    type Subscription<B> = <<B as Backend>::Timeline as Timeline>::Subscription;
     // Once is enough: the value of a timeline that moves just then is not of interest.
     let state = record.timeline.try_lock()?;
-    let subscription = state.subscription()?.downcast_ref::<Subscription<B>>()?;
-    B::Timeline::subscribed_value(subscription)
+    B::Timeline::subscribed_value(state.subscription()?.downcast_ref()?)
 }

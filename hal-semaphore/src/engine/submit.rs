@@ -545,10 +545,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             let Some(timeline_state) = self.shared.own_state(&signal.timeline) else { continue };
             if timeline_state.has_listeners() && !is_mutated(Mutation::SubmitDoesNotNotify) {
                 let promise = Promise { value: signal.value, ..promise };
-                self.deferred.promises_due.push_back(super::deferred_work::PromiseUpdate {
-                    timeline_state: timeline_state.clone(),
-                    promise,
-                });
+                self.deferred.promises_due.push_back((timeline_state.clone(), promise));
             }
         }
     }

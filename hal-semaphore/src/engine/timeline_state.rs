@@ -25,14 +25,15 @@
 //! count. Each has a sequentially consistent fence between its store and its load, so one of the two sees the
 //! other.
 
-use super::deferred_work::{DeferredWork, PromiseUpdate, Release};
+use super::deferred_work::{DeferredWork, Release};
 use super::wait_lists::{ListOwner, WaitLists};
 use crate::error::SignalError;
 use crate::failure::{Code, Failure, Origin};
-use crate::ids::{MAX_VALUE, TimelineKey};
+use crate::ids::MAX_VALUE;
 use crate::mutation::{Mutation, is_mutated};
 use crate::native_event::EventIndex;
 use crate::slab::Key;
+use crate::stall::TimelineName;
 use crate::sync::{AtomicU64, Guard, Mutex, Ordering, fence};
 use smallvec::SmallVec;
 use std::any::Any;
@@ -76,6 +77,9 @@ pub(super) struct OrderedWait {
     pub(super) failure_entry: Option<u32>,
 }
 
+/// Waits that a queued operation satisfies by order.
+pub(super) type OrderedWaits = SmallVec<[OrderedWait; 4]>;
+
 /// The announcement that work in some queue will signal a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Promise {
@@ -116,7 +120,7 @@ pub(crate) struct TimelineState {
     listeners: AtomicU64,
     /// The largest promised value, for readers without the lock, who may see an older one. It orders nothing.
     promised: std::sync::atomic::AtomicU64,
-    key: TimelineKey,
+    name: TimelineName,
     /// It is the state of a foreign timeline.
     foreign: bool,
     state: Mutex<TimelineInner>,
@@ -125,7 +129,7 @@ pub(crate) struct TimelineState {
 impl fmt::Debug for TimelineState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TimelineState")
-            .field("key", &self.key)
+            .field("name", &self.name)
             .field("state", &self.snapshot())
             .finish_non_exhaustive()
     }
@@ -140,22 +144,22 @@ pub(crate) enum WaitStatus {
 }
 
 impl TimelineState {
-    pub(crate) fn new(key: TimelineKey, foreign: bool, value: u64) -> Self {
+    pub(crate) fn new(name: TimelineName, foreign: bool, value: u64) -> Self {
         Self {
             word: AtomicU64::new(value),
             listeners: AtomicU64::new(0),
             promised: std::sync::atomic::AtomicU64::new(0),
-            key,
+            name,
             foreign,
             state: Mutex::new(TimelineInner::default()),
         }
     }
 
     /// Makes a state without other owners ready for another timeline. The memory of its lists stays.
-    pub(crate) fn reset(&mut self, key: TimelineKey, value: u64) {
+    pub(crate) fn reset(&mut self, name: TimelineName, value: u64) {
         self.word = AtomicU64::new(value);
         *self.promised.get_mut() = 0;
-        self.key = key;
+        self.name = name;
         let mut state = self.state.lock();
         // A waiter, or an operation that signals the timeline, would be an owner.
         debug_assert!(state.lists.are_empty() && state.promises.is_empty(), "it has other owners");
@@ -164,8 +168,8 @@ impl TimelineState {
     }
 
     #[inline]
-    pub(crate) fn key(&self) -> TimelineKey {
-        self.key
+    pub(crate) fn name(&self) -> TimelineName {
+        self.name
     }
 
     #[inline]
@@ -425,7 +429,7 @@ impl TimelineState {
     pub(super) fn promise(
         self: &Arc<Self>,
         promise: Promise,
-        ordered: &mut SmallVec<[OrderedWait; 4]>,
+        ordered: &mut OrderedWaits,
         deferred: &mut DeferredWork,
     ) -> bool {
         let mut state = self.state.lock();
@@ -448,7 +452,7 @@ impl TimelineState {
         let before = ordered.len();
         let more = state.lists.take_ordered(promise.queue, promise.value, RELEASE_BATCH, ordered);
         if more {
-            deferred.promises_due.push_back(PromiseUpdate { timeline_state: self.clone(), promise });
+            deferred.promises_due.push_back((self.clone(), promise));
         }
         if ordered.len() > before {
             self.prune(&mut state);

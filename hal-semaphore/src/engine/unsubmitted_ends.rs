@@ -12,7 +12,6 @@ use super::timeline_state::Target;
 use super::wait_lists::ListOwner;
 use crate::backend::Backend;
 use crate::failure::Failure;
-use crate::ids::Ticket;
 use crate::mutation::{Mutation, is_mutated};
 use crate::slab::Key;
 use smallvec::SmallVec;
@@ -112,13 +111,13 @@ impl<B: Backend> QueueGuard<'_, B> {
     }
 
     /// Ends an operation that ran on the host.
-    pub(super) fn end_host_work(&mut self, ticket: Ticket, result: Result<(), Failure>) {
-        let Some(op) = self.state.ops.get(ticket.key).filter(|op| op.state == OpState::Running) else {
+    pub(super) fn end_host_work(&mut self, key: Key, result: Result<(), Failure>) {
+        let Some(op) = self.state.ops.get(key).filter(|op| op.state == OpState::Running) else {
             return;
         };
         // A cleaned-up operation has its failure. A host call that succeeds on a lost device fails all the
         // same.
         let failure = op.failure.clone().or(result.err()).or(self.state.ending.lost().cloned());
-        self.end(ticket.key, failure, None);
+        self.end(key, failure, None);
     }
 }

@@ -2,18 +2,12 @@
 
 //! The timepoints of a timeline: one list for each queue that waits for it, and one for the host.
 //!
-//! Most timelines have one or two lists, and a linear search is cheapest. A timeline with many lists has an
-//! index: a map from owner to list, and a tree in which each node has the smallest value below it, so that a
-//! signal finds what it releases without reading any other list (rule S7).
+//! Most timelines have one or two lists. A device has 64 queues at most, so a search through all lists is short; it
+//! reads one number of each (rule S7).
 
-use super::timeline_state::{OrderedWait, Target};
+use super::timeline_state::{OrderedWait, OrderedWaits, Target};
 use crate::wait_list::WaitList;
 use smallvec::SmallVec;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
-/// With more lists than this, an index is cheaper than a linear search.
-const MANY: usize = 8;
 
 /// How many empty lists are kept for the next waits; more of them would slow the search.
 const KEPT: usize = 2;
@@ -22,7 +16,7 @@ const KEPT: usize = 2;
 const LARGE: usize = 1024;
 
 /// The owner of a list: a queue, or the host, whose waits only the value releases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ListOwner(u32);
 
 impl ListOwner {
@@ -52,7 +46,6 @@ impl ListOwner {
 ///
 /// - Each queue has at most one list, and so has the host.
 /// - `empty` counts the empty lists, and `queue_waits` the waits in the lists of queues.
-/// - The index, if there is one, has the position and the smallest value of each list.
 /// - No two waits ever have the same number, in whatever list they were: a waiter that gives up may name a wait
 ///   that is gone.
 #[derive(Default)]
@@ -66,101 +59,6 @@ pub(super) struct WaitLists {
     order: u32,
     /// One of the lists has grown past [`LARGE`].
     large: bool,
-    index: Option<Box<Index>>,
-}
-
-/// Finds one list among many.
-struct Index {
-    places: HashMap<ListOwner, usize, BuildHasherDefault<OwnerHasher>>,
-    /// A binary heap's layout: from the middle on, the smallest value of each list; before that, each node the
-    /// smaller one of its two children; the root has number one.
-    tree: Vec<u64>,
-}
-
-/// Spreads the numbers of queues. The engine numbers them itself, so that no program can make them collide.
-#[derive(Default)]
-struct OwnerHasher(u64);
-
-// Any hash is correct: of few numbers.
-#[cfg_attr(mutants, mutants::skip)]
-impl Hasher for OwnerHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u32(byte.into()));
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        // The odd number next to 2⁶⁴ divided by the golden ratio.
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-}
-
-impl Index {
-    fn new(lists: &[(ListOwner, WaitList<Target>)]) -> Box<Self> {
-        let leaves = (lists.len() + 1).next_power_of_two();
-        let mut tree = vec![u64::MAX; 2 * leaves];
-        for (leaf, (_, list)) in tree.iter_mut().skip(leaves).zip(lists) {
-            *leaf = list.next();
-        }
-        let places = lists.iter().enumerate().map(|(place, &(owner, _))| (owner, place)).collect();
-        let mut index = Box::new(Self { places, tree });
-        for node in (1..leaves).rev() {
-            index.choose(node);
-        }
-        index
-    }
-
-    fn leaves(&self) -> usize {
-        self.tree.len() / 2
-    }
-
-    fn least(&self, node: usize) -> u64 {
-        self.tree.get(node).copied().unwrap_or(u64::MAX)
-    }
-
-    /// Updates the smallest value below a node. Returns whether it changed.
-    fn choose(&mut self, node: usize) -> bool {
-        let least = self.least(2 * node).min(self.least(2 * node + 1));
-        self.put(node, least)
-    }
-
-    fn put(&mut self, node: usize, least: u64) -> bool {
-        self.tree.get_mut(node).is_some_and(|old| std::mem::replace(old, least) != least)
-    }
-
-    fn set(&mut self, place: usize, next: u64) {
-        let mut node = self.leaves() + place;
-        let mut changes = self.put(node, next);
-        while changes && node > 1 {
-            node /= 2;
-            changes = self.choose(node);
-        }
-    }
-
-    /// A list with the smallest value of all.
-    fn first(&self) -> usize {
-        let mut node = 1;
-        while node < self.leaves() {
-            node *= 2;
-            node += usize::from(self.least(node + 1) < self.least(node));
-        }
-        node - self.leaves()
-    }
-
-    /// Calls `found` with each list below this node that `value` releases something of.
-    fn each(&self, value: u64, node: usize, found: &mut impl FnMut(usize)) {
-        if self.least(node) > value {
-            return;
-        }
-        if node >= self.leaves() {
-            return found(node - self.leaves());
-        }
-        self.each(value, 2 * node, found);
-        self.each(value, 2 * node + 1, found);
-    }
 }
 
 impl WaitLists {
@@ -181,23 +79,16 @@ impl WaitLists {
     /// True if [`pop`](WaitLists::pop) would take something.
     #[inline]
     pub(super) fn releases(&self, reached: u64) -> bool {
-        match &self.index {
-            Some(index) => index.least(1) <= reached && !self.are_empty(),
-            None => self.lists.iter().any(|(_, list)| list.releases(reached)),
-        }
+        self.lists.iter().any(|(_, list)| list.releases(reached))
     }
 
     #[inline]
     fn place(&self, owner: ListOwner) -> Option<usize> {
-        match &self.index {
-            Some(index) => index.places.get(&owner).copied(),
-            None => self.lists.iter().position(|&(other, _)| other == owner),
-        }
+        self.lists.iter().position(|&(other, _)| other == owner)
     }
 
     fn add(&mut self, owner: ListOwner) -> usize {
         if self.empty > 0
-            && self.index.is_none()
             && let Some(place) = self.lists.iter().position(|(_, list)| list.is_empty())
             && let Some((former, _)) = self.lists.get_mut(place)
         {
@@ -208,14 +99,6 @@ impl WaitLists {
         let place = self.lists.len();
         self.lists.push((owner, WaitList::new()));
         self.empty += 1;
-        match &mut self.index {
-            Some(index) if place < index.leaves() => {
-                index.places.insert(owner, place);
-            }
-            Some(index) => *index = Index::new(&self.lists),
-            None if place >= MANY => self.index = Some(Index::new(&self.lists)),
-            None => {}
-        }
         place
     }
 
@@ -229,9 +112,6 @@ impl WaitLists {
         self.order = self.order.wrapping_add(1);
         list.push(self.order, value, target);
         self.large |= list.capacity() > LARGE;
-        if let Some(index) = &mut self.index {
-            index.set(place, list.next());
-        }
         self.order
     }
 
@@ -241,17 +121,11 @@ impl WaitLists {
         let (owner, list) = &self.lists[place];
         self.empty += usize::from(list.is_empty());
         self.queue_waits -= u64::from(owner.is_queue());
-        if let Some(index) = &mut self.index {
-            index.set(place, list.next());
-        }
     }
 
     /// Takes the next wait of any list whose value is at most `reached`.
     pub(super) fn pop(&mut self, reached: u64) -> Option<(u64, Target)> {
-        let place = match &self.index {
-            Some(index) => index.first(),
-            None => self.lists.iter().position(|(_, list)| list.releases(reached))?,
-        };
+        let place = self.lists.iter().position(|(_, list)| list.releases(reached))?;
         self.pop_at(place, reached)
     }
 
@@ -274,7 +148,7 @@ impl WaitLists {
         queue: u32,
         reached: u64,
         most: usize,
-        ordered: &mut SmallVec<[OrderedWait; 4]>,
+        ordered: &mut OrderedWaits,
     ) -> bool {
         let owner = ListOwner::queue(queue);
         let Some(place) = self.place(owner) else { return false };
@@ -302,8 +176,7 @@ impl WaitLists {
 
     /// Moves the only wait in a list, which has this number, to the host. Returns its number there.
     fn give_to_host(&mut self, place: usize, order: u32) -> u32 {
-        if self.index.is_none()
-            && self.place(ListOwner::HOST).is_none()
+        if self.place(ListOwner::HOST).is_none()
             && let Some((owner, _)) = self.lists.get_mut(place)
         {
             // The host has no list: it gets this one.
@@ -326,17 +199,8 @@ impl WaitLists {
 
     /// The queues that have waits whose value is at most `reached`.
     pub(super) fn queues(&self, reached: u64) -> SmallVec<[u32; 8]> {
-        let mut queues = SmallVec::new();
-        match &self.index {
-            Some(index) => index.each(reached, 1, &mut |place| {
-                queues.extend(self.lists.get(place).and_then(|&(owner, _)| owner.as_queue()));
-            }),
-            None => {
-                let released = self.lists.iter().filter(|(_, list)| list.releases(reached));
-                queues.extend(released.filter_map(|&(owner, _)| owner.as_queue()));
-            }
-        }
-        queues
+        let released = self.lists.iter().filter(|(_, list)| list.releases(reached));
+        released.filter_map(|&(owner, _)| owner.as_queue()).collect()
     }
 
     /// Removes a wait by its number, if it is still here.
@@ -360,13 +224,11 @@ impl WaitLists {
             !list.is_empty() || kept <= KEPT
         });
         self.empty = self.empty.min(KEPT);
-        self.index = (self.lists.len() > MANY).then(|| Index::new(&self.lists));
     }
 
     /// Removes all lists, which are empty, except for the memory of the first.
     pub(super) fn keep_first(&mut self) {
         debug_assert!(self.are_empty(), "a wait is left");
-        self.index = None;
         self.lists.truncate(1);
         self.empty = self.lists.len();
     }
@@ -421,7 +283,7 @@ mod tests {
     }
 
     fn programs() -> impl Strategy<Value = Vec<ListStep>> {
-        prop_oneof![Just(2u32), Just(7), Just(9), Just(100)]
+        prop_oneof![Just(2u32), Just(7), Just(64)]
             .prop_flat_map(|queues| prop::collection::vec(step(queues), 1..400))
     }
 
@@ -506,7 +368,7 @@ mod tests {
                             prop_assert!(model.remove(&number(&target)).is_some());
                         }
                         lists.keep_first();
-                        prop_assert!(lists.lists.len() <= 1 && lists.index.is_none(), "the others stay");
+                        prop_assert!(lists.lists.len() <= 1, "the others stay");
                     }
                 }
                 let queue_waits = model.values().filter(|&&(owner, ..)| owner.is_queue()).count();
@@ -524,20 +386,6 @@ mod tests {
                     prop_assert_eq!(queues.as_slice(), expected.as_slice());
                 }
             }
-        }
-    }
-
-    #[test]
-    fn only_many_lists_have_an_index() {
-        let key = Slab::<()>::new().next_key();
-        let mut lists = WaitLists::default();
-        for queue in 0..100 {
-            lists.push(ListOwner::queue(queue), 1, Target::Op { queue, key, wait: 0, has_others: false });
-            assert_eq!(lists.index.is_some(), lists.lists.len() > MANY, "{} lists", lists.lists.len());
-        }
-        while lists.pop(1).is_some() {
-            lists.prune();
-            assert_eq!(lists.index.is_some(), lists.lists.len() > MANY, "{} lists", lists.lists.len());
         }
     }
 
@@ -607,6 +455,5 @@ mod tests {
             lists.prune();
         }
         assert!(lists.lists.len() <= KEPT, "{} lists", lists.lists.len());
-        assert!(lists.index.is_none());
     }
 }

@@ -10,18 +10,19 @@
 //! waits, and what is owed last. The first loop defers the work for other queues; the second one locks those
 //! queues.
 
-use super::deferred_work::{DeferredWork, EngineCall, PromiseUpdate, Release};
+use super::deferred_work::{DeferredWork, EngineCall, Release};
 use super::owed::Owed;
 use super::queue::QueueGuard;
-use super::timeline_state::{RELEASE_BATCH, Target, TimelineState};
+use super::timeline_state::{Promise, RELEASE_BATCH, Target, TimelineState};
 use super::{Dependency, Shared};
 use crate::backend::{Backend, Completion};
 use crate::engine_events::EngineEvents;
 use crate::error::CompletionError;
 use crate::failure::Failure;
-use crate::ids::{QueueId, Ticket};
+use crate::ids::QueueId;
 use crate::mutation::{Mutation, is_mutated};
 use crate::ring::take_first;
+use crate::slab::Key;
 use crate::sync::{Ordering, fence};
 use crate::timeline::{DueCallbacks, Timeline};
 use std::sync::Arc;
@@ -179,16 +180,15 @@ impl<B: Backend> QueueGuard<'_, B> {
             || self.has_runnable()
             || self.can_retire()
             || self.can_submit();
-        let mut performed = self.state.host.begin(busy);
-        (self, ()) =
-            self.unlocked(|shared, deferred| shared.perform(index, &mut performed.effects, busy, deferred));
-        self.state.host.end(&performed);
-        if performed.effects.has_early() {
-            for early in performed.effects.take_early() {
-                self.finish_early(early);
+        let mut effects = self.state.host.begin(busy);
+        (self, ()) = self.unlocked(|shared, deferred| shared.perform(index, &mut effects, busy, deferred));
+        self.state.host.end(&effects);
+        if effects.has_early() {
+            for (key, work, done) in effects.take_early() {
+                self.finish_early(key, work, done);
             }
         }
-        self.state.host.keep(performed);
+        self.state.host.keep(effects);
         self
     }
 }
@@ -205,12 +205,11 @@ fn queue_of(target: Target) -> u32 {
 
 impl<B: Backend> Shared<B> {
     /// Releases the waits that a promise satisfies now: those of other queues, and those of its own that are left.
-    fn apply_promise(&self, update: PromiseUpdate, deferred: &mut DeferredWork) {
-        let PromiseUpdate { timeline_state, promise } = &update;
-        let source = self.queue(promise.queue);
+    fn apply_promise(&self, timeline_state: Arc<TimelineState>, due: Promise, deferred: &mut DeferredWork) {
+        let source = self.queue(due.queue);
         let mut state = timeline_state.lock();
         // The promise is gone if it was fulfilled or the timeline failed, which released everything.
-        let Some(promise) = state.find(promise.value, promise.queue, promise.epoch) else { return };
+        let Some(promise) = state.find(due.value, due.queue, due.epoch) else { return };
         let accepted = promise.epoch <= source.submitted.load(Ordering::Acquire);
         let mut left = RELEASE_BATCH;
         for waiting in state.waiting(promise.value) {
@@ -234,7 +233,7 @@ impl<B: Backend> Shared<B> {
         timeline_state.prune(&mut state);
         drop(state);
         if left == 0 {
-            deferred.promises_due.push_back(update);
+            deferred.promises_due.push_back((timeline_state, due));
         }
     }
 
@@ -340,8 +339,8 @@ impl<B: Backend> EngineEvents for Shared<B> {
                 self.spread_loss(failure, deferred);
             } else if let Some(index) = take_first(&mut deferred.queues) {
                 QueueGuard::lock(self, index, deferred).run();
-            } else if let Some(update) = take_first(&mut deferred.promises_due) {
-                self.apply_promise(update, deferred);
+            } else if let Some((timeline_state, due)) = take_first(&mut deferred.promises_due) {
+                self.apply_promise(timeline_state, due, deferred);
             } else if let Some(timeline_state) = take_first(&mut deferred.drains) {
                 timeline_state.drain(deferred);
             } else {
@@ -410,19 +409,18 @@ impl<B: Backend> EngineEvents for Shared<B> {
         call.deferred().loss = Some(failure);
     }
 
-    fn host_done(&self, ticket: Ticket, result: Result<(), Failure>) {
+    fn host_done(&self, queue: u32, key: Key, result: Result<(), Failure>) {
         let mut call = EngineCall::new(self);
-        let mut guard = QueueGuard::lock(self, ticket.queue, call.deferred());
-        guard.end_host_work(ticket, result);
+        let mut guard = QueueGuard::lock(self, queue, call.deferred());
+        guard.end_host_work(key, result);
         drop(guard);
-        call.deferred().visit_queue(ticket.queue);
+        call.deferred().visit_queue(queue);
     }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::engine::timeline_state::Promise;
     use crate::engine::wait_lists::ListOwner;
     use crate::testing::{SoftBackend, device};
     use smallvec::SmallVec;
@@ -444,10 +442,10 @@ mod tests {
         // The queue has submitted epoch zero, and nothing else.
         let promise = Promise { value: 1, queue: 0, epoch: 0, native_epoch: 1, event: None };
         timeline_state.promise(promise, &mut SmallVec::new(), &mut deferred);
-        deferred.promises_due.push_back(PromiseUpdate { timeline_state: timeline_state.clone(), promise });
+        deferred.promises_due.push_back((timeline_state.clone(), promise));
         for (ordered, left) in [(RELEASE_BATCH, 1), (2 * RELEASE_BATCH, 1), (2 * RELEASE_BATCH + 1, 0)] {
-            let update = deferred.promises_due.pop_front().unwrap();
-            shared.apply_promise(update, &mut deferred);
+            let (timeline_state, due) = deferred.promises_due.pop_front().unwrap();
+            shared.apply_promise(timeline_state, due, &mut deferred);
             assert_eq!((deferred.released.len(), deferred.promises_due.len()), (ordered, left));
         }
         assert!(!timeline_state.has_listeners(), "no wait is left to satisfy");

@@ -8,9 +8,6 @@ use super::{
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// A JSON value that is complete.
-type Json = String;
-
 impl Report {
     /// The report as JSON: `causes`, each with its sentence as `text`, then `devices` and `host_waits`, with everything
     /// that the text has.
@@ -23,7 +20,7 @@ impl Report {
         ])
     }
 
-    fn cause_json(&self, cause: &Cause) -> Json {
+    fn cause_json(&self, cause: &Cause) -> String {
         let mut fields = vec![
             ("kind", quoted(kind(&cause.reason))),
             ("text", quoted(&self.sentence(&cause.reason))),
@@ -59,18 +56,18 @@ impl Report {
         object(fields)
     }
 
-    fn waiter_json(&self, waiter: Waiter) -> Json {
+    fn waiter_json(&self, waiter: Waiter) -> String {
         match waiter {
             Waiter::Operation(place) => self.place_json(place),
             Waiter::Host(_) => quoted("host"),
         }
     }
 
-    fn device_name_json(&self, number: usize) -> Json {
+    fn device_name_json(&self, number: usize) -> String {
         quoted(self.process.devices.get(number).map_or("", |device| &device.name))
     }
 
-    fn place_json(&self, place: Place) -> Json {
+    fn place_json(&self, place: Place) -> String {
         let operation = self.operation(place);
         object([
             ("device", self.device_name_json(place.device)),
@@ -81,7 +78,7 @@ impl Report {
         ])
     }
 
-    fn device_json(&self, device: &Device) -> Json {
+    fn device_json(&self, device: &Device) -> String {
         let snapshot = &device.snapshot;
         let undelivered = snapshot.undelivered.iter().map(|steps| {
             object([
@@ -100,7 +97,7 @@ impl Report {
         ])
     }
 
-    fn queue_json(&self, queue: &Queue) -> Json {
+    fn queue_json(&self, queue: &Queue) -> String {
         object([
             ("index", queue.index.to_string()),
             ("is_locked", queue.is_locked.to_string()),
@@ -113,7 +110,7 @@ impl Report {
         ])
     }
 
-    fn operation_json(&self, operation: &Operation) -> Json {
+    fn operation_json(&self, operation: &Operation) -> String {
         object([
             ("id", operation.id.to_string()),
             ("epoch", optional(operation.epoch)),
@@ -126,7 +123,7 @@ impl Report {
         ])
     }
 
-    fn wait_json(&self, wait: &Wait) -> Json {
+    fn wait_json(&self, wait: &Wait) -> String {
         let behind = wait.behind.map_or("null".to_owned(), |(queue, epoch)| {
             object([("queue", queue.to_string()), ("epoch", epoch.to_string())])
         });
@@ -138,11 +135,11 @@ impl Report {
         ])
     }
 
-    fn promise_json(&self, step: Step) -> Json {
+    fn promise_json(&self, step: Step) -> String {
         self.promise(step).map_or("null".to_owned(), |place| self.place_json(place))
     }
 
-    fn host_wait_json(&self, wait: &HostWait) -> Json {
+    fn host_wait_json(&self, wait: &HostWait) -> String {
         object([
             ("waits_for", self.step_json(wait.step)),
             ("reached", wait.reached.to_string()),
@@ -152,11 +149,11 @@ impl Report {
         ])
     }
 
-    fn step_json(&self, step: Step) -> Json {
+    fn step_json(&self, step: Step) -> String {
         object([("semaphore", self.timeline_json(step.timeline)), ("value", step.value.to_string())])
     }
 
-    fn timeline_json(&self, timeline: TimelineName) -> Json {
+    fn timeline_json(&self, timeline: TimelineName) -> String {
         let address = match timeline {
             TimelineName::Foreign(identity) => Some(identity),
             TimelineName::Numbered { .. } => self.process.addresses.get(&timeline).copied(),
@@ -191,25 +188,25 @@ fn kind(reason: &Reason) -> &'static str {
     }
 }
 
-fn object<'a>(fields: impl IntoIterator<Item = (&'a str, Json)>) -> Json {
+fn object<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let fields: Vec<String> =
         fields.into_iter().map(|(name, value)| format!("{}: {value}", quoted(name))).collect();
     format!("{{{}}}", fields.join(", "))
 }
 
-fn list(values: impl IntoIterator<Item = Json>) -> Json {
+fn list(values: impl IntoIterator<Item = String>) -> String {
     format!("[{}]", values.into_iter().collect::<Vec<_>>().join(", "))
 }
 
-fn optional(number: Option<u64>) -> Json {
+fn optional(number: Option<u64>) -> String {
     number.map_or("null".to_owned(), |number| number.to_string())
 }
 
-fn age(age: Option<Duration>) -> Json {
+fn age(age: Option<Duration>) -> String {
     age.map_or("null".to_owned(), |age| format!("{:.3}", age.as_secs_f64()))
 }
 
-fn quoted(text: &str) -> Json {
+fn quoted(text: &str) -> String {
     let mut json = String::from('"');
     for letter in text.chars() {
         match letter {

@@ -9,7 +9,7 @@ use crate::testing::Seeded;
 const QUEUE: u32 = 3;
 
 fn timeline() -> Arc<TimelineState> {
-    Arc::new(TimelineState::new(TimelineKey { engine: 1, number: 1 }, false, 0))
+    Arc::new(TimelineState::new(TimelineName::Numbered { engine: 1, number: 1 }, false, 0))
 }
 
 /// Parks `waits` operations that wait for the value.
@@ -72,7 +72,7 @@ fn timelines_with_more_to_release_continue_in_order() {
         timeline.signal(2, || (), &mut deferred).unwrap();
     }
     let (promises_due, drains) = (&deferred.promises_due, &deferred.drains);
-    assert!(timelines.iter().eq(promises_due.iter().map(|update| &update.timeline_state)), "promises");
+    assert!(timelines.iter().eq(promises_due.iter().map(|(timeline, _)| timeline)), "promises");
     assert!(timelines.iter().eq(drains), "drains");
 }
 
@@ -157,9 +157,9 @@ fn reset_state_has_nothing_of_the_previous_timeline() {
     assert!(timeline.may_be_promised(7));
     timeline.fail(&Failure::new(Code::Aborted, "given up"), |_| None, &mut deferred);
     let mut timeline = Arc::into_inner(timeline).unwrap();
-    let key = TimelineKey { engine: 1, number: 2 };
-    timeline.reset(key, 3);
-    assert_eq!((timeline.key(), timeline.snapshot(), timeline.query().ok()), (key, (3, false), Some(3)));
+    let name = TimelineName::Numbered { engine: 1, number: 2 };
+    timeline.reset(name, 3);
+    assert_eq!((timeline.name(), timeline.snapshot(), timeline.query().ok()), (name, (3, false), Some(3)));
     assert!(timeline.lock().failure().is_none());
     assert!(!timeline.may_be_promised(4), "nothing is promised yet");
 }
