@@ -48,15 +48,17 @@ const LOOK: u32 = 1 << 16;
 /// The tag above a message's number, and the answer to an unknown message.
 const ASKED: u32 = 0xaa;
 const UNKNOWN: u32 = u32::MAX;
-/// Of Wormhole: coordinates are translated; no transfer is requested; and the firmware version for old
-/// software.
+/// Of Wormhole: coordinates are translated; and no transfer is requested.
 const INTERFACE: u64 = 0x8005_0100;
 const TRANSLATED: u32 = 1 << 14;
 const TRANSFER: u64 = 0x1007_84d4;
-const OLD_TELEMETRY: u64 = 0x1007_8d60;
-/// The same, as an offset in the memory that holds it.
-const OLD_TELEMETRY_OFFSET: u32 = 0x7_8d60;
-const OLD_FIRMWARE: u64 = OLD_TELEMETRY + 49 * 4;
+/// The controller's memory, which is also at another address; and in it the telemetry for old software (and, of boards
+/// with this firmware, for the vendor's tools): 50 words, by their numbers.
+const MEMORY: std::ops::Range<u64> = 0x1000_0000..0x1008_0000;
+const MEMORY_AGAIN: u64 = 0x2000_0000;
+const OLD_TELEMETRY: u32 = 0x1007_8d60;
+const OLD_WORDS: u32 = 50;
+const OLD_HEARTBEAT: u64 = OLD_TELEMETRY as u64 + 19 * 4;
 /// The physical coordinates of its own interface to the network; and of Wormhole, the translated ones.
 const BLACKHOLE_ID: u64 = 0x8005_0044;
 const NODE_ID: u64 = 0x8005_002c;
@@ -135,6 +137,36 @@ impl std::fmt::Debug for ArcLayout {
     }
 }
 
+/// A word of the telemetry for old software, by its number: what the table of tags reports, in other units and with the
+/// limits in the upper halves. The rest is zero, as of a chip that has no such part or measures nothing there.
+fn old_telemetry(board: &Board, word: u32) -> u32 {
+    match word {
+        0 => 0xba5e_0001,
+        1 => u32::from(board.family().device) << 16 | 0x1e52,
+        4 => board.model().product() << 4,
+        5 => board.serial(),
+        // The controller's firmware, and that of Ethernet tiles.
+        6..=9 => 2 << 24 | 25 << 16,
+        11 => 6 << 16 | 14 << 12,
+        // Four bits for each bank, of which the second says that it is ready.
+        14 => 0x22_2222,
+        // The heartbeat.
+        19 => 1,
+        // The clocks, the largest above.
+        24 => WORMHOLE_CLOCK << 16 | WORMHOLE_CLOCK,
+        25 | 26 => 900,
+        // mV; sixteenths of a degree; W and A, and the limits of all.
+        28 => 750,
+        29 => 40 << 4,
+        32 => 160 << 16 | 12,
+        33 => 200 << 16 | 16,
+        34 => 950 << 16 | 700,
+        35 => 90 << 16 | 75,
+        49 => FIRMWARE,
+        _ => 0,
+    }
+}
+
 impl Arc {
     pub(crate) fn new(board: &Board) -> Self {
         let common = [
@@ -189,10 +221,12 @@ impl Arc {
                     (CONTROL, 0),
                     (INTERFACE, TRANSLATED),
                     (TRANSFER, 0),
-                    (OLD_FIRMWARE, FIRMWARE),
                     (NODE_ID, PLACE | 10 << 12 | 12 << 19 | 1 << 28),
                     (TRANSLATED_ID, PLACE),
                 ];
+                let old = (0..OLD_WORDS)
+                    .map(|word| (u64::from(OLD_TELEMETRY + 4 * word), old_telemetry(board, word)));
+                let started: Vec<(u64, u32)> = started.into_iter().chain(old).collect();
                 let writable = &[ARGUMENT, ARGUMENT + 4, MESSAGE, CONTROL];
                 Self::with(&WORMHOLE, [&common[..], &SENSORS, &own].concat(), &started, writable, harvested)
             }
@@ -260,6 +294,8 @@ impl Arc {
         if !address.is_multiple_of(4) || !bytes.len().is_multiple_of(4) {
             return None;
         }
+        let again = address.checked_sub(MEMORY_AGAIN).map(|within| MEMORY.start + within);
+        let address = again.filter(|again| MEMORY.contains(again)).unwrap_or(address);
         for (at, place) in (address..).step_by(4).zip(bytes.chunks_exact_mut(4)) {
             place.copy_from_slice(&self.words.get(&at)?.to_le_bytes());
         }
@@ -288,7 +324,7 @@ impl Arc {
         let number = request & 0xff;
         let answer = match number {
             message::NOTHING => Some(0),
-            message::OLD_TELEMETRY => Some(OLD_TELEMETRY_OFFSET),
+            message::OLD_TELEMETRY => Some(OLD_TELEMETRY),
             message::CLOCK => Some(WORMHOLE_CLOCK),
             message::HARVESTED => Some(self.harvested),
             _ => None,
@@ -302,5 +338,6 @@ impl Arc {
         #[expect(clippy::cast_possible_truncation, reason = "the count wraps")]
         let beats = (1 + steps / BEAT) as u32;
         self.words.insert(self.heartbeat, beats);
+        self.words.entry(OLD_HEARTBEAT).and_modify(|word| *word = beats);
     }
 }

@@ -108,6 +108,30 @@ fn telemetry_reports_the_board() {
     assert_eq!(get(&chip, ARC, values + 4 * u64::from(board >> 16)) >> 4, 0x18);
 }
 
+/// The vendor's tools take the address that a message answers to be one of the controller's (luwen), or look where that
+/// is also found (tt-umd since 0.9.9).
+#[test]
+fn old_software_finds_telemetry_where_the_controller_says() {
+    let chip = Chip::new(Board::new(Model::N150).numbered(6));
+    let (number, address) = ask(&chip, 0x2c);
+    assert_eq!((number, address >> 19), (0x2c, 0x1000_0000 >> 19), "in its memory");
+    let again = 0x8_1000_0000 + u64::from(address);
+    for (word, value) in
+        [(1, 0x401e_1e52), (4, 0x180), (5, 7), (28, 750), (34, 950 << 16 | 700), (49, 0x1205_0000)]
+    {
+        assert_eq!(get(&chip, ARC, 0x8_0000_0000 + u64::from(address) + 4 * word), value, "{word}");
+        assert_eq!(get(&chip, ARC, again + 4 * word), value, "{word}");
+        let host = BarAddress { bar: 0, offset: 0x1fe8_0000 + u64::from(address - 0x1000_0000) + 4 * word };
+        let mut found = [0; 4];
+        chip.read(host, &mut found).unwrap();
+        assert_eq!(u32::from_le_bytes(found), value, "{word}");
+    }
+    let before = get(&chip, ARC, again + 4 * 19);
+    chip.pass(1 << 20);
+    assert!(get(&chip, ARC, again + 4 * 19) > before);
+    assert!(chip.tile_read(ARC, again + 4 * 50, &mut [0; 4]).is_err());
+}
+
 /// Tools wait for the training of every port, and look at no more of those that are switched off.
 #[test]
 fn firmware_of_ethernet_tiles_says_that_their_ports_are_switched_off() {

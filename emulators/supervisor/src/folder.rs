@@ -4,7 +4,7 @@
 
 use crate::listing::{Listing, TreeEntry};
 use emulator_core::Errno;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, mknodat};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -72,6 +72,7 @@ enum StandIn {
     Folder,
     Link(PathBuf),
     File,
+    Node,
 }
 
 impl StandIn {
@@ -80,10 +81,18 @@ impl StandIn {
         let made = match self {
             Self::Folder => std::fs::create_dir(path),
             Self::Link(target) => symlink(target, path),
+            // Anybody may make a node of this number, since it is no device's.
+            Self::Node => mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), 0)
+                .map_err(std::io::Error::from)
+                .or_else(|error| if is_there(&error) { Err(error) } else { Self::File.make(path) }),
             Self::File => std::fs::File::create_new(path).map(drop),
         };
-        made.or_else(|error| if error.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })
+        made.or_else(|error| if is_there(&error) { Ok(()) } else { Err(error) })
     }
+}
+
+fn is_there(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::AlreadyExists
 }
 
 /// What the system has in a folder, if it has one there.
@@ -92,6 +101,7 @@ fn of_the_system(path: &Path) -> impl Iterator<Item = (OsString, StandIn)> {
         let kind = entry.file_type().ok()?;
         let stand_in = match () {
             () if kind.is_dir() => StandIn::Folder,
+            () if kind.is_char_device() => StandIn::Node,
             () if kind.is_symlink() => StandIn::Link(std::fs::read_link(entry.path()).ok()?),
             () => StandIn::File,
         };
@@ -132,6 +142,7 @@ fn update(listing: &Listing, path: &Path, shown: &Path) -> std::io::Result<()> {
         let stand_in = match entry {
             TreeEntry::Folder { .. } => StandIn::Folder,
             TreeEntry::Link(target) => StandIn::Link(target.clone()),
+            TreeEntry::Node { .. } => StandIn::Node,
             _ => StandIn::File,
         };
         (name.to_owned(), stand_in)
