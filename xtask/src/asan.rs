@@ -112,8 +112,8 @@ fn tests(tree: &Tree) -> Result<Command> {
         .env("TARGET_CFLAGS", ASAN_CFLAGS)
         .env("HAL_TESTDATA", cts::testdata(tree)?)
         .env("HAL_TEST_SECONDS", "100")
-        // Of bad calls, those on IREE's own drivers do what a sanitizer ends. At a process's limits the sanitizer has no
-        // memory, descriptors and threads either.
+        // Of bad calls, those on IREE's own drivers do what a sanitizer ends. At a process's limits the sanitizer has
+        // no memory, descriptors and threads either.
         .args(["--", "--skip", "answers_of_iree_s_drivers_are_as_written", "--skip", "limits::"])
         .args(["--skip", "process_that_can_start_no_more_threads_has_its_work_done"]);
     Ok(command)

@@ -40,7 +40,8 @@ const BOOT_STATUS: u64 = 0x8003_0408;
 const QUEUE_POINTER: u64 = 0x8003_042c;
 const QUEUE_CONTROL: u32 = 0x1000_0300;
 const QUEUES: u32 = 0x1000_0400;
-/// Of Wormhole: the message's argument and answer, its number, and its trigger.
+/// Of Wormhole: the registers for software, and in them the message's argument and answer and its number; its trigger.
+const SCRATCH: u64 = POST_CODE;
 const ARGUMENT: u64 = 0x8003_006c;
 const MESSAGE: u64 = 0x8003_0074;
 const CONTROL: u64 = 0x8003_0100;
@@ -52,8 +53,8 @@ const UNKNOWN: u32 = u32::MAX;
 const INTERFACE: u64 = 0x8005_0100;
 const TRANSLATED: u32 = 1 << 14;
 const TRANSFER: u64 = 0x1007_84d4;
-/// The controller's memory, which is also at another address; and in it the telemetry for old software (and, of boards
-/// with this firmware, for the vendor's tools): 50 words, by their numbers.
+/// The controller's memory, which a Wormhole's also has at another address: zeros but for what is modelled of it. In a
+/// Wormhole's is the telemetry for old software, and for the vendor's tools: 50 words, by their numbers.
 const MEMORY: std::ops::Range<u64> = 0x1000_0000..0x1008_0000;
 const MEMORY_AGAIN: u64 = 0x2000_0000;
 const OLD_TELEMETRY: u32 = 0x1007_8d60;
@@ -226,7 +227,8 @@ impl Arc {
                 ];
                 let old = (0..OLD_WORDS)
                     .map(|word| (u64::from(OLD_TELEMETRY + 4 * word), old_telemetry(board, word)));
-                let started: Vec<(u64, u32)> = started.into_iter().chain(old).collect();
+                let scratch = (0..8).map(|word| (SCRATCH + 4 * word, 0));
+                let started: Vec<(u64, u32)> = scratch.chain(started).chain(old).collect();
                 let writable = &[ARGUMENT, ARGUMENT + 4, MESSAGE, CONTROL];
                 Self::with(&WORMHOLE, [&common[..], &SENSORS, &own].concat(), &started, writable, harvested)
             }
@@ -297,7 +299,8 @@ impl Arc {
         let again = address.checked_sub(MEMORY_AGAIN).map(|within| MEMORY.start + within);
         let address = again.filter(|again| MEMORY.contains(again)).unwrap_or(address);
         for (at, place) in (address..).step_by(4).zip(bytes.chunks_exact_mut(4)) {
-            place.copy_from_slice(&self.words.get(&at)?.to_le_bytes());
+            let word = self.words.get(&at).copied().or_else(|| MEMORY.contains(&at).then_some(0));
+            place.copy_from_slice(&word?.to_le_bytes());
         }
         Some(())
     }
