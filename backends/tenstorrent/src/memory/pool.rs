@@ -11,7 +11,7 @@ use super::{CardRange, PAGE};
 use crate::kmd::{Card, Coordinates};
 use hal_backend::{Code, Failure, MemoryRequest, Purpose};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -89,34 +89,52 @@ struct RowHolder {
     used_for: Use,
 }
 
-/// How many rows there are, and which are taken: by the first.
+/// How many rows there are, which are taken, by the first, and the ranges between them: how many rows, and the first.
+///
+/// # Invariants
+///
+/// A row is in one of `taken` or in one of `free`, whose ranges are as long as they can be.
 #[derive(Debug)]
 struct Rows {
     count: u64,
     taken: BTreeMap<u64, RowHolder>,
+    free: BTreeSet<(u64, u64)>,
 }
 
 impl Rows {
     fn new(count: u64) -> Self {
-        Self { count, taken: BTreeMap::new() }
+        let mut rows = Self { count, taken: BTreeMap::new(), free: BTreeSet::new() };
+        rows.free_between(0, count);
+        rows
     }
 
-    /// The free ranges, in order: first row and number of rows.
-    fn free(&self) -> impl Iterator<Item = (u64, u64)> {
-        let ends = std::iter::once(0).chain(self.taken.iter().map(|(first, holder)| first + holder.count));
-        let starts = self.taken.keys().copied().chain(std::iter::once(self.count));
-        ends.zip(starts).map(|(end, start)| (end, start - end)).filter(|&(_, count)| count > 0)
+    fn free_between(&mut self, first: u64, end: u64) {
+        if first < end {
+            self.free.insert((end - first, first));
+        }
     }
 
     /// Takes rows where the least is left over, of those behind the first one at which they may begin.
     fn take(&mut self, holder: RowHolder, begin: impl Fn(u64) -> u64) -> Option<u64> {
-        let fitting = self.free().filter_map(|(first, free)| {
-            let begin = begin(first);
-            (begin + holder.count <= first + free).then_some((free, begin))
-        });
-        let (_, first) = fitting.min()?;
-        self.taken.insert(first, holder);
-        Some(first)
+        let large = self.free.range((holder.count, 0)..);
+        let mut ranges = large.map(|&(count, first)| (first, begin(first), first + count));
+        let (first, begin, end) = ranges.find(|(_, begin, end)| begin + holder.count <= *end)?;
+        self.free.remove(&(end - first, first));
+        self.taken.insert(begin, holder);
+        self.free_between(first, begin);
+        self.free_between(begin + holder.count, end);
+        Some(begin)
+    }
+
+    /// The rows that begin with this one are free again.
+    fn give_back(&mut self, first: u64) {
+        let Some(holder) = self.taken.remove(&first) else { return };
+        let end = first + holder.count;
+        let before = self.taken.range(..first).next_back().map_or(0, |(first, holder)| first + holder.count);
+        let after = self.taken.range(first..).next().map_or(self.count, |(first, _)| *first);
+        self.free.remove(&(first - before, before));
+        self.free.remove(&(after - end, end));
+        self.free_between(before, after);
     }
 }
 
@@ -195,15 +213,15 @@ impl Pool {
 
     /// The rows that begin with this one are free again.
     pub(super) fn give_back(&self, first: u64) {
-        self.rows.lock().taken.remove(&first);
+        self.rows.lock().give_back(first);
     }
 
     /// How much there is, how much of it is free, and who has the rest.
     fn describe(&self) -> String {
         let rows = self.rows.lock();
         let row = self.row_bytes();
-        let free: u64 = rows.free().map(|(_, count)| count * row).sum();
-        let largest = rows.free().map(|(_, count)| count * row).max().unwrap_or(0);
+        let free: u64 = rows.free.iter().map(|(count, _)| count * row).sum();
+        let largest = rows.free.last().map_or(0, |(count, _)| count * row);
         let (kind, count) = (self.kind, self.banks.count());
         let of = if self.kind == BankKind::Dram { "banks" } else { "tiles" };
         let all = rows.count * row;
@@ -288,16 +306,39 @@ mod tests {
             (take(&mut rows, 10), take(&mut rows, 5), take(&mut rows, 20)),
             (Some(0), Some(10), Some(15))
         );
-        rows.taken.remove(&10);
+        rows.give_back(10);
         assert_eq!(take(&mut rows, 5), Some(10), "the hole fits");
-        rows.taken.remove(&0);
+        rows.give_back(0);
         assert_eq!(take(&mut rows, 4), Some(0));
         assert_eq!(take(&mut rows, 7), Some(35), "what is left of the hole does not");
         assert_eq!(take(&mut rows, ROWS), None);
-        assert_eq!(rows.free().map(|(_, count)| count).sum::<u64>(), ROWS - 4 - 5 - 20 - 7);
+        assert_eq!(rows.free.iter().map(|(count, _)| count).sum::<u64>(), ROWS - 4 - 5 - 20 - 7);
         let even = |first: u64| first.next_multiple_of(2);
         assert_eq!(rows.take(holder(1), even), Some(4));
         assert_eq!(rows.take(holder(5), even), Some(42), "at an even row");
+    }
+
+    /// Ten thousand holes of a row each: none is looked at for two rows, and one for one.
+    #[test]
+    fn rows_are_found_without_a_look_at_every_hole() {
+        let mut rows = Rows::new(1_000_000);
+        for first in 0..20_000 {
+            assert_eq!(rows.take(holder(1), |first| first), Some(first));
+        }
+        for first in (0..20_000).step_by(2) {
+            rows.give_back(first);
+        }
+        let looks = std::cell::Cell::new(0);
+        let begin = |first| {
+            looks.set(looks.get() + 1);
+            first
+        };
+        assert_eq!((rows.take(holder(2), begin), rows.take(holder(1), begin)), (Some(20_000), Some(0)));
+        assert_eq!(looks.get(), 2);
+        for first in [0, 20_000].into_iter().chain((1..20_000).step_by(2)) {
+            rows.give_back(first);
+        }
+        assert_eq!(rows.free, BTreeSet::from([(1_000_000, 0)]), "holes are one again");
     }
 
     #[test]

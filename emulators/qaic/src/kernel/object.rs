@@ -22,10 +22,8 @@ const FIRST_OFFSET: u64 = 0x1_0000_0000;
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) memory: HostRange,
-    /// The offset at which a program maps it.
-    offset: u64,
-    /// How many handles it has.
-    handles: u32,
+    /// The user that has a handle to it.
+    holder: Option<u32>,
     /// Its slices, if it is sliced.
     pub(crate) slicing: Option<Slicing>,
     /// True if it is in flight (`xfer_list`).
@@ -64,17 +62,16 @@ pub(crate) struct Stats {
     pub(crate) level_before: u32,
 }
 
-/// The buffer objects of a card, by numbers that are never used twice.
+/// The buffer objects of a card, by the offset at which a program maps each. None is used twice.
 #[derive(Debug)]
 pub(crate) struct Objects {
     objects: BTreeMap<u64, Object>,
     next: u64,
-    next_offset: u64,
 }
 
 impl Default for Objects {
     fn default() -> Self {
-        Self { objects: BTreeMap::new(), next: 1, next_offset: FIRST_OFFSET }
+        Self { objects: BTreeMap::new(), next: FIRST_OFFSET }
     }
 }
 
@@ -97,14 +94,12 @@ impl Objects {
         self.get_mut(object).expect("an object that is held")
     }
 
-    fn add(&mut self, memory: HostRange) -> u64 {
-        let (number, offset) = (self.next, self.next_offset);
-        self.next += 1;
-        self.next_offset += memory.length();
+    fn add(&mut self, memory: HostRange, holder: u32) -> u64 {
+        let offset = self.next;
+        self.next += memory.length();
         let object = Object {
             memory,
-            offset,
-            handles: 0,
+            holder: Some(holder),
             slicing: None,
             queued: false,
             complete: true,
@@ -112,24 +107,24 @@ impl Objects {
             slices_done: 0,
             stats: Stats::default(),
         };
-        self.objects.insert(number, object);
-        number
+        self.objects.insert(offset, object);
+        offset
     }
 
     /// Removes an object without a user.
-    pub(crate) fn remove_if_unused(&mut self, number: u64) {
-        let held = |object: &Object| object.handles > 0 || object.queued || object.slicing.is_some();
-        if self.objects.get(&number).is_some_and(|object| !held(object)) {
-            self.objects.remove(&number);
+    pub(crate) fn remove_if_unused(&mut self, object: u64) {
+        let held = |object: &Object| object.holder.is_some() || object.queued || object.slicing.is_some();
+        if self.objects.get(&object).is_some_and(|object| !held(object)) {
+            self.objects.remove(&object);
         }
     }
 }
 
 impl Card {
-    /// Releases a handle to an object.
-    pub(crate) fn drop_handle(&mut self, number: u64) {
-        self.objects.live(number).handles -= 1;
-        self.objects.remove_if_unused(number);
+    /// Releases the handle to an object.
+    pub(crate) fn drop_handle(&mut self, object: u64) {
+        self.objects.live(object).holder = None;
+        self.objects.remove_if_unused(object);
     }
 }
 
@@ -165,10 +160,9 @@ impl Machine {
             return Err(Errno::NOMEM);
         }
         let file = files.find(|file| (file.card, file.user) == (number, user)).ok_or(Errno::NODEV)?;
-        let memory = files.memory(file, card.objects.next_offset, size).map_err(|_| Errno::NOMEM)?;
-        let object = card.objects.add(memory);
+        let memory = files.memory(file, card.objects.next, size).map_err(|_| Errno::NOMEM)?;
+        let object = card.objects.add(memory, user);
         let handle = card.user(user)?.handle(object);
-        card.objects.live(object).handles = 1;
         give(argument, &CreateBo { handle, ..request });
         Ok(())
     }
@@ -179,8 +173,7 @@ impl Machine {
         let mut state = self.lock();
         let card = &mut state.cards[number];
         card.online()?;
-        let object = card.user(user)?.object(request.handle).ok_or(Errno::NOENT)?;
-        let offset = card.objects.get(object).ok_or(Errno::NOENT)?.offset;
+        let offset = card.user(user)?.object(request.handle).ok_or(Errno::NOENT)?;
         give(argument, &MmapBo { offset, ..request });
         Ok(())
     }
@@ -190,7 +183,7 @@ impl Machine {
         let request: GemClose = take(argument)?;
         let mut state = self.lock();
         let card = &mut state.cards[number];
-        let object = card.user(user)?.handles.remove(&request.handle).ok_or(Errno::INVAL)?;
+        let object = card.user(user)?.close(request.handle).ok_or(Errno::INVAL)?;
         card.drop_handle(object);
         Ok(())
     }
@@ -204,15 +197,11 @@ impl Machine {
         length: u64,
         offset: u64,
     ) -> Result<HostRange, Errno> {
-        let mut state = self.lock();
-        let card = &mut state.cards[number];
-        let found = card.objects.objects.iter().find(|(_, object)| object.offset == offset);
-        let (&wanted, object) = found.ok_or(Errno::INVAL)?;
+        let state = self.lock();
+        let card = &state.cards[number];
+        let object = card.objects.get(offset).ok_or(Errno::INVAL)?;
         let memory = object.memory.slice(0, length).ok_or(Errno::INVAL)?;
-        if !card.user(user)?.handles.values().any(|&object| object == wanted) {
-            return Err(Errno::ACCESS);
-        }
-        Ok(memory)
+        if object.holder == Some(user) { Ok(memory) } else { Err(Errno::ACCESS) }
     }
 
     /// Maps an object into this process.

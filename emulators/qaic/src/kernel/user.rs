@@ -6,7 +6,7 @@ use crate::injection;
 use crate::machine::{Card, Guard, Machine, Status};
 use emulator_core::Errno;
 use emulator_core::file::Opened;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 /// The data of an open file.
@@ -21,6 +21,8 @@ pub(crate) struct UserFile {
 pub(crate) struct User {
     /// Its buffer objects, by handle.
     pub(crate) handles: BTreeMap<u32, u64>,
+    /// The handles below the last one that have no object.
+    free: BTreeSet<u32>,
     /// Transfers in several chunks that it has begun.
     pub(crate) chunks: u32,
 }
@@ -28,9 +30,17 @@ pub(crate) struct User {
 impl User {
     /// Gives a handle to an object: the lowest that is free, from 1 (`drm_gem_handle_create_tail`).
     pub(crate) fn handle(&mut self, object: u64) -> u32 {
-        let free = (1..=u32::MAX).find(|handle| !self.handles.contains_key(handle)).unwrap_or(u32::MAX);
-        self.handles.insert(free, object);
-        free
+        let next = || self.handles.last_key_value().map_or(1, |(last, _)| last.saturating_add(1));
+        let handle = self.free.pop_first().unwrap_or_else(next);
+        self.handles.insert(handle, object);
+        handle
+    }
+
+    /// Closes a handle. Returns its object.
+    pub(crate) fn close(&mut self, handle: u32) -> Option<u64> {
+        let object = self.handles.remove(&handle)?;
+        self.free.insert(handle);
+        Some(object)
     }
 
     /// The object of a handle (`drm_gem_object_lookup`).
@@ -105,5 +115,22 @@ impl Machine {
         }
         state.cards[number].users.remove(&user);
         self.core.wake(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many that looking for a free one among all would not end.
+    #[test]
+    fn handle_is_the_lowest_that_is_free_however_many_there_are() {
+        const MANY: u32 = 300_000;
+        let mut user = User::default();
+        assert!((1..=MANY).all(|handle| user.handle(7) == handle));
+        for handle in [MANY, 40, 9, MANY / 2] {
+            assert_eq!((user.close(handle), user.close(handle)), (Some(7), None));
+        }
+        assert!([9, 40, MANY / 2, MANY, MANY + 1].into_iter().all(|handle| user.handle(8) == handle));
     }
 }
