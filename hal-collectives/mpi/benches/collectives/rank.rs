@@ -27,6 +27,9 @@ const ALL_ROUNDS: Duration = Duration::from_millis(100);
 const FEWEST: u64 = 7;
 const MOST: u64 = 100;
 
+/// How long the system takes to have ranks that share processors on all of them.
+const SETTLES: Duration = Duration::from_millis(500);
+
 /// How long a rank waits for others: longer than a virtual machine was seen to stand still.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -122,7 +125,7 @@ impl<'a> Case<'a> {
         let (send, recv) =
             if rank == 0 { (Some(memory.clone()), None) } else { (None, Some(memory.clone())) };
         let buffers = Buffers { send, recv };
-        Case { group: self.group, operation, buffers, shares: shares(ranks) }.once(Wait::Sleeps);
+        Case { group: self.group, operation, buffers, shares: shares(ranks) }.once(Wait::Looks);
         let mut count = [0; 8];
         assert!(memory.read(0, &mut count));
         u64::from_le_bytes(count)
@@ -236,13 +239,18 @@ fn overlap(group: &dyn Communicator, all: &[usize], say: &dyn Fn(&str, u64, f64)
     say("overlap_both", 4 << 20, both);
 }
 
-/// Until the system has each rank on a processor of its own, if there are as many.
+/// Until the system has each rank on a processor of its own, if there are as many, and otherwise has as many on each:
+/// ranks that have slept begin where there was room, and some of them in the way of others.
 fn spread_out(group: &dyn Communicator) {
     let case = Case::new(group, Kind::AllReduce(Reduction::Sum), 8, false);
     for _ in 0..200 {
         (0..100).for_each(|_| case.once(Wait::Looks));
         std::thread::sleep(Duration::from_millis(1));
     }
+    let begin = Instant::now();
+    (0..100).for_each(|_| case.once(Wait::Looks));
+    let count = case.agree(SETTLES, begin.elapsed() / 100, (1, u64::MAX));
+    (0..count).for_each(|_| case.once(Wait::Looks));
 }
 
 fn measure(group: &dyn Communicator, way: &str, only: &str) {
@@ -253,6 +261,7 @@ fn measure(group: &dyn Communicator, way: &str, only: &str) {
             println!("{way} {case} {ranks} {bytes} {microseconds:.3}");
         }
     };
+    let mut woken = Vec::new();
     for name in CASES.into_iter().filter(|name| asks_for_case(only, name)) {
         let gathers = name.starts_with("all_gather");
         let kind = if gathers { Kind::AllGather } else { Kind::AllReduce(Reduction::Sum) };
@@ -263,9 +272,13 @@ fn measure(group: &dyn Communicator, way: &str, only: &str) {
             let case = Case::new(group, kind, bytes, is_in_place);
             say(name, bytes, case.measure(Wait::Looks));
             if bytes <= 8 && !is_in_place {
-                say(&format!("{name}_sleeps"), bytes, case.measure(Wait::Sleeps));
+                woken.push((format!("{name}_sleeps"), case));
             }
         }
+    }
+    // Last, as ranks that sleep are where they were no more.
+    for (name, case) in woken {
+        say(&name, case.operation.count * 4, case.measure(Wait::Sleeps));
     }
 }
 
