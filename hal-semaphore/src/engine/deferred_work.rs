@@ -92,12 +92,14 @@ const SPARE: usize = MAX_DEPTH as usize;
 /// One whose capacity reaches this is not kept.
 const LARGE: usize = 1 << 12;
 
+/// The work that a deeply nested call has left, and its engine.
+type LeftWork = (Arc<dyn EngineEvents>, Box<DeferredWork>);
+
 #[derive(Default)]
 struct ThreadState {
     depth: Cell<u32>,
     submitting: Cell<u32>,
-    /// The work that deeply nested calls have left, and their engines.
-    inbox: RefCell<VecDeque<(Arc<dyn EngineEvents>, Box<DeferredWork>)>>,
+    inbox: RefCell<VecDeque<LeftWork>>,
     /// For the next call; `spare` has those for calls nested in it.
     next: Cell<Option<Box<DeferredWork>>>,
     #[expect(clippy::vec_box, reason = "they move between here and calls, and are large")]
