@@ -16,6 +16,9 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+/// How long a rank waits for what comes. A machine with many other processes takes its time to make groups.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 #[path = "ranks/hostile.rs"]
 mod hostile;
 #[path = "ranks/program.rs"]
@@ -55,7 +58,7 @@ fn start(
 fn run(group: &dyn Communicator, kind: Kind, count: u64, send: &[u32], words: usize) -> Result<Vec<u32>> {
     let recv = memory(&vec![9; words]);
     let operation = Operation { kind, element: Element::U32, count };
-    start(group, operation, &memory(send), &recv)?.recv_timeout(Duration::from_secs(60)).unwrap()?;
+    start(group, operation, &memory(send), &recv)?.recv_timeout(PATIENCE).unwrap()?;
     Ok(read(&recv))
 }
 
@@ -117,7 +120,7 @@ fn gather_beside_others(group: &dyn Communicator, count: u64, own: &[u32]) -> Ve
     };
     let operation = Operation { kind: Kind::AllGather, element: Element::U32, count };
     let told = start(group, operation, &send, &recv).unwrap();
-    told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+    told.recv_timeout(PATIENCE).unwrap().unwrap();
     read(&recv)
 }
 
@@ -134,7 +137,7 @@ fn types(group: &dyn Communicator) {
         let recv = HostRange::allocate(expected.length(), 64).unwrap();
         let operation = Operation { kind: Kind::AllReduce(how), element, count: NUMBERS };
         let told = start(group, operation, &sources[rank as usize], &recv).unwrap();
-        told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        told.recv_timeout(PATIENCE).unwrap().unwrap();
         let [got, expected] = [recv, expected].map(|range| {
             let mut bytes = vec![0; usize::try_from(range.length()).unwrap()];
             assert!(range.read(0, &mut bytes));
@@ -169,14 +172,13 @@ fn numbers(element: Element, rank: u32) -> HostRange {
 /// The same in pieces of sizes that divide nothing, and ranks that do not divide in the same way.
 fn pieces() {
     for piece in [1000, 4097, 100_003] {
-        let terms = Terms { piece, ..Terms::from(Duration::from_secs(30)) };
+        let terms = Terms { piece, ..Terms::from(PATIENCE) };
         kinds(&*hal_collectives_mpi::join(&piece.to_le_bytes(), "pieces", terms).unwrap());
     }
-    let timeout = Duration::from_secs(30);
     let (rank, ranks) = hal_collectives_mpi::place().unwrap();
     let piece = if rank + 1 == ranks { 100 } else { 200 };
     let group =
-        hal_collectives_mpi::join(b"unlike", "unlike", Terms { piece, ..Terms::from(timeout) }).unwrap();
+        hal_collectives_mpi::join(b"unlike", "unlike", Terms { piece, ..Terms::from(PATIENCE) }).unwrap();
     // A rank that joins a group when it has failed begins it anew, so all are in it before it does.
     meet();
     let sum = run(&*group, Kind::AllReduce(SUM), 1000, &vec![1; 1000], 1000);
@@ -195,11 +197,7 @@ fn floats(group: &dyn Communicator) {
         let own: Vec<u32> = (0..words).map(|at| value(rank, at).to_bits()).collect();
         let recv = memory(&vec![0; words]);
         let operation = Operation { kind: Kind::AllReduce(SUM), element: Element::F32, count: words as u64 };
-        start(group, operation, &memory(&own), &recv)
-            .unwrap()
-            .recv_timeout(Duration::from_secs(60))
-            .unwrap()
-            .unwrap();
+        start(group, operation, &memory(&own), &recv).unwrap().recv_timeout(PATIENCE).unwrap().unwrap();
         // MPI adds them in an order of its own, the same for all ranks or not.
         for (at, bits) in read(&recv).into_iter().enumerate() {
             let sum: f64 = (0..ranks).map(|rank| f64::from(value(rank, at))).sum();
@@ -234,7 +232,7 @@ fn orders(group: &dyn Communicator) {
         waits.push((number, words, recv, told));
     }
     for (number, words, recv, told) in waits {
-        told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        told.recv_timeout(PATIENCE).unwrap().unwrap();
         let sum = (0..ranks).map(|rank| number + rank).sum::<u32>();
         assert_eq!(read(&recv), vec![sum; words]);
     }
@@ -245,12 +243,7 @@ fn groups(group: &dyn Communicator) {
     let (rank, ranks) = group.place().unwrap();
     let count = 60_u32;
     let mut groups: Vec<(u32, Box<dyn Communicator>)> = (0..count)
-        .map(|number| {
-            (
-                number,
-                hal_collectives_mpi::join(&number.to_le_bytes(), "one", Duration::from_secs(30)).unwrap(),
-            )
-        })
+        .map(|number| (number, hal_collectives_mpi::join(&number.to_le_bytes(), "one", PATIENCE).unwrap()))
         .collect();
     groups.rotate_left(rank as usize * 17);
     let waits: Vec<_> = groups
@@ -263,7 +256,7 @@ fn groups(group: &dyn Communicator) {
         })
         .collect();
     for (number, recv, told) in waits {
-        told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        told.recv_timeout(PATIENCE).unwrap().unwrap();
         assert_eq!(read(&recv), [(number << 8) * ranks; 3], "group {number}");
     }
 }
@@ -271,7 +264,7 @@ fn groups(group: &dyn Communicator) {
 /// A group that is let go of and joined again after each operation, by each rank in its own time, and that goes on.
 fn again() {
     for turn in 0..100_u32 {
-        let group = hal_collectives_mpi::join(b"again", "again", Duration::from_secs(30)).unwrap();
+        let group = hal_collectives_mpi::join(b"again", "again", PATIENCE).unwrap();
         let (rank, ranks) = group.place().unwrap();
         let words = if turn % 7 == 0 { 10_000 } else { 3 };
         let sum = run(&*group, Kind::AllReduce(SUM), words as u64, &vec![turn + rank; words], words).unwrap();
@@ -303,8 +296,7 @@ fn mismatches(all: &dyn Communicator) {
     ];
     for (number, (most, words, odd, other)) in asked.into_iter().enumerate() {
         for who in 0..3 {
-            let group =
-                hal_collectives_mpi::join(b"mismatches", "mismatches", Duration::from_secs(30)).unwrap();
+            let group = hal_collectives_mpi::join(b"mismatches", "mismatches", PATIENCE).unwrap();
             let (rank, ranks) = group.place().unwrap();
             // A rank that joins when the others have failed already begins with their next attempt.
             run(all, sum, 1, &[1], 1).unwrap();
@@ -324,7 +316,7 @@ fn mismatches(all: &dyn Communicator) {
             assert!(begin.elapsed() < Duration::from_secs(25), "{number} by {who}: {failure}");
         }
     }
-    let group = hal_collectives_mpi::join(b"mismatches", "mismatches", Duration::from_secs(30)).unwrap();
+    let group = hal_collectives_mpi::join(b"mismatches", "mismatches", PATIENCE).unwrap();
     let (_, ranks) = group.place().unwrap();
     assert_eq!(run(&*group, sum, 1, &[1], 1).unwrap(), [ranks]);
 }
@@ -335,7 +327,7 @@ fn faults(all: &dyn Communicator) {
     let program = [Kind::AllReduce(SUM), Kind::AllGather, Kind::Broadcast { root: 0 }, Kind::AllToAll];
     let (rank, ranks) = all.place().unwrap();
     for (at, who) in (0..program.len()).flat_map(|at| (0..ranks).map(move |who| (at, who))) {
-        let group = hal_collectives_mpi::join(b"faults", "faults", Duration::from_secs(30)).unwrap();
+        let group = hal_collectives_mpi::join(b"faults", "faults", PATIENCE).unwrap();
         run(all, Kind::AllReduce(SUM), 1, &[1], 1).unwrap();
         let (room, count) = ((12 * ranks * ranks) as usize, u64::from(12 * ranks));
         let mut outcome = Ok(());
@@ -380,7 +372,7 @@ fn forks(group: &dyn Communicator) {
         let sum = Operation { kind: Kind::AllReduce(SUM), element: Element::U32, count: 1 };
         let started = start(group, sum, &memory(&[1]), &memory(&[1])).err();
         assert!(!hal_collectives_mpi::poll_until(None, || false));
-        let joined = hal_collectives_mpi::join(b"forks", "forks", Duration::from_secs(30)).err();
+        let joined = hal_collectives_mpi::join(b"forks", "forks", PATIENCE).err();
         let is_told = [started, joined].into_iter().all(|refused| {
             refused.is_some_and(|failure| {
                 failure.code() == Code::FailedPrecondition && failure.message().contains("forked")
@@ -438,7 +430,7 @@ fn stopped(group: &dyn Communicator, rank: u32, words: usize, letters: u32) {
         let got = memory(&vec![0; words]);
         let told = start(group, operation(Kind::Recv { from: 0 }, words), &none, &got).unwrap();
         signal("-STOP");
-        let outcome = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        let outcome = told.recv_timeout(PATIENCE).unwrap();
         let has_others = outcome.is_ok() && read(&got) != vec![7; words];
         return assert!(!has_others, "the first rank's next words were taken");
     }
@@ -453,7 +445,7 @@ fn stopped(group: &dyn Communicator, rank: u32, words: usize, letters: u32) {
     }
     std::thread::sleep(Duration::from_millis(50));
     group.end(&Failure::new(Code::DataLoss, "given up"));
-    let failure = told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap_err();
+    let failure = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
     assert_eq!(failure.code(), Code::DataLoss);
     assert!(sent.fill(&9_u32.to_le_bytes()));
     signal("-CONT");
@@ -474,7 +466,7 @@ fn writes(group: &dyn Communicator, rank: u32) {
     if rank == 1 {
         let told = start(group, operation, &memory(&words), &memory(&words)).unwrap();
         signal("-STOP");
-        drop(told.recv_timeout(Duration::from_secs(60)).unwrap());
+        drop(told.recv_timeout(PATIENCE).unwrap());
         return;
     }
     let state = || std::fs::read_to_string(format!("/proc/{}/stat", pids[1])).unwrap();
@@ -484,7 +476,7 @@ fn writes(group: &dyn Communicator, rank: u32) {
     let told = start(group, operation, &memory(&words), &memory(&words)).unwrap();
     std::thread::sleep(Duration::from_millis(50));
     group.end(&Failure::new(Code::DataLoss, "given up"));
-    let failure = told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap_err();
+    let failure = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
     assert_eq!(failure.code(), Code::DataLoss);
     let others: Vec<HostRange> = (0..8).map(|_| memory(&vec![0x5EED; WORDS])).collect();
     signal("-CONT");
@@ -503,7 +495,7 @@ fn writes(group: &dyn Communicator, rank: u32) {
 
 /// Waits until all ranks have begun, which takes some longer than others.
 fn meet() {
-    let met = hal_collectives_mpi::join(b"met", "met", Duration::from_secs(30)).unwrap();
+    let met = hal_collectives_mpi::join(b"met", "met", PATIENCE).unwrap();
     run(&*met, Kind::AllReduce(SUM), 1, &[1], 1).unwrap();
 }
 
