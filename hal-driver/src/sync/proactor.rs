@@ -8,7 +8,8 @@
 //! nothing finds out which thread polls, and what must not happen on that thread happens elsewhere. If a second one,
 //! submitted before the pool is released, is not answered, the pool is released on a thread of its own too.
 //!
-//! A thread that cannot poll ends, and IREE tells nobody: a sandbox that would have it end is looked for before.
+//! A thread that cannot poll ends, and IREE tells nobody: a sandbox that would have it end is looked for before, and
+//! again by a thread that has waited for a while.
 
 use crate::ffi::constants::NOP;
 use crate::ffi::object::Retained;
@@ -88,9 +89,45 @@ impl Proactor {
     /// True if another thread polls it at present. Nobody does where a program has closed the proactor's descriptors:
     /// its thread cannot be woken, and IREE would wait for its end for ever.
     fn is_polled_elsewhere(&self) -> bool {
+        !self.may_be_polled_here() && self.answers()
+    }
+
+    /// True if a thread polls it at present, unless that takes too long to see.
+    fn answers(&self) -> bool {
         // SAFETY: the proactor is alive, as its pool is.
-        !self.may_be_polled_here()
-            && unsafe { PollingThread::ask(self.proactor) }.is_ok_and(|asked| asked.answer().is_some())
+        unsafe { PollingThread::ask(self.proactor) }.is_ok_and(|asked| asked.answer().is_some())
+    }
+
+    /// Fails if the sandbox of this process has been closed since the proactor was made, and its thread has ended.
+    pub(crate) fn check(&self) -> Result {
+        #[cfg(target_os = "linux")]
+        if let [_, _, true] = forbidden()
+            && !self.may_be_polled_here()
+            && !self.answers()
+        {
+            let message = "IREE's proactor does not poll any more: the sandbox (seccomp) of this process forbids \
+                           io_uring_enter since a device was opened; let it allow that call, or close it before";
+            return Err(Failure::new(Code::FailedPrecondition, message));
+        }
+        Ok(())
+    }
+}
+
+/// Which of io_uring's calls a sandbox forbids: to make one, to register with it, and to enter it.
+#[cfg(target_os = "linux")]
+fn forbidden() -> [bool; 3] {
+    let none = std::ptr::null_mut::<c_void>();
+    let is_forbidden = |outcome: libc::c_long| {
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        outcome < 0 && matches!(errno, Some(libc::EPERM | libc::EACCES | libc::ENOSYS))
+    };
+    // SAFETY: none has a ring or parameters to act on: what is allowed does nothing.
+    unsafe {
+        [
+            is_forbidden(libc::syscall(libc::SYS_io_uring_setup, 0, none)),
+            is_forbidden(libc::syscall(libc::SYS_io_uring_register, -1, 0, none, 0)),
+            is_forbidden(libc::syscall(libc::SYS_io_uring_enter, -1, 0, 0, 0, none, 0)),
+        ]
     }
 }
 
@@ -98,22 +135,9 @@ impl Proactor {
 /// IREE polls without one.
 #[cfg(target_os = "linux")]
 fn check_sandbox() -> Result {
-    let none = std::ptr::null_mut::<c_void>();
-    let is_forbidden = |outcome: libc::c_long| {
-        let errno = std::io::Error::last_os_error().raw_os_error();
-        outcome < 0 && matches!(errno, Some(libc::EPERM | libc::EACCES | libc::ENOSYS))
-    };
-    // SAFETY: none has a ring or parameters to act on: what is allowed does nothing.
-    let [setup, register, enter] = unsafe {
-        [
-            is_forbidden(libc::syscall(libc::SYS_io_uring_setup, 0, none)),
-            is_forbidden(libc::syscall(libc::SYS_io_uring_register, -1, 0, none, 0)),
-            is_forbidden(libc::syscall(libc::SYS_io_uring_enter, -1, 0, 0, 0, none, 0)),
-        ]
-    };
-    let call = match (setup, register, enter) {
-        (false, true, _) => "io_uring_register",
-        (false, false, true) => "io_uring_enter",
+    let call = match forbidden() {
+        [false, true, _] => "io_uring_register",
+        [false, false, true] => "io_uring_enter",
         _ => return Ok(()),
     };
     let message = format!(

@@ -20,7 +20,9 @@
 use crate::ffi::constants::WAIT_FOR_ALL;
 use crate::ffi::object::HostAllocator;
 use crate::ffi::process;
-use crate::ffi::status::{Missing, Result, check, describe, guard, guard_or, invalid, raw, unimplemented};
+use crate::ffi::status::{
+    Missing, Result, check, code, describe, guard, guard_or, invalid, raw, unimplemented,
+};
 use crate::sync::frontier::Frontiers;
 use crate::sync::live_semaphores::{self, ListPlace};
 use crate::sync::proactor::Proactor;
@@ -28,7 +30,7 @@ use crate::sync::{poll_collectives, teardown, write_back};
 use hal_backend::caller;
 use hal_semaphore::stall::TimelineName;
 use hal_semaphore::timeline::{Callback, DueCallbacks, Registration, Timeline};
-use hal_semaphore::{AdaptiveSpin, Failure, MAX_VALUE, SignalError};
+use hal_semaphore::{AdaptiveSpin, Code, Failure, MAX_VALUE, SignalError};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -54,6 +56,9 @@ const QUERY_SPIN: Duration = Duration::from_micros(50);
 
 /// A wait with less time left than this, in nanoseconds, does not spin.
 const HURRY: i64 = 50_000;
+
+/// How long a wait sleeps before it looks whether what it waits for can come, in nanoseconds.
+const LOOK_AROUND: i64 = 1_000_000_000;
 
 /// The number of axes in a semaphore's frontier.
 const FRONTIER_CAPACITY: u8 = 8;
@@ -423,13 +428,11 @@ unsafe extern "C" fn wait(
         return raw(&process::forked());
     }
     let mut base: *mut sys::iree_async_semaphore_t = semaphore.cast();
-    // SAFETY: plain arithmetic.
-    let deadline = unsafe { sys::iree_timeout_as_deadline_ns(timeout) };
-    let timeout = sys::iree_timeout_t { type_: sys::IREE_TIMEOUT_ABSOLUTE, nanos: deadline };
+    // SAFETY: plain arithmetic, and a clock.
+    let (deadline, mut now) = unsafe { (sys::iree_timeout_as_deadline_ns(timeout), sys::iree_time_now()) };
     guard_or((), || {
         caller::begins_to_wait();
-        // SAFETY: a clock.
-        let left = deadline.saturating_sub(unsafe { sys::iree_time_now() });
+        let left = deadline.saturating_sub(now);
         if let Some(semaphore) = NonNull::new(semaphore).filter(|_| left > HURRY) {
             // Only borrowed: the caller keeps the semaphore for the call.
             let timeline = std::mem::ManuallyDrop::new(IreeTimeline(semaphore));
@@ -442,19 +445,35 @@ unsafe extern "C" fn wait(
             }
         }
     });
-    // SAFETY: the arrays have one element each and live through the call; C keeps the semaphore, one of ours, for
-    // the call, and a published failure lives as long as it.
+    // SAFETY: C keeps the semaphore, one of ours, for the call.
+    let ours = unsafe { &*semaphore.cast::<Semaphore>() };
+    let waited = loop {
+        let until = deadline.min(now.saturating_add(LOOK_AROUND));
+        let timeout = sys::iree_timeout_t { type_: sys::IREE_TIMEOUT_ABSOLUTE, nanos: until };
+        // SAFETY: the arrays have one element each and live through the call, as the semaphore does.
+        let waited = unsafe {
+            let (semaphores, system) = (&raw mut base, sys::iree_allocator_system());
+            sys::iree_async_semaphore_multi_wait(
+                WAIT_FOR_ALL,
+                semaphores,
+                &raw const value,
+                1,
+                timeout,
+                flags,
+                system,
+            )
+        };
+        if code(waited) != Code::DeadlineExceeded || until == deadline {
+            break waited;
+        }
+        if let Err(failure) = ours.proactor.check() {
+            return raw(&failure);
+        }
+        // SAFETY: a clock.
+        now = unsafe { sys::iree_time_now() };
+    };
+    // SAFETY: a published failure lives as long as its semaphore, and the status is this function's own.
     unsafe {
-        let waited = sys::iree_async_semaphore_multi_wait(
-            WAIT_FOR_ALL,
-            &raw mut base,
-            &raw const value,
-            1,
-            timeout,
-            flags,
-            sys::iree_allocator_system(),
-        );
-        let ours = &*semaphore.cast::<Semaphore>();
         let failure = ours.failure_word().load(Ordering::Acquire) as sys::iree_status_t;
         if waited.is_null() || failure.is_null() && ours.value() < value {
             return waited;
@@ -491,7 +510,6 @@ unsafe extern "C" fn export_timepoint(
 mod tests {
     use super::*;
     use crate::testing;
-    use hal_semaphore::Code;
     use std::sync::mpsc::{Sender, channel};
 
     type Notification = (u64, Result);

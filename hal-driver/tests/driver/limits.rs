@@ -248,6 +248,35 @@ fn sandbox_that_lets_an_io_uring_be_made_and_not_used_is_named() {
     }
 }
 
+/// The proactor's thread ends then, and what needs it, such as a timepoint that a program has exported, stands still.
+#[test]
+fn sandbox_that_closes_io_uring_behind_the_opening_is_named_by_a_wait() {
+    let test = "limits::sandbox_that_closes_io_uring_behind_the_opening_is_named_by_a_wait";
+    let Some(uri) = is_alone_for(test, &DEVICES) else { return };
+    let program = Program::read(&uri);
+    let device = Device::open(&uri).unwrap();
+    let io_uring = [libc::SYS_io_uring_setup, libc::SYS_io_uring_register, libc::SYS_io_uring_enter];
+    let has_io_uring = unsafe { libc::syscall(libc::SYS_io_uring_enter, -1, 0, 0, 0, 0, 0) } < 0
+        && std::io::Error::last_os_error().raw_os_error() == Some(libc::EBADF);
+    work(&device, &program).unwrap();
+    forbid(&io_uring, libc::EPERM);
+    let done = device.semaphore(0);
+    for _ in 0..2 {
+        // A device that reports by descriptor is lost.
+        if let Err(error) = work(&device, &program) {
+            assert!(error.text.contains("io_uring_enter"), "{error:?}");
+        }
+        if has_io_uring {
+            let error = done.wait_for(1, 600_000).unwrap_err();
+            assert_eq!(error.code, Code::FailedPrecondition, "{error:?}");
+            assert!(error.text.contains("io_uring_enter"), "{error:?}");
+        }
+    }
+    // Ends what hangs.
+    unsafe { libc::alarm(300) };
+    drop((done, device));
+}
+
 /// Calls that IREE and emulated cards do without.
 #[test]
 fn sandbox_that_forbids_what_can_be_done_otherwise_is_not_noticed() {
