@@ -430,6 +430,8 @@ fn switched_off(address: u64, count: u32) -> Option<u32> {
         0x1104 => Some(2),
         0x1440 => Some(14),
         0x1efc => Some(0),
+        // Where the chip is among others: it is alone.
+        0x1108 => Some(0),
         _ => None,
     }
 }
