@@ -33,7 +33,6 @@ const WORMHOLE: ArcLayout = ArcLayout {
 };
 
 const TABLE: u32 = 0x1000_0100;
-const VALUES: u32 = 0x1000_0200;
 /// Of Blackhole: the boot status, and the messages.
 const POST_CODE: u64 = 0x8003_0060;
 const BOOT_STATUS: u64 = 0x8003_0408;
@@ -104,6 +103,8 @@ mod tag {
 
 /// Firmware 18.5.0, as the vendor's simulator reports.
 const FIRMWARE: u32 = 18 << 24 | 5 << 16;
+/// That of a Wormhole's Ethernet tiles: 6.14.0.
+pub(crate) const ETHERNET_FIRMWARE: u32 = 6 << 16 | 14 << 12;
 /// The clocks that chips report, in MHz. Nothing here takes time.
 const CLOCK: u32 = 1350;
 const WORMHOLE_CLOCK: u32 = 1000;
@@ -146,9 +147,9 @@ fn old_telemetry(board: &Board, word: u32) -> u32 {
         1 => u32::from(board.family().device) << 16 | 0x1e52,
         4 => board.model().product() << 4,
         5 => board.serial(),
-        // The controller's firmware, and that of Ethernet tiles.
+        // The controller's firmware.
         6..=9 => 2 << 24 | 25 << 16,
-        11 => 6 << 16 | 14 << 12,
+        11 => ETHERNET_FIRMWARE,
         // Four bits for each bank, of which the second says that it is ready.
         14 => 0x22_2222,
         // The heartbeat.
@@ -246,15 +247,17 @@ impl Arc {
         #[expect(clippy::cast_possible_truncation, reason = "a few dozen")]
         let count = entries.len() as u32;
         let mut words: BTreeMap<u64, u32> = started.iter().copied().collect();
+        // Behind the entries, where some tools look without asking.
+        let values = TABLE + 8 + 4 * count;
         words.extend([
-            (layout.values, VALUES),
+            (layout.values, values),
             (layout.table, TABLE),
             (u64::from(TABLE), 1),
             (u64::from(TABLE) + 4, count),
         ]);
         let mut heartbeat = 0;
         for (index, (tag, value)) in (0_u32..).zip(entries) {
-            let at = u64::from(VALUES + 4 * index);
+            let at = u64::from(values + 4 * index);
             words.insert(u64::from(TABLE + 8 + 4 * index), tag | index << 16);
             words.insert(at, value);
             if tag == tag::HEARTBEAT {

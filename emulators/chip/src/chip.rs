@@ -2,7 +2,7 @@
 
 //! A whole chip.
 
-use crate::arc::Arc;
+use crate::arc::{Arc, ETHERNET_FIRMWARE};
 use crate::board::Board;
 use crate::counts::ChipCounts;
 use crate::family::Family;
@@ -15,7 +15,7 @@ use crate::window::Windows;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// How many instructions a core executes before the next one runs.
 const SLICE: u64 = 32;
@@ -66,6 +66,8 @@ pub struct Chip {
     /// What later accesses are refused with.
     lost: OnceLock<Violation>,
     steps: AtomicU64,
+    /// How often Ethernet tiles were looked at: the firmware of each has counted on by then.
+    ethernet_beats: AtomicU32,
 }
 
 impl Chip {
@@ -94,6 +96,7 @@ impl Chip {
             bridge: RwLock::new(Sparse::new(family.regions[1])),
             lost: OnceLock::new(),
             steps: AtomicU64::new(0),
+            ethernet_beats: AtomicU32::new(0),
             grid,
         }
     }
@@ -248,7 +251,8 @@ impl Chip {
             }
             Endpoint::Arc => self.arc.read().read(address, bytes).ok_or(unmapped),
             other @ Endpoint::Ethernet => {
-                let word = switched_off(address).filter(|_| length == 4);
+                let count = self.ethernet_beats.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+                let word = switched_off(address, count).filter(|_| length == 4);
                 let word: u32 = word.ok_or_else(|| not_modelled(other, tile, address))?;
                 bytes.copy_from_slice(&word.to_le_bytes());
                 Ok(())
@@ -414,15 +418,20 @@ impl Chip {
     }
 }
 
-/// What the firmware of a Wormhole's Ethernet tile says in its memory of ports that are switched off.
-fn switched_off(address: u64) -> Option<u32> {
+/// What the firmware of a Wormhole's Ethernet tile says in its memory of ports that are switched off. It counts that it
+/// runs.
+fn switched_off(address: u64, count: u32) -> Option<u32> {
     match address {
+        0x1c => Some(0xabcd_0000 | count & 0xffff),
+        0x210 => Some(ETHERNET_FIRMWARE),
         // A bit for each port, in the parameters with which it starts.
         0x1008 => Some(0xffff),
         // Training has failed, for this reason, and is not tried again.
         0x1104 => Some(2),
         0x1440 => Some(14),
         0x1efc => Some(0),
+        // Where the chip is among others: it is alone.
+        0x1108 => Some(0),
         _ => None,
     }
 }

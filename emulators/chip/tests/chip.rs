@@ -118,6 +118,7 @@ fn telemetry_reports_fused_off_parts() {
     let table: u64 = get(&chip, ARC, 0x8003_0434).into();
     let values: u64 = get(&chip, ARC, 0x8003_0430).into();
     let count = get(&chip, ARC, table + 4);
+    assert_eq!(values, table + 8 + 4 * u64::from(count), "where luwen looks for them");
     let mut entries = std::collections::BTreeMap::new();
     for index in 0..u64::from(count) {
         let entry = get(&chip, ARC, table + 8 + 4 * index);
