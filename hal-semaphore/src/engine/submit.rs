@@ -102,9 +102,8 @@ impl<B: Backend> QueueGuard<'_, B> {
             (self, answer) = self.unlocked(|shared, _| {
                 scratch.items.iter().for_each(|item| item.trace.on_device(id.index(), item.epoch));
                 let mut batch = Batch { items: &mut scratch.items, waits: &scratch.waits };
-                let answer = shared
-                    .foreign_counted(|| shared.backend.submit(id, &mut batch))
-                    .unwrap_or_else(Submitted::lost);
+                let answer =
+                    shared.foreign(|| shared.backend.submit(id, &mut batch)).unwrap_or_else(Submitted::lost);
                 scratch.items.iter().skip(answer.accepted).for_each(|item| item.trace.off_device());
                 answer
             });
@@ -172,8 +171,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             }
             let (device, queue) = (self.device, self.queue);
             let made;
-            (self, made) =
-                self.unlocked(|shared, _| shared.foreign_counted(|| shared.backend.create_event()));
+            (self, made) = self.unlocked(|shared, _| shared.foreign(|| shared.backend.create_event()));
             match made {
                 Ok(Ok(event)) => scratch.events.push(queue.events.lock().add(event)),
                 Ok(Err(_)) => device.run_out_of_events(),
@@ -268,22 +266,17 @@ impl<B: Backend> QueueGuard<'_, B> {
         let op = self.state.ops.live_mut(key);
         op.state = OpState::Submitted;
         op.event = event;
-        if !self.device.awaitable {
-            return;
+        if self.device.awaitable && native_epoch != expected_native_epoch(self.device, op.kind, epoch) {
+            self.amend_promises(key, epoch, native_epoch, event);
         }
-        let expected = expected_native_epoch(self.device, op.kind, epoch);
-        if native_epoch == expected {
-            return;
-        }
-        for signal in &op.signals {
+    }
+
+    /// Records how another queue can wait natively for the signals of an operation.
+    fn amend_promises(&self, key: Key, epoch: u64, native_epoch: u64, event: Option<EventIndex>) {
+        for signal in &self.state.ops.live(key).signals {
             if let Some(timeline_state) = self.shared.own_state(&signal.timeline) {
-                timeline_state.amend(Promise {
-                    value: signal.value,
-                    queue: self.index,
-                    epoch,
-                    native_epoch,
-                    event,
-                });
+                let (value, queue) = (signal.value, self.index);
+                timeline_state.amend(Promise { value, queue, epoch, native_epoch, event });
             }
         }
     }
@@ -436,24 +429,10 @@ impl<B: Backend> QueueGuard<'_, B> {
 
     /// Resets the native epoch of an operation's promises: it is not on its device.
     fn withdraw_native_epoch(&self, entry: &InFlight) {
-        if !self.device.awaitable {
-            return;
-        }
-        let (op, epoch) = (self.state.ops.live(entry.op), entry.epoch);
-        let native_epoch = expected_native_epoch(self.device, op.kind, epoch);
-        if native_epoch == entry.native_epoch {
-            return;
-        }
-        for signal in &op.signals {
-            if let Some(timeline_state) = self.shared.own_state(&signal.timeline) {
-                timeline_state.amend(Promise {
-                    value: signal.value,
-                    queue: self.index,
-                    epoch,
-                    native_epoch,
-                    event: None,
-                });
-            }
+        let kind = self.state.ops.live(entry.op).kind;
+        let native_epoch = expected_native_epoch(self.device, kind, entry.epoch);
+        if self.device.awaitable && native_epoch != entry.native_epoch {
+            self.amend_promises(entry.op, entry.epoch, native_epoch, None);
         }
     }
 
