@@ -31,7 +31,7 @@ use super::deferred_work::Dependency;
 use super::flight::InFlight;
 use super::flow_window::MAX_BATCH;
 use super::frontier::{Frontier, HISTORY_LENGTH};
-use super::op::{ActionKind, OpState};
+use super::op::{ActionKind, OpState, SignalRecord};
 use super::queue::QueueGuard;
 use super::timeline_state::{Promise, WaitStatus};
 use super::{Device, Shared};
@@ -68,6 +68,18 @@ impl<B: Backend> Default for Scratch<B> {
 /// device has accepted it. If that takes an event, or the operation may be coalesced, submission finds out.
 pub(super) fn expected_native_epoch(device: &Device, kind: ActionKind, epoch: u64) -> u64 {
     if kind == ActionKind::Queue && !device.records_events() { epoch } else { 0 }
+}
+
+impl<B: Backend> Shared<B> {
+    /// Records how another queue can wait natively for each signal of an operation.
+    #[inline]
+    fn amend_each(&self, signals: &[SignalRecord<B::Timeline>], promise: Promise) {
+        for signal in signals {
+            if let Some(timeline_state) = self.own_state(&signal.timeline) {
+                timeline_state.amend(Promise { value: signal.value, ..promise });
+            }
+        }
+    }
 }
 
 impl<B: Backend> QueueGuard<'_, B> {
@@ -267,17 +279,8 @@ impl<B: Backend> QueueGuard<'_, B> {
         op.state = OpState::Submitted;
         op.event = event;
         if self.device.awaitable && native_epoch != expected_native_epoch(self.device, op.kind, epoch) {
-            self.amend_promises(key, epoch, native_epoch, event);
-        }
-    }
-
-    /// Records how another queue can wait natively for the signals of an operation.
-    fn amend_promises(&self, key: Key, epoch: u64, native_epoch: u64, event: Option<EventIndex>) {
-        for signal in &self.state.ops.live(key).signals {
-            if let Some(timeline_state) = self.shared.own_state(&signal.timeline) {
-                let (value, queue) = (signal.value, self.index);
-                timeline_state.amend(Promise { value, queue, epoch, native_epoch, event });
-            }
+            let promise = Promise { value: 0, queue: self.index, epoch, native_epoch, event };
+            self.shared.amend_each(&op.signals, promise);
         }
     }
 
@@ -429,10 +432,11 @@ impl<B: Backend> QueueGuard<'_, B> {
 
     /// Resets the native epoch of an operation's promises: it is not on its device.
     fn withdraw_native_epoch(&self, entry: &InFlight) {
-        let kind = self.state.ops.live(entry.op).kind;
-        let native_epoch = expected_native_epoch(self.device, kind, entry.epoch);
+        let (op, epoch) = (self.state.ops.live(entry.op), entry.epoch);
+        let native_epoch = expected_native_epoch(self.device, op.kind, epoch);
         if self.device.awaitable && native_epoch != entry.native_epoch {
-            self.amend_promises(entry.op, entry.epoch, native_epoch, None);
+            let promise = Promise { value: 0, queue: self.index, epoch, native_epoch, event: None };
+            self.shared.amend_each(&op.signals, promise);
         }
     }
 
