@@ -24,7 +24,8 @@
 //! hung would take unrelated work with it.
 //!
 //! **Ownership.** The engine owns an operation's work until it has ended; `submit` borrows it. The work returns
-//! by value in [`Backend::reclaim`], after the signals, on each path. Several threads may reclaim at once.
+//! by value in [`Backend::reclaim`], after the signals, on each path, as far as [`submit`](Backend::submit) and
+//! [`calls_back`](Backend::calls_back) have not taken it. Several threads may reclaim at once.
 //!
 //! **Locks.** The engine holds no lock while backend code runs (rule S8), so a backend may call the engine from
 //! anywhere. For one queue `submit` is called by one thread at a time, never from inside itself; for several

@@ -78,7 +78,7 @@ impl Semaphore {
 
     /// Raises the timeline to `value`, which must be above the present one, and releases its waits.
     pub fn signal(&self, value: u64) -> Result<(), SignalError> {
-        self.0.registration.signal_then(value, || {}, || self.0.has_stepped())
+        self.0.registration.signal(value, || {}, || self.0.has_stepped())
     }
 
     /// Fails the timeline for good. Only the first failure counts; returns whether this was it.
@@ -191,7 +191,7 @@ impl Inner {
     }
 
     fn fail(&self, failure: &Failure) -> bool {
-        self.registration.fail_then(failure, |_| {}, || self.has_stepped())
+        self.registration.fail(failure, |_| {}, || self.has_stepped())
     }
 
     /// The timeline has made a step: wakes threads. Returns the callbacks that are due.

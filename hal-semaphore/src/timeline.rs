@@ -212,14 +212,11 @@ impl Registration {
 
     /// Raises the timeline from the host to `value`, which must be above the present one, and releases its
     /// waits.
-    pub fn signal(&self, value: u64) -> Result<(), SignalError> {
-        self.signal_then(value, || {}, DueCallbacks::new)
-    }
-
-    /// As [`signal`](Registration::signal). `show` runs in the same step: under a lock, so it must be a store.
-    /// `stepped` runs after the step, without a lock, and before everything that follows from the step; the
-    /// callbacks that it returns run before other timelines' callbacks, on a thread that may call the program.
-    pub fn signal_then(
+    ///
+    /// `show` runs in the same step: under a lock, so it must be a store. `stepped` runs after the step, without a
+    /// lock, and before everything that follows from the step; the callbacks that it returns run before other
+    /// timelines' callbacks, on a thread that may call the program.
+    pub fn signal(
         &self,
         value: u64,
         show: impl FnOnce(),
@@ -232,13 +229,10 @@ impl Registration {
     }
 
     /// Fails the timeline for good, and its waits. Only the first failure counts; returns whether this was it.
-    pub fn fail(&self, failure: &Failure) -> bool {
-        self.fail_then(failure, |_| {}, DueCallbacks::new)
-    }
-
-    /// As [`fail`](Registration::fail). `show` gets the value that was reached, and `stepped` runs whether this was
-    /// the first failure or not; see [`signal_then`](Registration::signal_then).
-    pub fn fail_then(
+    ///
+    /// `show` gets the value that was reached, and `stepped` runs whether this was the first failure or not; see
+    /// [`signal`](Registration::signal).
+    pub fn fail(
         &self,
         failure: &Failure,
         show: impl FnOnce(u64),

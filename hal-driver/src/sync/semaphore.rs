@@ -388,12 +388,12 @@ unsafe extern "C" fn signal(
             let has_waiters = unsafe { semaphore.record(value, frontier) };
             if has_waiters { due_dispatch(base, value) } else { DueCallbacks::new() }
         };
-        semaphore.registration.signal_then(value, || semaphore.publish(value), stepped).map_err(|error| {
-            match error {
+        semaphore.registration.signal(value, || semaphore.publish(value), stepped).map_err(
+            |error| match error {
                 SignalError::Failed { failure, .. } => failure,
                 error => invalid(error.to_string()),
-            }
-        })
+            },
+        )
     })
 }
 
@@ -413,7 +413,7 @@ unsafe extern "C" fn on_fail(base: *mut sys::iree_async_semaphore_t, _code: sys:
         // SAFETY: IREE passes a live semaphore of ours whose failure is published.
         let semaphore = unsafe { &*base.cast::<Semaphore>() };
         if let Some(failure) = semaphore.cause() {
-            semaphore.registration.fail(&failure);
+            semaphore.registration.fail(&failure, |_| {}, DueCallbacks::new);
         }
     });
 }
@@ -566,7 +566,7 @@ mod tests {
                 while semaphore.host_waits() != [(value, 1)] && !waiting.is_finished() {
                     std::thread::yield_now();
                 }
-                semaphore.registration.signal_then(value, || semaphore.publish(value), Vec::new).unwrap();
+                semaphore.registration.signal(value, || semaphore.publish(value), Vec::new).unwrap();
                 waiting.join().unwrap().is_ok()
             })
         });
@@ -583,7 +583,7 @@ mod tests {
             listen(&timeline, value, &sender);
         }
         let semaphore = timeline.ours().unwrap();
-        semaphore.registration.signal_then(1, || semaphore.publish(1), Vec::new).unwrap();
+        semaphore.registration.signal(1, || semaphore.publish(1), Vec::new).unwrap();
         assert!(receiver.try_recv().is_err(), "waiters are notified later");
         assert!(semaphore.publish_failure(&Failure::new(Code::DataLoss, "on purpose")).is_none());
         semaphore.wake_failed();

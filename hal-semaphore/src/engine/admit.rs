@@ -172,7 +172,7 @@ impl<B: Backend> Shared<B> {
     }
 
     pub(super) fn foreign_status(&self, timeline: &B::Timeline, value: u64) -> WaitStatus {
-        let asked = self.foreign_counted(|| match timeline.failure() {
+        let asked = self.foreign(|| match timeline.failure() {
             Some(failure) => WaitStatus::Failed(failure),
             None if timeline.value() >= value => WaitStatus::Reached,
             None => WaitStatus::Open,
@@ -283,7 +283,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         }
         for (timeline, value) in iter(waits) {
             let classified = match self.shared.own_state(timeline) {
-                Some(timeline_state) => match self.shared.foreign_counted(|| timeline.failed_before()) {
+                Some(timeline_state) => match self.shared.foreign(|| timeline.failed_before()) {
                     Ok(Some(failure)) | Err(failure) => Err(failure),
                     Ok(None) => self.classify_wait(timeline_state, value, kind, key, has_others),
                 },

@@ -337,7 +337,7 @@ impl<B: Backend> Shared<B> {
             }
         }
         for (_, work, done) in early {
-            *done = self.foreign_counted(|| self.backend.try_early(work)).flatten();
+            *done = self.foreign(|| self.backend.try_early(work)).flatten();
         }
         if !runs.is_empty() {
             self.run_all(index, runs);
@@ -379,7 +379,7 @@ impl<B: Backend> Shared<B> {
         }
         let is_late = |ended: &mut Ended<B::Work>| {
             let work = &mut ended.work;
-            work.is_some() && self.foreign_counted(|| self.backend.calls_back(work)).unwrap_or(true)
+            work.is_some() && self.foreign(|| self.backend.calls_back(work)).unwrap_or(true)
         };
         // Fast path: usually there are none.
         let Some(first) = reclaims.iter_mut().position(is_late) else { return Vec::new() };
@@ -395,10 +395,10 @@ impl<B: Backend> Shared<B> {
             // Without it the engine is being dropped, and nothing is left to run.
             if let Some(keep_alive) = keep_alive {
                 let task = HostTask::new(keep_alive, index, key);
-                self.count_panic(self.foreign(|| match failure {
+                let _ = self.foreign(|| match failure {
                     None => self.backend.run(task, work),
                     Some(failure) => self.backend.clean_up(task, work, &failure),
-                }));
+                });
             }
         }
     }
@@ -411,9 +411,8 @@ impl<B: Backend> Shared<B> {
         if publications.is_empty() {
             return deferred;
         }
-        let has_waiters = |publication: &Publication<B::Timeline>| {
-            self.foreign_counted(|| publication.record()).unwrap_or(true)
-        };
+        let has_waiters =
+            |publication: &Publication<B::Timeline>| self.foreign(|| publication.record()).unwrap_or(true);
         if publications.len() == 1 {
             // Fast path: usually exactly one publication.
             if publications.first().is_some_and(has_waiters) {
@@ -446,10 +445,7 @@ impl<B: Backend> Shared<B> {
         let subscriber = Subscriber::new(engine, timeline_state);
         match self.foreign(|| timeline.subscribe(value, subscriber.clone())) {
             Ok(subscription) => drop(timeline_state.set_subscription(Box::new(subscription))),
-            Err(panic) => {
-                subscriber.notify(Err(panic.clone()));
-                self.count_panic(Err(panic));
-            }
+            Err(panic) => subscriber.notify(Err(panic)),
         }
     }
 }

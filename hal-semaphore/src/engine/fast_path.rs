@@ -73,7 +73,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         (self, refusal) = self.unlocked(|shared, _| {
             item.trace.on_device(id.index(), epoch);
             let mut batch = Batch { items: std::slice::from_mut(item), waits: &[] };
-            let answer = shared.foreign_counted(|| shared.backend.submit(id, &mut batch));
+            let answer = shared.foreign(|| shared.backend.submit(id, &mut batch));
             let refusal = answer.unwrap_or_else(Submitted::lost).unless_all_of(1);
             if refusal.is_some() {
                 item.trace.off_device();

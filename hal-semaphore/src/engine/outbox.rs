@@ -126,8 +126,7 @@ impl<B: Backend> Shared<B> {
         while let Some(Delivery { timeline, state, undelivered }) = delivery {
             let leaves = timeline.registration().is_some();
             // This may drop the last handle on the timeline.
-            let deliver =
-                || self.count_panic(self.foreign(move || timeline.deliver(state.as_ref().copied())));
+            let deliver = || _ = self.foreign(move || timeline.deliver(state.as_ref().copied()));
             if leaves {
                 leaving_work(deliver)
             } else {

@@ -165,13 +165,13 @@ impl<B: Backend> Shared<B> {
             // The engine is being dropped: no thread can submit any more.
             return self.work_off();
         };
-        self.count_panic(self.foreign(|| self.backend.defer(DeferredCallbacks::of(this))));
+        let _ = self.foreign(|| self.backend.defer(DeferredCallbacks::of(this)));
     }
 
     /// Works the list off, together with other threads that do.
     pub(super) fn work_off(&self) {
         while let Some(owed) = self.owed.take() {
-            self.count_panic(self.foreign(|| self.settle(owed)));
+            let _ = self.foreign(|| self.settle(owed));
             self.owed.count_down();
             // This thread sees that the engine is closing, or the closing thread sees that the entry has returned.
             fence(Ordering::SeqCst);
@@ -209,7 +209,7 @@ impl<B: Backend> Shared<B> {
 
     pub(super) fn reclaim_all(&self, reclaims: impl IntoIterator<Item = Ended<B::Work>>) {
         for ended in reclaims {
-            self.count_panic(self.foreign(|| self.backend.reclaim(ended)));
+            let _ = self.foreign(|| self.backend.reclaim(ended));
         }
     }
 }

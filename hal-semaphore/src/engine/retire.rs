@@ -287,7 +287,7 @@ impl<B: Backend> QueueGuard<'_, B> {
 
     /// Posts a delivery for a foreign timeline.
     fn post_delivery(&mut self, timeline: B::Timeline, state: Result<u64, Failure>) {
-        let identity = self.shared.foreign_counted(|| timeline.identity()).unwrap_or_default();
+        let identity = self.shared.foreign(|| timeline.identity()).unwrap_or_default();
         let undelivered = self.state.host.effects().deliver(identity);
         self.shared.outbox.post(identity, Delivery { timeline, state, undelivered });
     }

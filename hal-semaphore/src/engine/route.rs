@@ -76,7 +76,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         state.host.effects().traces().on_host(&op.trace);
         let work = op.work.take();
         if let Some(work) = &work {
-            op.work_kind = shared.foreign_counted(|| shared.backend.kind(work)).unwrap_or(0);
+            op.work_kind = shared.foreign(|| shared.backend.kind(work)).unwrap_or(0);
         }
         self.state.host.begin_run();
         work

@@ -9,7 +9,7 @@ use super::op::OpState;
 use super::queue::QueueGuard;
 use crate::backend::{Backend, Completion};
 use crate::clock::{Clock, Time};
-use crate::engine_events::KeepAlive;
+use crate::engine_events::{EngineEvents, KeepAlive};
 use crate::error::Unfinished;
 use crate::failure::{Code, Failure, Origin};
 use crate::mutation::{Mutation, is_mutated};
@@ -79,7 +79,7 @@ impl<B: Backend> Shared<B> {
             && self.device.lost().is_none()
             && let Err(panic) = self.foreign(|| self.backend.abort(failure))
         {
-            self.lose_panicked(panic);
+            self.lose(panic);
         }
     }
 

@@ -97,7 +97,7 @@ impl<B: Backend> Shared<B> {
         let Description { text, mut signals } =
             if names { self.describe(op) } else { Description::default() };
         for signal in &op.signals {
-            let name = self.foreign_counted(|| TimelineName::of(&signal.timeline));
+            let name = self.foreign(|| TimelineName::of(&signal.timeline));
             signals.extend(name.map(|timeline| Step { timeline, value: signal.value }));
         }
         let is_registered = op.waits.iter().all(is_registered);
@@ -117,7 +117,7 @@ impl<B: Backend> Shared<B> {
         if op.kind == ActionKind::Barrier && op.work.is_none() {
             return Description::default();
         }
-        let described = self.foreign_counted(|| self.backend.describe(op.work.as_ref(), op.work_kind));
+        let described = self.foreign(|| self.backend.describe(op.work.as_ref(), op.work_kind));
         described.unwrap_or_default()
     }
 }

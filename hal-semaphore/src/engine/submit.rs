@@ -31,7 +31,7 @@ use super::deferred_work::Dependency;
 use super::flight::InFlight;
 use super::flow_window::MAX_BATCH;
 use super::frontier::{Frontier, HISTORY_LENGTH};
-use super::op::{ActionKind, OpState};
+use super::op::{ActionKind, OpState, SignalRecord};
 use super::queue::QueueGuard;
 use super::timeline_state::{Promise, WaitStatus};
 use super::{Device, Shared};
@@ -70,6 +70,18 @@ pub(super) fn expected_native_epoch(device: &Device, kind: ActionKind, epoch: u6
     if kind == ActionKind::Queue && !device.records_events() { epoch } else { 0 }
 }
 
+impl<B: Backend> Shared<B> {
+    /// Records how another queue can wait natively for each signal of an operation.
+    #[inline]
+    fn amend_each(&self, signals: &[SignalRecord<B::Timeline>], promise: Promise) {
+        for signal in signals {
+            if let Some(timeline_state) = self.own_state(&signal.timeline) {
+                timeline_state.amend(Promise { value: signal.value, ..promise });
+            }
+        }
+    }
+}
+
 impl<B: Backend> QueueGuard<'_, B> {
     #[inline(always)]
     pub(super) fn can_submit(&self) -> bool {
@@ -102,9 +114,8 @@ impl<B: Backend> QueueGuard<'_, B> {
             (self, answer) = self.unlocked(|shared, _| {
                 scratch.items.iter().for_each(|item| item.trace.on_device(id.index(), item.epoch));
                 let mut batch = Batch { items: &mut scratch.items, waits: &scratch.waits };
-                let answer = shared
-                    .foreign_counted(|| shared.backend.submit(id, &mut batch))
-                    .unwrap_or_else(Submitted::lost);
+                let answer =
+                    shared.foreign(|| shared.backend.submit(id, &mut batch)).unwrap_or_else(Submitted::lost);
                 scratch.items.iter().skip(answer.accepted).for_each(|item| item.trace.off_device());
                 answer
             });
@@ -172,8 +183,7 @@ impl<B: Backend> QueueGuard<'_, B> {
             }
             let (device, queue) = (self.device, self.queue);
             let made;
-            (self, made) =
-                self.unlocked(|shared, _| shared.foreign_counted(|| shared.backend.create_event()));
+            (self, made) = self.unlocked(|shared, _| shared.foreign(|| shared.backend.create_event()));
             match made {
                 Ok(Ok(event)) => scratch.events.push(queue.events.lock().add(event)),
                 Ok(Err(_)) => device.run_out_of_events(),
@@ -268,23 +278,9 @@ impl<B: Backend> QueueGuard<'_, B> {
         let op = self.state.ops.live_mut(key);
         op.state = OpState::Submitted;
         op.event = event;
-        if !self.device.awaitable {
-            return;
-        }
-        let expected = expected_native_epoch(self.device, op.kind, epoch);
-        if native_epoch == expected {
-            return;
-        }
-        for signal in &op.signals {
-            if let Some(timeline_state) = self.shared.own_state(&signal.timeline) {
-                timeline_state.amend(Promise {
-                    value: signal.value,
-                    queue: self.index,
-                    epoch,
-                    native_epoch,
-                    event,
-                });
-            }
+        if self.device.awaitable && native_epoch != expected_native_epoch(self.device, op.kind, epoch) {
+            let promise = Promise { value: 0, queue: self.index, epoch, native_epoch, event };
+            self.shared.amend_each(&op.signals, promise);
         }
     }
 
@@ -436,24 +432,11 @@ impl<B: Backend> QueueGuard<'_, B> {
 
     /// Resets the native epoch of an operation's promises: it is not on its device.
     fn withdraw_native_epoch(&self, entry: &InFlight) {
-        if !self.device.awaitable {
-            return;
-        }
         let (op, epoch) = (self.state.ops.live(entry.op), entry.epoch);
         let native_epoch = expected_native_epoch(self.device, op.kind, epoch);
-        if native_epoch == entry.native_epoch {
-            return;
-        }
-        for signal in &op.signals {
-            if let Some(timeline_state) = self.shared.own_state(&signal.timeline) {
-                timeline_state.amend(Promise {
-                    value: signal.value,
-                    queue: self.index,
-                    epoch,
-                    native_epoch,
-                    event: None,
-                });
-            }
+        if self.device.awaitable && native_epoch != entry.native_epoch {
+            let promise = Promise { value: 0, queue: self.index, epoch, native_epoch, event: None };
+            self.shared.amend_each(&op.signals, promise);
         }
     }
 

@@ -166,8 +166,7 @@ impl<B: Backend> QueueGuard<'_, B> {
         value: u64,
         key: Key,
     ) -> Result<WaitClass, Failure> {
-        let (timeline, name) =
-            self.shared.foreign_counted(|| (timeline.clone(), TimelineName::of(timeline)))?;
+        let (timeline, name) = self.shared.foreign(|| (timeline.clone(), TimelineName::of(timeline)))?;
         let timeline_state = self.shared.new_foreign_state(name);
         let wait = self.live(key).next_wait();
         let target = Target::Op { queue: self.index, key, wait, has_others: false };

@@ -247,7 +247,7 @@ impl<B: Backend> Shared<B> {
 
     /// Drops a value of a foreign type, whose drop is foreign code.
     pub(super) fn drop_foreign<T>(&self, value: T) {
-        self.count_panic(self.foreign(move || drop(value)));
+        let _ = self.foreign(move || drop(value));
     }
 
     /// Raises a timeline of this engine for an operation that has ended. Returns false if it had failed before. If it
@@ -261,7 +261,7 @@ impl<B: Backend> Shared<B> {
     ) -> Result<bool, Failure> {
         let mut shown = Ok(());
         let show = || {
-            self.foreign_counted(|| timeline.show(Ok(value))).unwrap_or_else(|panic| {
+            self.foreign(|| timeline.show(Ok(value))).unwrap_or_else(|panic| {
                 shown = Err(panic.clone());
                 Some(panic)
             })
@@ -278,32 +278,20 @@ impl<B: Backend> Shared<B> {
         failure: &Failure,
         deferred: &mut DeferredWork,
     ) {
-        let show = |reached| self.foreign_counted(|| timeline.show(Err((reached, failure)))).unwrap_or(None);
+        let show = |reached| self.foreign(|| timeline.show(Err((reached, failure)))).unwrap_or(None);
         timeline_state.fail(failure, show, deferred);
     }
 
-    pub(super) fn count_panic(&self, result: Result<(), Failure>) {
-        if result.is_err() {
-            self.panics.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Runs foreign code and turns a panic into a failure. Under the model checkers it panics.
+    /// Runs foreign code. A panic is counted and becomes a failure: the caller decides what that means. Under the
+    /// model checkers it panics.
     pub(super) fn foreign<R>(&self, call: impl FnOnce() -> R) -> Result<R, Failure> {
         #[cfg(any(loom, shuttle))]
         return Ok(call());
         #[cfg(not(any(loom, shuttle)))]
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(call))
-            .map_err(|payload| Failure::panicked("the backend", payload))
-    }
-
-    /// Runs foreign code and counts its panic. The caller decides what the panic means.
-    pub(super) fn foreign_counted<R>(&self, call: impl FnOnce() -> R) -> Result<R, Failure> {
-        let result = self.foreign(call);
-        if result.is_err() {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).map_err(|payload| {
             self.panics.fetch_add(1, Ordering::Relaxed);
-        }
-        result
+            Failure::panicked("the backend", payload)
+        })
     }
 
     /// Polls the device, if it has work and does not report by itself.
@@ -312,14 +300,9 @@ impl<B: Backend> Shared<B> {
             && self.outstanding() > 0
             && let Err(failure) = self.foreign(|| self.backend.poll())
         {
-            self.lose_panicked(failure);
+            // The backend has panicked: the state of its device is unknown.
+            self.lose(failure);
         }
-    }
-
-    /// Loses the device, whose state is unknown because the backend has panicked.
-    pub(super) fn lose_panicked(&self, failure: Failure) {
-        self.panics.fetch_add(1, Ordering::Relaxed);
-        self.lose(failure);
     }
 }
 

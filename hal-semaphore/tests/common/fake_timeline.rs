@@ -143,12 +143,12 @@ impl TimelineState {
 
     /// Signals from the host.
     pub(crate) fn signal(&self, value: u64) -> Result<(), SignalError> {
-        self.registered().signal_then(value, || self.step(Ok(value)), Vec::new)
+        self.registered().signal(value, || self.step(Ok(value)), Vec::new)
     }
 
     /// Fails from the host.
     pub(crate) fn fail(&self, failure: &Failure) -> bool {
-        self.registered().fail_then(failure, |reached| self.step(Err((reached, failure))), Vec::new)
+        self.registered().fail(failure, |reached| self.step(Err((reached, failure))), Vec::new)
     }
 
     /// Another driver raises its timeline. `locked` runs when it has its lock.

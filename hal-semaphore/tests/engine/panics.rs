@@ -405,13 +405,12 @@ fn host_step_that_panics_has_not_happened() {
     let setup = PanicSetup::new();
     let x = setup.own();
     let registration = x.registered();
-    let signals = || registration.signal_then(1, || panic!("the program panics"), Vec::new);
+    let signals = || registration.signal(1, || panic!("the program panics"), Vec::new);
     assert!(catch_unwind(AssertUnwindSafe(signals)).is_err());
-    let fails =
-        || registration.fail_then(&rig::broken("given up"), |_| panic!("the program panics"), Vec::new);
+    let fails = || registration.fail(&rig::broken("given up"), |_| panic!("the program panics"), Vec::new);
     assert!(catch_unwind(AssertUnwindSafe(fails)).is_err());
     assert_eq!(registration.query().unwrap(), 0);
-    registration.signal(1).unwrap();
+    registration.signal(1, || {}, Vec::new).unwrap();
     assert_eq!(registration.value(), 1);
     setup.finish("a step");
 }
