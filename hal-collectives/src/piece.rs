@@ -25,7 +25,7 @@ use std::time::Duration;
 /// rank's part if that is more.
 pub const PIECE: u64 = 4 << 20;
 
-/// The number of pieces of an operation that a rank has under way.
+/// The number of pieces of an operation that a rank has under way while it copies others.
 pub const WINDOW: u64 = 3;
 
 /// The settings that all ranks of a group agree on.
@@ -278,11 +278,7 @@ impl<S: GroupOperation> OperationEntry for Entered<S> {
         }
         let cars = Cars { next: 0, under_way: 0, memory, outcome: Ok(()), done: Some(done) };
         let train = Arc::new(PieceSequence { entered, pieces, cars: Mutex::new(cars) });
-        let jobs: Vec<Job> = (0..WINDOW).filter_map(|_| train.start_next()).collect();
-        if jobs.is_empty() {
-            return None;
-        }
-        Some(Box::new(move || jobs.into_iter().for_each(run)))
+        train.start_next()
     }
 
     fn give_up(self: Box<Self>, why: &Failure) {
@@ -324,7 +320,8 @@ impl<S: GroupOperation> PieceEntry for EnteredPiece<S> {
     }
 }
 
-/// An operation whose memory is ready as a whole: the end of each piece starts the piece that is a window later.
+/// An operation whose memory is ready as a whole: the end of each piece starts the next one. Several at once are in each
+/// other's way where ranks share processors, and gain nothing elsewhere.
 struct PieceSequence<S: GroupOperation> {
     entered: S,
     pieces: Pieces,
