@@ -320,8 +320,8 @@ impl<S: GroupOperation> PieceEntry for EnteredPiece<S> {
     }
 }
 
-/// An operation whose memory is ready as a whole: the end of each piece starts the next one. Several at once are in each
-/// other's way where ranks share processors, and gain nothing elsewhere.
+/// An operation whose memory is ready as a whole: the end of each piece starts the next one. Several at once are in
+/// each other's way where ranks share processors, and gain nothing elsewhere.
 struct PieceSequence<S: GroupOperation> {
     entered: S,
     pieces: Pieces,

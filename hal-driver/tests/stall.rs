@@ -139,7 +139,7 @@ fn plain(text: &str) -> String {
         rest = after.split_once(')').unwrap().1;
     }
     plain.push_str(rest);
-    let Some((before, after)) = plain.split_once(" for ") else { return plain };
+    let Some((before, after)) = plain.rsplit_once(" for ") else { return plain };
     match after.split_once(" s or longer") {
         Some((time, after)) if time.parse::<f64>().is_ok() => format!("{before}{after}"),
         _ => plain,
@@ -442,19 +442,41 @@ fn host_call_that_waits_has_promised_its_signals() {
     done.wait(1).unwrap();
 }
 
+/// Memory that others have early, before the work that it is for, is in the way of an allocation that needs some now.
 #[test]
 fn allocation_that_finds_no_memory() {
     let _alone = alone();
-    let device = Device::open("mock://0?memory=1m").unwrap();
-    let (first, second) = (device.semaphore(0), device.semaphore(0));
-    let kept = device.alloca(&List::none(), &first.at(1), 600 << 10).unwrap();
-    first.wait(1).unwrap();
-    let Ok(other) = device.alloca(&List::none(), &second.at(1), 600 << 10) else { return };
+    // A busy machine may take longer to ask than the device takes for the work.
+    assert!([3, 60].into_iter().any(is_explained_while_it_waits));
+}
+
+/// True if the report came while the allocation waited, for so many seconds.
+fn is_explained_while_it_waits(latency: u64) -> bool {
+    const PART: usize = 400 << 10;
+    let device = format!("mock://0?memory=8m&queues=1&latency={latency}s");
+    let device = Device::open_in_group(&device).unwrap();
+    // All of the device's memory but the pool's one slab.
+    let rest: Vec<_> = (0..7).map(|_| device.buffer(1 << 20)).collect();
+    let (chain, now) = (device.semaphore(0), device.semaphore(0));
+    device.fill(&List::none(), &chain.at(1), &rest[0], (0, 64), &[1]).unwrap();
+    let early: Vec<_> =
+        (1..3).map(|at| device.alloca(&chain.at(at), &chain.at(at + 1), PART).unwrap()).collect();
+    let buffer = device.alloca(&List::none(), &now.at(1), PART).unwrap();
     let report = stall_report();
-    explains(&report, &["the host has been at queue 0 of mock://0 (allocation that waits for memory)"]);
-    device.dealloca(&List::none(), &first.at(2), &kept).unwrap();
-    second.wait(1).unwrap();
-    drop(other);
+    let waits = chain.value().unwrap() == 0;
+    if waits {
+        explains(
+            &report,
+            &[
+                "the device has had epoch 1 of queue 0 of mock://0 (single transfer or dispatch)",
+                "the host has been at queue 0 of mock://0 (allocation that waits for memory)",
+            ],
+        );
+    }
+    device.dealloca(&chain.at(3), &chain.at(4), &early[0]).unwrap();
+    now.wait(1).unwrap();
+    drop((buffer, early));
+    waits
 }
 
 // ------------------------------------------------------------------------------------------------------------------
