@@ -497,6 +497,8 @@ fn change_that_the_kernel_refuses_is_none() {
     space.protect(&buffer, page, page, READ).unwrap();
     refused(space.fill(&buffer, (page, 4), 5), Code::PermissionDenied, "may not be written");
     assert_eq!(space.bytes(&buffer, 0, 3 * page).unwrap(), vec![4; 3 * page]);
+    // An operation releases its buffers after its signals.
+    buffer.wait_until_it_is_ours_alone();
     drop(buffer);
     space.free(memory).unwrap();
 }
