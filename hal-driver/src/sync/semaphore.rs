@@ -463,9 +463,13 @@ unsafe extern "C" fn wait(
                 system,
             )
         };
-        if code(waited) != Code::DeadlineExceeded || until == deadline {
+        // The semaphore's own failure may have this code too.
+        let has_failed = ours.failure_word().load(Ordering::Acquire) != 0;
+        if code(waited) != Code::DeadlineExceeded || until == deadline || has_failed {
             break waited;
         }
+        // SAFETY: the status is this function's own.
+        drop(unsafe { check(waited) });
         if let Err(failure) = ours.proactor.check() {
             return raw(&failure);
         }

@@ -107,8 +107,8 @@ fn failure_of_a_copy_is_reported_when_the_copies_of_other_pieces_have_ended() {
     assert_eq!(done.value().unwrap_err().code, Code::DataLoss);
 }
 
-/// The same for memory that receives. All bytes have arrived, and the end of the execution is queued behind the
-/// copies in a full queue.
+/// The same for memory that receives. All bytes have arrived, as a rank that copies, too, sends several pieces at once,
+/// and the end of the execution is queued behind the copies in a full queue.
 #[test]
 fn failure_of_a_copy_of_what_was_received_is_reported_when_the_others_have_ended() {
     // One job fills the buffer.
@@ -116,7 +116,7 @@ fn failure_of_a_copy_of_what_was_received_is_reported_when_the_others_have_ended
         for queues in 1..=3 {
             let more = format!("&depth=1&fault=fail:copy:1&fault=late:{late}");
             let uri = card(WORDS * 4, &more).replace("queues=1", &format!("queues={queues}"));
-            let ranks = ranks(&[&uri, &format!("mock://?collective_piece={}", WORDS * 4)]);
+            let ranks = ranks(&[&uri, &card(WORDS * 4, "")]);
             let [got, sent] = [0, 1].map(|rank| ranks[rank].words(&vec![rank as u32; WORDS * WINDOW]));
             let begin = Instant::now();
             for (rank, buffer) in ranks.iter().zip([&got, &sent]) {
@@ -137,7 +137,7 @@ fn failure_of_a_copy_is_reported_when_the_others_have_ended_also_if_another_step
         for queues in 1..=3 {
             let more = format!("&depth=1&latency=2ms&fault=fail:copy:1&fault=late:{late}");
             let uri = card(WORDS * 4, &more).replace("queues=1", &format!("queues={queues}"));
-            let ranks = ranks(&[&uri, &format!("mock://?collective_piece={}", WORDS * 4)]);
+            let ranks = ranks(&[&uri, &card(WORDS * 4, "")]);
             let [got, sent] = [0, 1].map(|rank| ranks[rank].words(&vec![rank as u32; WORDS * WINDOW]));
             let behind = ranks[0].device.buffer(16);
             let begin = Instant::now();
