@@ -107,14 +107,16 @@ fn failure_of_a_copy_is_reported_when_the_copies_of_other_pieces_have_ended() {
     assert_eq!(done.value().unwrap_err().code, Code::DataLoss);
 }
 
-/// The same for memory that receives. All bytes have arrived, as a rank that copies, too, sends several pieces at once,
-/// and the end of the execution is queued behind the copies in a full queue.
+/// One job fills the buffer that receives.
+const FIRST_COPY: usize = 1 + 1;
+
+/// The same for memory that receives: the first copy is slow, and a later one fails. The end of the execution is queued
+/// behind the copies in a full queue.
 #[test]
 fn failure_of_a_copy_of_what_was_received_is_reported_when_the_others_have_ended() {
-    // One job fills the buffer.
-    for late in [1 + 2, 1 + 3] {
+    for failing in [2, 3] {
         for queues in 1..=3 {
-            let more = format!("&depth=1&fault=fail:copy:1&fault=late:{late}");
+            let more = format!("&depth=1&fault=fail:copy:{failing}&fault=late:{FIRST_COPY}");
             let uri = card(WORDS * 4, &more).replace("queues=1", &format!("queues={queues}"));
             let ranks = ranks(&[&uri, &card(WORDS * 4, "")]);
             let [got, sent] = [0, 1].map(|rank| ranks[rank].words(&vec![rank as u32; WORDS * WINDOW]));
@@ -124,7 +126,11 @@ fn failure_of_a_copy_of_what_was_received_is_reported_when_the_others_have_ended
                 rank.execute(&commands, 1).unwrap();
             }
             assert!(ranks[0].done.wait(1).is_err());
-            assert!(begin.elapsed() >= LATE, "{queues} queues, {late}: reported after {:?}", begin.elapsed());
+            assert!(
+                begin.elapsed() >= LATE,
+                "{queues} queues, {failing}: reported after {:?}",
+                begin.elapsed()
+            );
             assert_eq!(ranks[0].done.value().unwrap_err().code, Code::DataLoss);
         }
     }
@@ -133,9 +139,9 @@ fn failure_of_a_copy_of_what_was_received_is_reported_when_the_others_have_ended
 /// The same with a following step, which waits for all copies in its queue and fails with the first.
 #[test]
 fn failure_of_a_copy_is_reported_when_the_others_have_ended_also_if_another_step_comes_behind() {
-    for late in [1 + 2, 1 + 3] {
+    for failing in [2, 3] {
         for queues in 1..=3 {
-            let more = format!("&depth=1&latency=2ms&fault=fail:copy:1&fault=late:{late}");
+            let more = format!("&depth=1&latency=2ms&fault=fail:copy:{failing}&fault=late:{FIRST_COPY}");
             let uri = card(WORDS * 4, &more).replace("queues=1", &format!("queues={queues}"));
             let ranks = ranks(&[&uri, &card(WORDS * 4, "")]);
             let [got, sent] = [0, 1].map(|rank| ranks[rank].words(&vec![rank as u32; WORDS * WINDOW]));
@@ -153,7 +159,11 @@ fn failure_of_a_copy_is_reported_when_the_others_have_ended_also_if_another_step
                 rank.execute(&commands.unwrap(), 1).unwrap();
             }
             assert!(ranks[0].done.wait(1).is_err());
-            assert!(begin.elapsed() >= LATE, "{queues} queues, {late}: reported after {:?}", begin.elapsed());
+            assert!(
+                begin.elapsed() >= LATE,
+                "{queues} queues, {failing}: reported after {:?}",
+                begin.elapsed()
+            );
             assert_eq!(ranks[0].done.value().unwrap_err().code, Code::DataLoss);
         }
     }
