@@ -126,6 +126,9 @@ fn refused_memory_call_leaves_zeros_or_its_argument() {
     assert_eq!(refused([1 << 50, 7, 7, word(mem::ALLOC), 0]), [0; 5]);
     assert_eq!(refused([7, 999, 7, word(mem::MAP), 0]), [0; 5]);
     assert_eq!(refused([7, 7, 7, word(mem::UNMAP), 0]), [7, 7, 7, word(mem::UNMAP), 0]);
+    // The kernel clears a block's number and size, and nothing behind them.
+    let block = [7, 7 << 32 | 7, 7, word(mem::MAP_BLOCK), 0];
+    assert_eq!(refused(block), [0, 7 << 32, 7, word(mem::MAP_BLOCK), 0]);
     assert_eq!(refused([999, 7, 7, word(mem::FREE), 0]), [999, 7, 7, word(mem::FREE), 0]);
     let memory = card.map_host(&host(4096));
     let unmap = MemUnmap { device_virt_addr: memory, op: mem::UNMAP, ..MemUnmap::default() };
