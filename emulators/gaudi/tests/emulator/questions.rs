@@ -340,6 +340,8 @@ fn blocks_are_seen_whole() {
     assert_eq!(block(REGISTERS + 0x410_0000).err(), Some(Errno::INVAL), "the driver's own");
     drop(seen);
     assert_eq!(card.close().hard_resets, 0);
+    let card = self::card(options(FIRST));
+    assert_eq!(card.see(manager.handle, 0x1_4000).err(), Some(Errno::PERM));
 }
 
 /// rule(reset-waits), rule(export-holds-file): a dma-buf keeps the file, and so a reset from its end.
