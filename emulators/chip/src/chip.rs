@@ -432,6 +432,8 @@ fn switched_off(address: u64, count: u32) -> Option<u32> {
         0x1efc => Some(0),
         // Where the chip is among others: it is alone.
         0x1108 => Some(0),
+        // The link of each port: nothing is at its other end.
+        0x1200..0x1240 => Some(1),
         _ => None,
     }
 }

@@ -149,9 +149,14 @@ fn firmware_of_ethernet_tiles_says_that_their_ports_are_switched_off() {
         let said = [0x1008, 0x1efc, 0x1104, 0x1440].map(|address| word(address).unwrap());
         assert_eq!(said, [0xffff, 0, 2, 14]);
         assert_eq!((word(0x210).unwrap(), word(0x1108).unwrap()), (0x6_e000, 0));
+        assert_eq!([0x1200, 0x123c].map(|link| word(link).unwrap()), [1; 2], "nothing is connected");
         let beats = [0x1c, 0x1c].map(|address| word(address).unwrap());
         assert!(beats[0] != beats[1] && beats.iter().all(|beat| beat >> 16 == 0xabcd));
-        assert!(word(0x1000).is_err() && chip.tile_write(tile, 0x1efc, &[1, 0, 0, 0]).is_err());
+        assert!(
+            word(0x1000).is_err()
+                && word(0x1240).is_err()
+                && chip.tile_write(tile, 0x1efc, &[1, 0, 0, 0]).is_err()
+        );
     }
 }
 

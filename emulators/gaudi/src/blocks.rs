@@ -6,6 +6,7 @@
 //! without an effect.
 
 use crate::hardware::Hardware;
+use emulator_core::Errno;
 
 /// The base address of the registers.
 const REGISTERS: u64 = 0x1000_007F_F800_0000;
@@ -68,16 +69,21 @@ fn all() -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
+/// The blocks of a card, of which the first generation has none.
+fn of(hardware: &Hardware) -> Result<impl Iterator<Item = (u64, u64)>, Errno> {
+    if hardware.dram_virtual { Ok(all()) } else { Err(Errno::PERM) }
+}
+
 /// The number and the size of the block at an address.
-pub(crate) fn at(hardware: &Hardware, address: u64) -> Option<(u64, u64)> {
-    let mut numbered = (0..).zip(all()).filter(|_| hardware.dram_virtual);
-    numbered.find(|&(_, (start, _))| start == address).map(|(number, (_, size))| (number, size))
+pub(crate) fn at(hardware: &Hardware, address: u64) -> Result<(u64, u64), Errno> {
+    let found = (0..).zip(of(hardware)?).find(|&(_, (start, _))| start == address);
+    found.map(|(number, (_, size))| (number, size)).ok_or(Errno::INVAL)
 }
 
 /// The size of a block.
-pub(crate) fn size(hardware: &Hardware, number: u64) -> Option<u64> {
-    let number = usize::try_from(number).ok().filter(|_| hardware.dram_virtual)?;
-    all().nth(number).map(|(_, size)| size)
+pub(crate) fn size(hardware: &Hardware, number: u64) -> Result<u64, Errno> {
+    let number = usize::try_from(number).map_err(|_| Errno::INVAL)?;
+    of(hardware)?.nth(number).map(|(_, size)| size).ok_or(Errno::INVAL)
 }
 
 #[cfg(test)]

@@ -67,7 +67,10 @@ impl Context {
         length: u64,
     ) -> Result<HostRange, Errno> {
         let id = offset >> 12 & 0xFFFF_FFFF;
-        let size = blocks::size(hardware, id).filter(|&size| size == length).ok_or(Errno::INVAL)?;
+        let size = blocks::size(hardware, id)?;
+        if size != length {
+            return Err(Errno::INVAL);
+        }
         match self.blocks.get(&id) {
             Some(range) => Ok(range.clone()),
             None => Ok(self.blocks.entry(id).or_insert(kernel_memory(files, owner, offset, size)?).clone()),

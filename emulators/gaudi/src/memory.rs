@@ -48,12 +48,13 @@ impl Machine {
                 answered(argument, self.map_host(process, number, &take(argument)?))?
             }
             mem::MAP => answered(argument, self.map_device(number, &take(argument)?))?,
-            // The address is in the place of the handle. The first generation refuses the request.
-            mem::MAP_BLOCK if !self.hardware.dram_virtual => return Err(Errno::PERM),
+            // The address is in the place of the handle. rule(memory-answer)
             mem::MAP_BLOCK => {
-                let (id, size) = blocks::at(self.hardware, header.handle).ok_or(Errno::INVAL)?;
-                give(argument, &MemOut { handle: handle::BLOCK | id << 12, reserved: size });
-                return Ok(());
+                let block = blocks::at(self.hardware, header.handle);
+                let (handle, size) = block.map_or((0, 0), |(id, size)| (handle::BLOCK | id << 12, size));
+                let answer = handle.to_le_bytes().into_iter().chain(size.to_le_bytes()).take(12);
+                argument.iter_mut().zip(answer).for_each(|(place, byte)| *place = byte);
+                return block.map(drop);
             }
             mem::TS_ALLOC => self.create_times(process, number, header.num_of_elements)?,
             mem::EXPORT_DMABUF_FD => {

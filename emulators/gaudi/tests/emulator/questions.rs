@@ -126,6 +126,9 @@ fn refused_memory_call_leaves_zeros_or_its_argument() {
     assert_eq!(refused([1 << 50, 7, 7, word(mem::ALLOC), 0]), [0; 5]);
     assert_eq!(refused([7, 999, 7, word(mem::MAP), 0]), [0; 5]);
     assert_eq!(refused([7, 7, 7, word(mem::UNMAP), 0]), [7, 7, 7, word(mem::UNMAP), 0]);
+    // The kernel clears a block's number and size, and nothing behind them.
+    let block = [7, 7 << 32 | 7, 7, word(mem::MAP_BLOCK), 0];
+    assert_eq!(refused(block), [0, 7 << 32, 7, word(mem::MAP_BLOCK), 0]);
     assert_eq!(refused([999, 7, 7, word(mem::FREE), 0]), [999, 7, 7, word(mem::FREE), 0]);
     let memory = card.map_host(&host(4096));
     let unmap = MemUnmap { device_virt_addr: memory, op: mem::UNMAP, ..MemUnmap::default() };
@@ -337,6 +340,8 @@ fn blocks_are_seen_whole() {
     assert_eq!(block(REGISTERS + 0x410_0000).err(), Some(Errno::INVAL), "the driver's own");
     drop(seen);
     assert_eq!(card.close().hard_resets, 0);
+    let card = self::card(options(FIRST));
+    assert_eq!(card.see(manager.handle, 0x1_4000).err(), Some(Errno::PERM));
 }
 
 /// rule(reset-waits), rule(export-holds-file): a dma-buf keeps the file, and so a reset from its end.
