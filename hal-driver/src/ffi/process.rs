@@ -50,7 +50,7 @@ pub(crate) fn forked() -> Failure {
     Failure::new(Code::FailedPrecondition, message)
 }
 
-/// Has every process that is forked from this one, or from such a one, learn it.
+/// Has every process that is forked from this one, and from its children, set the flag.
 #[cfg(unix)]
 fn look_for_forks() -> Result {
     extern "C" fn in_child() {
