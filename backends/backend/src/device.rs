@@ -156,8 +156,8 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// Makes memory of another device usable by this one, by a dma-buf that stays the program's. The memory is not the
     /// host's to map, and belongs to a heap that the host cannot map.
     ///
-    /// By default refused: not every kernel driver can. Whether this dma-buf is one that it can use is known only when it
-    /// is tried.
+    /// By default refused: not every kernel driver can. Whether it can use a certain dma-buf is known only when it is
+    /// tried.
     fn import_dma_buf(
         &self,
         buffer: std::os::fd::BorrowedFd<'_>,
