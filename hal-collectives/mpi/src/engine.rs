@@ -26,7 +26,7 @@ mod relay;
 use crate::calls::Spares;
 use crate::creations::Creation;
 use crate::group::Group;
-use crate::launcher::{processors_on_this_machine, ranks_on_this_machine};
+use crate::launcher::{mpi_yields, processors_on_this_machine, ranks_on_this_machine};
 use crate::library::{Handle, Library, at_exit, finalized, in_forks};
 use crate::progress::Progress;
 use crate::started::{DueCallback, Ended, Started};
@@ -39,7 +39,7 @@ use relay::Relay;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a thread polls without a pause after anything has moved, or was likely to.
@@ -48,9 +48,6 @@ const EAGER: Duration = Duration::from_micros(200);
 /// How long the engine's thread sleeps at most while anything is under way, and while nothing is.
 const NAP: Duration = Duration::from_micros(200);
 const IDLE: Duration = Duration::from_millis(20);
-
-/// How long it sleeps at most while a program's threads poll again and again.
-const LONG_NAP: Duration = Duration::from_micros(3200);
 
 /// For how long a thread that has polled is expected to poll again.
 const EXPECTED: Duration = Duration::from_micros(100);
@@ -193,6 +190,8 @@ pub(crate) struct Poll {
     /// When that was, unless another thread did.
     at: Option<Instant>,
     moved: bool,
+    /// MPI was asked whether something has ended.
+    asks: bool,
     /// Something is under way.
     waits: bool,
     /// When that is likely to have ended.
@@ -200,6 +199,17 @@ pub(crate) struct Poll {
     /// MPI may need this process for others, which may be gone.
     sends: bool,
     has_quit: bool,
+}
+
+impl Poll {
+    /// Lets others have the processor, unless MPI has done that in this poll: if a thread did it twice, every second
+    /// time it would have the processor for nothing.
+    fn yield_now(self) {
+        static MPI_YIELDS: LazyLock<bool> = LazyLock::new(mpi_yields);
+        if !(self.asks && *MPI_YIELDS) {
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Engine {
@@ -459,6 +469,7 @@ impl Engine {
             poll.moved |= progress.step();
             progress.take_ended(ended);
             poll.at = Some(progress.polled_at());
+            poll.asks = progress.asks();
             poll.expected = progress.expected();
             poll.has_quit = progress.has_quit();
             poll
@@ -551,7 +562,7 @@ impl Engine {
             }
             let since = poll.expected.map_or(moved, |expected| expected.max(moved));
             if (poll.waits || poll.sends) && now.saturating_duration_since(since) < EAGER {
-                std::thread::yield_now();
+                poll.yield_now();
                 continue;
             }
             let mut commands = self.commands.lock();
@@ -594,7 +605,7 @@ fn set(flag: &AtomicBool, is_set: bool) {
 /// that an operation loses when none does. With each nap it takes a processor from a thread that polls, and that holds
 /// up the other ranks, too.
 fn nap(polled: Duration) -> Duration {
-    (polled / 16).clamp(NAP, LONG_NAP)
+    (polled / 16).clamp(NAP, IDLE)
 }
 
 /// Says which engine there is, if there is one by now.
@@ -665,7 +676,7 @@ fn poll_until_by(
             continue;
         }
         if yields {
-            std::thread::yield_now();
+            poll.yield_now();
         } else {
             std::hint::spin_loop();
         }

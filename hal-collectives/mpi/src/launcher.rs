@@ -60,6 +60,11 @@ pub(crate) fn ranks_on_this_machine() -> usize {
     of_process().ranks_on_this_machine()
 }
 
+/// Whether MPI itself lets others have the processor where it finds that nothing has ended.
+pub(crate) fn mpi_yields() -> bool {
+    of_process().mpi_yields()
+}
+
 /// How many processors the ranks on this machine have together. A launcher may have bound each of them to
 /// one: then they are those of its own process here, which is their parent.
 pub(crate) fn processors_on_this_machine() -> usize {
@@ -81,6 +86,14 @@ impl Environment<'_> {
 
     fn number(&self, name: &str) -> Option<u32> {
         self.0(name)?.trim().parse().ok()
+    }
+
+    /// Open MPI 4 does if its launcher says that there are more ranks than processors, or the user wants it
+    /// (`ompi/runtime/ompi_mpi_params.c`). Of others nothing is known.
+    fn mpi_yields(&self) -> bool {
+        let says = |name| self.0(name).map(|value| ["1", "true"].contains(&value.trim()));
+        let wanted = says("OMPI_MCA_mpi_yield_when_idle").or_else(|| says("OMPI_MCA_mpi_oversubscribe"));
+        self.launcher() == Some(Launcher::OpenMpi) && wanted == Some(true)
     }
 
     fn launcher(&self) -> Option<Launcher> {
@@ -139,6 +152,21 @@ mod tests {
         };
         let environment = Environment(&find);
         (environment.launcher(), environment.launched(), environment.ranks_on_this_machine())
+    }
+
+    #[test]
+    fn open_mpi_yields_where_its_launcher_or_the_user_says_so() {
+        let yields = |set: &[(&str, &str)]| {
+            let find = |name: &str| {
+                set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            };
+            Environment(&find).mpi_yields()
+        };
+        let (job, shares) = (("OMPI_COMM_WORLD_SIZE", "8"), ("OMPI_MCA_mpi_oversubscribe", "1"));
+        let wants = |value| ("OMPI_MCA_mpi_yield_when_idle", value);
+        assert!(yields(&[job, shares]) && yields(&[job, wants("true")]));
+        assert!(!yields(&[job]) && !yields(&[job, ("OMPI_MCA_mpi_oversubscribe", "0")]));
+        assert!(!yields(&[job, shares, wants("0")]) && !yields(&[("PMI_SIZE", "8"), shares]));
     }
 
     const SLURM: [(&str, &str); 4] = [

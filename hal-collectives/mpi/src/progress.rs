@@ -157,6 +157,11 @@ impl Progress {
         self.creations.is_making() && !self.library.is_multiple()
     }
 
+    /// True if a poll asks MPI at least whether a notice has come.
+    pub(crate) fn asks(&self) -> bool {
+        self.listens && !self.is_blocked() && self.mailbox.receives()
+    }
+
     /// The mailbox, with the library if calls may be made. The program may have ended one that was left alone.
     fn mailbox(&mut self) -> (&mut Mailbox, Option<&Library>) {
         let can_call = self.listens && !self.is_blocked();

@@ -4,12 +4,16 @@
 //!
 //! A callback may hold up the thread that serves, and wait for something that only that thread would report. So a
 //! second thread stands by from the first callback on, and takes the place of a thread whose callback does not return
-//! within a [`LONG_NAP`] or two, or an [`IDLE`] where there was nothing to do for long. A thread that returns and finds
-//! its place taken stands by, or ends if another one does: at most one stands by, one serves, and the others are in
+//! within a [`NAP`] or two, or an [`IDLE`] where there was nothing to do for long. A thread that returns and finds its
+//! place taken stands by, or ends if another one does: at most one stands by, one serves, and the others are in
 //! callbacks.
 
-use super::{IDLE, LONG_NAP};
+use super::IDLE;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long a thread that stands by sleeps, at most while callbacks are called.
+const NAP: Duration = Duration::from_micros(3200);
 
 /// The turn in which MPI has ended.
 const OVER: u64 = u64::MAX;
@@ -47,7 +51,7 @@ impl Relay {
 
     /// Sleeps until this thread is to serve. False if MPI has ended.
     pub(super) fn stand_by(&self) -> bool {
-        let (mut seen, mut nap) = (self.turns.load(Ordering::SeqCst), LONG_NAP);
+        let (mut seen, mut nap) = (self.turns.load(Ordering::SeqCst), NAP);
         loop {
             std::thread::sleep(nap);
             let turn = self.turns.load(Ordering::SeqCst);
@@ -55,7 +59,7 @@ impl Relay {
                 return false;
             }
             if turn != seen {
-                (seen, nap) = (turn, LONG_NAP);
+                (seen, nap) = (turn, NAP);
             } else if !turn.is_multiple_of(2) && self.take_turn(turn) {
                 self.stand_down();
                 return true;

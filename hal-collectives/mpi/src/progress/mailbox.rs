@@ -62,6 +62,11 @@ impl Mailbox {
         self.inbox.is_some()
     }
 
+    /// True if MPI can be asked for notices.
+    pub(super) fn receives(&self) -> bool {
+        self.base.is_some() && self.failure.is_none()
+    }
+
     /// True if notices are on their way to others.
     pub(super) fn sends(&self) -> bool {
         !self.sending.is_empty()
