@@ -35,7 +35,7 @@ pub use callbacks::{EndCountdown, notify, release};
 pub use communicator::{Buffers, Communicator, Done, Job, OperationEntry, PieceEntry};
 pub use element::{Element, Reduction};
 pub use operation::{ENCODED, Kind, Operation, Participants, Places, RECEIVER, SENDER, Side};
-pub use piece::{Check, Entered, GroupOperation, Memory, PIECE, Parts, Piece, Pieces, Terms, WINDOW};
+pub use piece::{Check, Entered, GroupOperation, Memory, PIECE, Parts, Piece, Pieces, Terms, WIDER, WINDOW};
 pub use reduce::{Folding, reduce};
 
 /// The result type of this crate.

@@ -21,9 +21,13 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The default size of a piece: the most bytes of a rank's memory that it sends or receives, or one element of each
-/// rank's part if that is more.
+/// The default size of a piece: the most bytes of a rank's memory that it sends or receives, [up to four times](WIDER)
+/// as many if that has a part for each rank, or one element of each part if that is more.
 pub const PIECE: u64 = 4 << 20;
+
+/// What one rank sends to another is as much less than a piece as there are parts, and small messages are slow: so such
+/// a piece is as many times larger, at most.
+pub const WIDER: u64 = 4;
 
 /// The number of pieces of an operation that a rank has under way while it copies others.
 pub const WINDOW: u64 = 3;
@@ -33,7 +37,7 @@ pub const WINDOW: u64 = 3;
 pub struct Terms {
     /// How long an operation waits for ranks that do not come, a century at most.
     pub timeout: Duration,
-    /// The most bytes of a piece, the same for all ranks.
+    /// The [size of a piece](PIECE), the same for all ranks.
     pub piece: u64,
     /// Which operations ranks in different processes compare, the same for all ranks.
     pub check: Check,
@@ -92,7 +96,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Divides an operation of `ranks` ranks into pieces of at most `most` bytes.
+    /// Divides an operation of `ranks` ranks into pieces of [that size](PIECE).
     pub fn new(operation: Operation, ranks: u32, most: u64) -> Self {
         let ranks = u64::from(ranks.max(1));
         let (parts, part) = match operation.kind {
@@ -102,7 +106,8 @@ impl Pieces {
         };
         let column = operation.element.size().saturating_mul(parts);
         // At most as many pieces as a number can name.
-        let each = (most / column).max(1).max(part.div_ceil(u64::from(u32::MAX)));
+        let each =
+            (most.saturating_mul(parts.min(WIDER)) / column).max(1).max(part.div_ceil(u64::from(u32::MAX)));
         Self { operation, ranks, part, each }
     }
 
@@ -221,7 +226,7 @@ pub trait GroupOperation: Clone + Send + Sync + 'static {
     fn operation(&self) -> Operation;
     /// The rank and the number of ranks.
     fn place(&self) -> (u32, u32);
-    /// The most bytes of a piece.
+    /// The [size of a piece](PIECE).
     fn piece_size(&self) -> u64;
     /// Starts a piece with its memory, or with a failure that ends the group.
     fn start(&self, piece: Piece, memory: Result<Buffers<Parts>>, done: Done) -> Option<Job>;
@@ -398,6 +403,8 @@ mod tests {
                 let count = if kind == Kind::AllToAll { part * u64::from(ranks) } else { part };
                 let operation = Operation { kind, element: Element::U16, count };
                 let pieces = Pieces::new(operation, ranks, most);
+                let has_parts = matches!(kind, Kind::AllGather | Kind::AllToAll | Kind::ReduceScatter(_));
+                let most = if has_parts { most * WIDER.min(ranks.into()) } else { most };
                 let mut at = 0;
                 for number in 0..pieces.count() {
                     let piece = pieces.get(number);

@@ -49,7 +49,8 @@ pub const PARAMETERS: &[Parameter] = &[
         name: "collective_piece",
         values: "N",
         default: "4194304",
-        effect: "the most bytes of a [piece](collectives.md#the-design), the same for all ranks",
+        effect: "the most bytes of a [piece](collectives.md#the-design), and up to four times as many where each \
+                 rank has a part; the same for all ranks",
     },
     Parameter {
         name: "collective_check",

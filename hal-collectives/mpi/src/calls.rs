@@ -18,7 +18,7 @@
 use crate::library::{Call, Fold, Number, PartPlaces, What};
 use hal_backend::HostRange;
 use hal_collectives::{
-    Buffers, Element, Folding, Kind, Operation, PIECE, Parts, Reduction, Result, WINDOW, release,
+    Buffers, Element, Folding, Kind, Operation, PIECE, Parts, Reduction, Result, WIDER, WINDOW, release,
 };
 use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
@@ -55,7 +55,7 @@ impl Spares {
     /// Keeps memory, unless it is larger than a piece is by default, or MPI may still use it: then the call that has
     /// not ended refers to it.
     fn give(&self, memory: HostRange) {
-        if memory.length() <= PIECE && !memory.is_shared() {
+        if memory.length() <= PIECE * WIDER && !memory.is_shared() {
             let mut spares = self.0.lock();
             if spares.len() < SPARES {
                 spares.push(memory);

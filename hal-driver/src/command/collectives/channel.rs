@@ -39,7 +39,7 @@ use std::time::Duration;
 /// The default of `collective_timeout`: how long an operation waits for ranks that do not come.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The default of `collective_piece`: the most bytes of one piece of an operation.
+/// The default of `collective_piece`.
 #[expect(clippy::cast_possible_truncation, reason = "a small number")]
 const PIECE: u32 = hal_collectives::PIECE as u32;
 
