@@ -36,7 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// How a rank waits.
 #[derive(Clone, Copy)]
 enum Wait {
-    /// Looks itself, as a plain MPI call does: for messages, or where there are none for the end.
+    /// Looks itself, as a plain MPI call does, and as a thread that waits for a semaphore: for messages, or where there
+    /// are none for the end.
     Looks,
     /// Is woken.
     Sleeps,
@@ -102,7 +103,8 @@ impl<'a> Case<'a> {
         while !over.load(Ordering::Acquire) {
             match wait {
                 Wait::Looks => {
-                    if !hal_collectives_mpi::poll_until(None, || over.load(Ordering::Acquire)) {
+                    let is_over = || over.load(Ordering::Acquire);
+                    if !hal_collectives_mpi::is_busy() || !hal_collectives_mpi::poll_until(None, is_over) {
                         spin_loop();
                         // As a plain MPI call does where ranks share processors.
                         if self.shares {
