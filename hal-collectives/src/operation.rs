@@ -63,7 +63,7 @@ pub struct Operation {
 }
 
 /// The ranks that take part in an operation: all of them, or two in one direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Participants {
     /// All ranks.
     Everyone,

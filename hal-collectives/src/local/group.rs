@@ -2,14 +2,14 @@
 
 //! A group: its rendezvous, and how all of them end at once.
 
-use super::rendezvous::{Arrival, OperationSlot, Rendezvous, Wait, ranks};
+use super::rendezvous::{Arrival, Ends, OperationSlot, Rendezvous, Wait, job, ranks};
 use super::split::Split;
 use super::timekeeper;
 use crate::operation::{Participants, Side};
 use crate::{Job, Operation, Result, Terms};
 use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,10 @@ pub(super) struct GroupState {
     /// The number of operations that each side has entered.
     entered: BTreeMap<(Participants, Side), u64>,
     /// The rendezvous of each piece.
-    rendezvous_by_piece: BTreeMap<(OperationSlot, u32), Rendezvous>,
+    rendezvous_by_piece: HashMap<(OperationSlot, u32), Rendezvous>,
+    /// Memory of a rendezvous that is over, for the next one. Like that of the table it stays: one thread would allocate
+    /// it and another release it, and threads that do this meet in the allocator's lock, where they sleep.
+    spare: Ends,
     /// The number of splits that each rank has called.
     splits_of: BTreeMap<u32, u64>,
     pub(super) splits: BTreeMap<u64, Split>,
@@ -97,7 +100,8 @@ impl Group {
         (participants, side): (Participants, Side),
         (rank, operation): (u32, Operation),
     ) -> Result<OperationSlot> {
-        let mut state = self.state.lock();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
         if let Some(failure) = &state.failed {
             return Err(failure.clone());
         }
@@ -107,7 +111,7 @@ impl Group {
         let rendezvous = state
             .rendezvous_by_piece
             .entry((slot, 0))
-            .or_insert_with(|| Rendezvous::new(participants, self.count));
+            .or_insert_with(|| Rendezvous::new(participants, self.count, std::mem::take(&mut state.spare)));
         let Some((other, theirs)) = rendezvous.mismatch(&operation, participants) else {
             rendezvous.enter(side, rank, operation);
             return Ok(slot);
@@ -118,32 +122,33 @@ impl Group {
             self.name
         );
         let failure = Failure::new(Code::InvalidArgument, message);
-        self.end(state, &failure);
+        self.end(guard, &failure);
         Err(failure)
     }
 
     /// Adds a rank that has started. The last one gets the job.
     pub(super) fn arrive(&self, slot: OperationSlot, side: Side, arrival: Arrival) -> Option<Job> {
-        let mut state = self.state.lock();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
         if let Some(failure) = state.failed.clone() {
-            drop(state);
+            drop(guard);
             timekeeper::notify_arrivals(vec![arrival], &failure);
             return None;
         }
         let (group, timeout) = (arrival.group.clone(), arrival.timeout);
         let key = (slot, arrival.piece.number);
-        let rendezvous = state
-            .rendezvous_by_piece
-            .entry(key)
-            .or_insert_with(|| Rendezvous::new(slot.participants, self.count));
+        let rendezvous = state.rendezvous_by_piece.entry(key).or_insert_with(|| {
+            Rendezvous::new(slot.participants, self.count, std::mem::take(&mut state.spare))
+        });
         rendezvous.arrive(side, arrival);
         if rendezvous.is_complete() {
-            let rendezvous = state.rendezvous_by_piece.remove(&key);
-            drop(state);
-            return rendezvous.map(|rendezvous| rendezvous.into_job(slot.participants));
+            let rendezvous = state.rendezvous_by_piece.remove(&key)?;
+            let last = rendezvous.last();
+            let arrivals = rendezvous.into_arrivals(&mut state.spare);
+            return Some(job(slot.participants, arrivals, last));
         }
         let wait = rendezvous.wait(timeout);
-        group.keep_time(&mut state, wait);
+        group.keep_time(state, wait);
         None
     }
 
@@ -195,7 +200,7 @@ impl Group {
         for split in splits.into_values() {
             split.fail(failure);
         }
-        let arrivals = open.into_values().flat_map(Rendezvous::into_arrivals).collect();
+        let arrivals = open.into_values().flat_map(|open| open.into_arrivals(&mut Ends::default())).collect();
         timekeeper::notify_arrivals(arrivals, failure);
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The identity of an operation: its participants and its number among theirs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct OperationSlot {
     pub(super) participants: Participants,
     pub(super) number: u64,
@@ -71,6 +71,10 @@ impl Arrival {
     }
 }
 
+/// The progress of each side.
+#[derive(Default)]
+pub(super) struct Ends(Vec<Progress>);
+
 /// The progress of one side.
 enum Progress {
     Absent,
@@ -90,7 +94,7 @@ impl Progress {
 
 /// A piece of an operation that not all ranks have started. Ranks enter the first piece.
 pub(super) struct Rendezvous {
-    ends: Vec<Progress>,
+    ends: Ends,
     /// The first rank that entered, and its operation. The operations of all present ranks match.
     first_request: Option<(u32, Operation)>,
     here: usize,
@@ -101,15 +105,12 @@ pub(super) struct Rendezvous {
 }
 
 impl Rendezvous {
-    pub(super) fn new(participants: Participants, ranks: u32) -> Self {
+    /// None of the ranks has entered. Uses the memory of `ends`.
+    pub(super) fn new(participants: Participants, ranks: u32, mut ends: Ends) -> Self {
         let sides = if participants == Participants::Everyone { ranks } else { 2 };
-        Self {
-            ends: (0..sides).map(|_| Progress::Absent).collect(),
-            first_request: None,
-            here: 0,
-            last: 0,
-            wait: None,
-        }
+        ends.0.clear();
+        ends.0.extend((0..sides).map(|_| Progress::Absent));
+        Self { ends, first_request: None, here: 0, last: 0, wait: None }
     }
 
     /// Another rank and its operation, if that does not match.
@@ -123,7 +124,7 @@ impl Rendezvous {
 
     pub(super) fn enter(&mut self, side: Side, rank: u32, operation: Operation) {
         self.first_request.get_or_insert((rank, operation));
-        if let Some(end) = self.ends.get_mut(side as usize) {
+        if let Some(end) = self.ends.0.get_mut(side as usize) {
             *end = Progress::Entered(operation);
         }
     }
@@ -141,7 +142,7 @@ impl Rendezvous {
     }
 
     pub(super) fn arrive(&mut self, side: Side, arrival: Arrival) {
-        if let Some(end) = self.ends.get_mut(side as usize) {
+        if let Some(end) = self.ends.0.get_mut(side as usize) {
             *end = Progress::Here(arrival);
             self.here += 1;
             self.last = side;
@@ -149,27 +150,20 @@ impl Rendezvous {
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.here == self.ends.len()
+        self.here == self.ends.0.len()
     }
 
-    /// The ranks that have started.
-    pub(super) fn into_arrivals(self) -> Vec<Arrival> {
+    /// The side that came last.
+    pub(super) fn last(&self) -> Side {
+        self.last
+    }
+
+    /// The ranks that have started. Leaves the memory that they were in.
+    pub(super) fn into_arrivals(mut self, spare: &mut Ends) -> Vec<Arrival> {
         let here = |end| if let Progress::Here(arrival) = end { Some(arrival) } else { None };
-        self.ends.into_iter().filter_map(here).collect()
-    }
-
-    /// The job of the last rank, once all ranks have started.
-    pub(super) fn into_job(self, participants: Participants) -> Job {
-        let last = self.last;
-        let arrivals = self.into_arrivals();
-        Box::new(move || {
-            let (arrivals, performed) = perform(participants, arrivals, last);
-            let outcome = match (performed, arrivals.first()) {
-                (Err(why), Some(first)) => Err(first.group.fail_in(&first.operation, &why)),
-                (outcome, _) => outcome,
-            };
-            arrivals.into_iter().for_each(|arrival| arrival.end(outcome.clone()));
-        })
+        let arrivals = self.ends.0.drain(..).filter_map(here).collect();
+        *spare = self.ends;
+        arrivals
     }
 
     /// The progress of each rank, in words.
@@ -180,7 +174,7 @@ impl Rendezvous {
     ) -> String {
         let (mut here, mut entered, mut absent) = (Vec::new(), Vec::new(), Vec::new());
         let mut requests = Vec::new();
-        for (side, end) in (0..).zip(&self.ends) {
+        for (side, end) in (0..).zip(&self.ends.0) {
             let rank = match participants {
                 Participants::Everyone => side,
                 Participants::Pair { from, to } => {
@@ -210,6 +204,18 @@ impl Rendezvous {
         }
         text
     }
+}
+
+/// The job of the last rank, once all ranks have started.
+pub(super) fn job(participants: Participants, arrivals: Vec<Arrival>, last: Side) -> Job {
+    Box::new(move || {
+        let (arrivals, performed) = perform(participants, arrivals, last);
+        let outcome = match (performed, arrivals.first()) {
+            (Err(why), Some(first)) => Err(first.group.fail_in(&first.operation, &why)),
+            (outcome, _) => outcome,
+        };
+        arrivals.into_iter().for_each(|arrival| arrival.end(outcome.clone()));
+    })
 }
 
 /// Names some ranks, a few of them in full, and what they do.
