@@ -127,7 +127,7 @@ impl Group {
     }
 
     /// Adds a rank that has started. The last one gets the job.
-    pub(super) fn arrive(&self, slot: OperationSlot, side: Side, arrival: Arrival) -> Option<Job> {
+    pub(super) fn arrive(self: &Arc<Self>, slot: OperationSlot, side: Side, arrival: Arrival) -> Option<Job> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if let Some(failure) = state.failed.clone() {
@@ -135,8 +135,7 @@ impl Group {
             timekeeper::notify_arrivals(vec![arrival], &failure);
             return None;
         }
-        let (group, timeout) = (arrival.group.clone(), arrival.timeout);
-        let key = (slot, arrival.piece.number);
+        let (key, timeout) = ((slot, arrival.piece.number), arrival.timeout);
         let rendezvous = state.rendezvous_by_piece.entry(key).or_insert_with(|| {
             Rendezvous::new(slot.participants, self.count, std::mem::take(&mut state.spare))
         });
@@ -148,7 +147,7 @@ impl Group {
             return Some(job(slot.participants, arrivals, last));
         }
         let wait = rendezvous.wait(timeout);
-        group.keep_time(state, wait);
+        self.keep_time(state, wait);
         None
     }
 

@@ -113,31 +113,33 @@ impl GroupOperation for EnteredSides {
 
     fn start(&self, piece: Piece, memory: Result<Buffers<Parts>>, done: Done) -> Option<Job> {
         let alone = matches!(self.operation.kind, Kind::SendRecv { from: None, .. });
-        let part = EndCountdown::new(self.slots.len() + usize::from(alone), done);
+        let parts = self.slots.len() + usize::from(alone);
+        let part = EndCountdown::new(parts, done);
         let memory = match memory {
             Ok(memory) => memory,
             Err(failure) => {
                 let failure = self.end(&failure);
-                let parts = std::iter::repeat_n(part, self.slots.len() + usize::from(alone));
-                timekeeper::notify(parts, &failure);
+                timekeeper::notify(std::iter::repeat_n(part, parts), &failure);
                 return None;
             }
         };
         let mut jobs: SmallVec<[Job; 2]> = SmallVec::new();
         let (group, operation, timeout) = (self.group.clone(), self.operation, self.timeout);
         let arrival = Arrival { group, operation, piece, memory, part, timeout };
-        for (slot, side) in &self.slots {
-            jobs.extend(self.group.arrive(*slot, *side, arrival.clone()));
+        // The last one is no clone: counts of references are shared with other ranks' processors.
+        let mut arrivals = std::iter::repeat_n(arrival, parts);
+        for ((slot, side), arrival) in self.slots.iter().zip(&mut arrivals) {
+            jobs.extend(self.group.arrive(*slot, *side, arrival));
         }
-        if alone {
-            jobs.push(Box::new(move || {
-                if let Some(recv) = &arrival.memory.recv {
+        jobs.extend(arrivals.next().map(|alone| -> Job {
+            Box::new(move || {
+                if let Some(recv) = &alone.memory.recv {
                     let filled = recv.whole().fill(&[0]);
                     debug_assert!(filled, "one byte divides everything");
                 }
-                arrival.end(Ok(()));
-            }));
-        }
+                alone.end(Ok(()));
+            })
+        }));
         match jobs.len() {
             0 => None,
             1 => jobs.pop(),
