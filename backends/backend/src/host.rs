@@ -384,7 +384,8 @@ impl<'a> HostPart<'a> {
     #[must_use]
     pub fn copy_from(self, source: HostPart<'_>) -> bool {
         let fits = self.length == source.length;
-        if fits {
+        // What works in place has its bytes where they belong.
+        if fits && source.start != self.start {
             // SAFETY: both are valid for this many bytes, by their invariants.
             unsafe { source.start.copy_to(self.start, self.length) };
         }
