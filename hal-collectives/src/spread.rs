@@ -201,9 +201,13 @@ pub fn spread<W: Send + Sync + 'static>(
         gone: Condvar::new(),
     });
     BUSY.fetch_add(1, Ordering::Relaxed);
-    call(&open);
+    POOL.lock().open.push_back(open.clone());
     let own = CountedWork(open.clone(), Taker::Owner);
     open.helpers.lock().count += 1;
+    // Threads that wait come meanwhile, and are counted: others would be in their way.
+    if own.one() && open.is_any_left() {
+        call(grains - 1);
+    }
     while own.one() {}
     drop(own);
     POOL.lock().open.retain(|other| !Arc::ptr_eq(other, &open));
@@ -224,11 +228,10 @@ pub fn spread<W: Send + Sync + 'static>(
     }
 }
 
-/// Lists work for helpers, and starts or wakes as many as there is room for.
-fn call(work: &Arc<SharedWork>) {
+/// Starts or wakes as many helpers as there is room for, at most one for each grain.
+fn call(grains: u32) {
     let mut pool = POOL.lock();
-    pool.open.push_back(work.clone());
-    let wanted = room().min(work.grains.saturating_sub(1) as usize);
+    let wanted = room().min(grains as usize);
     let (woken, started) = (wanted.min(pool.idle), wanted.saturating_sub(pool.threads));
     pool.threads += started;
     drop(pool);
@@ -307,7 +310,16 @@ mod tests {
         assert_eq!(taken.map(|(_, left)| left), [true, true, true, true, false, false, false, false]);
     }
 
-    /// Two grains that wait for each other need two threads: the second time the one that is idle.
+    /// The owner's first grain is nothing, and two that wait for each other need two threads.
+    fn needs_two() {
+        spread(Barrier::new(2), 3, 0, |both, number| {
+            if number > 0 {
+                both.wait();
+            }
+        });
+    }
+
+    /// The second time it is the one that is idle.
     #[test]
     fn helper_comes_and_an_idle_one_is_woken() {
         let _alone = COUNTED.lock();
@@ -319,9 +331,7 @@ mod tests {
         }
         let times = [(); 6].map(|()| {
             let begin = Instant::now();
-            spread(Barrier::new(2), 2, 0, |both, _| {
-                both.wait();
-            });
+            needs_two();
             let time = begin.elapsed();
             std::thread::sleep(Duration::from_millis(20));
             time
@@ -336,7 +346,7 @@ mod tests {
     fn threads_that_wait_help_in_place_of_others() {
         let _alone = COUNTED.lock();
         if room() > 0 {
-            spread(Barrier::new(2), 2, 0, |both, _| _ = both.wait());
+            needs_two();
             std::thread::sleep(IDLE - Duration::from_millis(100));
         }
         let waiting: Vec<Helper> = (0..=MOST).map(|_| Helper::begin()).collect();
