@@ -32,8 +32,8 @@ pub(super) struct GroupState {
     entered: BTreeMap<(Participants, Side), u64>,
     /// The rendezvous of each piece.
     rendezvous_by_piece: HashMap<(OperationSlot, u32), Rendezvous>,
-    /// Memory of a rendezvous that is over, for the next one. Like that of the table it stays: one thread would allocate
-    /// it and another release it, and threads that do this meet in the allocator's lock, where they sleep.
+    /// Memory of a rendezvous that is over, for the next one. Like that of the table it stays: one thread would
+    /// allocate it and another release it, and threads that do this meet in the allocator's lock, where they sleep.
     spare: Ends,
     /// The number of splits that each rank has called.
     splits_of: BTreeMap<u32, u64>,
