@@ -471,7 +471,7 @@ unsafe extern "C" fn wait(
         // SAFETY: the status is this function's own.
         drop(unsafe { check(waited) });
         if let Err(failure) = ours.proactor.check() {
-            return raw(&failure);
+            break raw(&failure);
         }
         // SAFETY: a clock.
         now = unsafe { sys::iree_time_now() };
@@ -483,7 +483,8 @@ unsafe extern "C" fn wait(
             return waited;
         }
         // IREE's part answers a failure with a bare code, and a deadline even if the value is reached and the thread
-        // that notifies has not come to it. Without a failure the clone is OK.
+        // that notifies has not come to it; and the value may be reached while the proactor is checked. Without a
+        // failure the clone is OK.
         sys::iree_status_free(waited);
         sys::iree_status_clone(failure)
     }

@@ -29,23 +29,51 @@ pub(crate) fn is_alone_for(test: &str, cases: &[&str]) -> Option<String> {
 
 /// Has these system calls fail with an error number, on every thread of this process and for good.
 pub(crate) fn forbid(calls: &[libc::c_long], errno: i32) {
+    filter(calls, libc::SECCOMP_RET_ERRNO | u32::try_from(errno).unwrap(), 0);
+}
+
+/// Has one call fail, with an error number that is chosen each time by its first argument, while the thread that calls
+/// waits.
+pub(crate) fn forbid_by(call: libc::c_long, choose: impl Fn(i32) -> i32 + Send + 'static) {
+    let flags = libc::SECCOMP_FILTER_FLAG_TSYNC_ESRCH | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    let listener = filter(&[call], libc::SECCOMP_RET_USER_NOTIF, flags);
+    std::thread::spawn(move || {
+        loop {
+            let mut notice: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+            // The thread that called may have ended meanwhile.
+            if unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notice) } < 0 {
+                continue;
+            }
+            // The kernel reads the lower half of a register.
+            let errno = choose((notice.data.args[0] & 0xffff_ffff) as u32 as i32);
+            let mut answer: libc::seccomp_notif_resp = unsafe { std::mem::zeroed() };
+            (answer.id, answer.error) = (notice.id, -errno);
+            unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
+        }
+    });
+}
+
+/// Has every thread of this process be answered so by the kernel when it makes one of these system calls. Returns the
+/// listener's descriptor, if the flags ask for one.
+fn filter(calls: &[libc::c_long], answer: u32, flags: libc::c_ulong) -> i32 {
     // Loads the call's number, compares it with each, and answers.
     let statement = |code: u32, k: u32| libc::sock_filter { code: code.try_into().unwrap(), jt: 0, jf: 0, k };
     let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
     for (number, call) in calls.iter().enumerate() {
-        let to_refusal = u8::try_from(calls.len() - number).unwrap();
+        let to_answer = u8::try_from(calls.len() - number).unwrap();
         let compare = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, (*call).try_into().unwrap());
-        filter.push(libc::sock_filter { jt: to_refusal, ..compare });
+        filter.push(libc::sock_filter { jt: to_answer, ..compare });
     }
     filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
-    let refusal = libc::SECCOMP_RET_ERRNO | u32::try_from(errno).unwrap();
-    filter.push(statement(libc::BPF_RET | libc::BPF_K, refusal));
+    filter.push(statement(libc::BPF_RET | libc::BPF_K, answer));
     let program = libc::sock_fprog { len: filter.len().try_into().unwrap(), filter: filter.as_mut_ptr() };
-    unsafe {
+    let outcome = unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let (mode, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
-        assert_eq!(libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program), 0);
-    }
+        let (mode, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC | flags);
+        libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program)
+    };
+    assert!(outcome >= 0, "{}", std::io::Error::last_os_error());
+    outcome.try_into().unwrap()
 }
 
 /// Has no thread of this process start another one, as at a limit of threads.

@@ -4,7 +4,7 @@
 //! process.
 
 use crate::common::forbidden::{
-    descriptors, forbid, is_alone, is_alone_for, limit, lose_capabilities, take_over,
+    descriptors, forbid, forbid_by, is_alone, is_alone_for, limit, lose_capabilities, take_over,
 };
 use crate::common::{Device, List, Result, new_pool, testdata};
 use crate::processes::DEVICES;
@@ -12,6 +12,8 @@ use hal_semaphore::Code;
 use hal_sys as sys;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// An executable for a device.
@@ -275,6 +277,45 @@ fn sandbox_that_closes_io_uring_behind_the_opening_is_named_by_a_wait() {
     // Ends what hangs.
     unsafe { libc::alarm(300) };
     drop((done, device));
+}
+
+/// A wait of over a second looks now and then whether its proactor still polls, with the one call that names no
+/// descriptor. Here the value is reached during that look.
+#[test]
+fn wait_whose_value_is_reached_while_it_finds_io_uring_closed_has_the_value() {
+    if !is_alone("limits::wait_whose_value_is_reached_while_it_finds_io_uring_closed_has_the_value") {
+        return;
+    }
+    let device = Device::open("mock").unwrap();
+    let done = device.semaphore(0);
+    let to_signal = Mutex::new(Some(done.clone()));
+    forbid_by(libc::SYS_io_uring_enter, move |descriptor| {
+        if let Some(done) = to_signal.lock().unwrap().take_if(|_| descriptor == -1) {
+            done.signal(1).unwrap();
+        }
+        libc::EPERM
+    });
+    done.wait_for(1, 600_000).unwrap();
+}
+
+/// The sandbox is closed between the look of the device that is opened and the first poll.
+#[test]
+fn wait_finds_io_uring_closed_before_it_was_ever_polled() {
+    if !is_alone("limits::wait_finds_io_uring_closed_before_it_was_ever_polled") {
+        return;
+    }
+    let (pool, _) = new_pool().unwrap();
+    let is_open = Arc::new(AtomicBool::new(false));
+    let is_closed = is_open.clone();
+    forbid_by(libc::SYS_io_uring_enter, move |descriptor| {
+        if descriptor == -1 && !is_closed.load(Ordering::Relaxed) { libc::EBADF } else { libc::EPERM }
+    });
+    let device = Device::open_with_pool("mock", pool).unwrap();
+    unsafe { sys::iree_async_proactor_pool_release(pool) };
+    is_open.store(true, Ordering::Relaxed);
+    let error = device.semaphore(0).wait_for(1, 60_000).unwrap_err();
+    assert_eq!(error.code, Code::FailedPrecondition, "{error:?}");
+    assert!(error.text.contains("io_uring_enter"), "{error:?}");
 }
 
 /// Calls that IREE and emulated cards do without.
