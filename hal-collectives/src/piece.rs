@@ -17,8 +17,6 @@ use crate::jobs::run;
 use crate::operation::{Kind, Operation};
 use hal_backend::HostRange;
 use hal_semaphore::{Code, Failure};
-use parking_lot::Mutex;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The default size of a piece: the most bytes of a rank's memory that it sends or receives, [up to four times](WIDER)
@@ -281,9 +279,7 @@ impl<S: GroupOperation> OperationEntry for Entered<S> {
             let (piece, place) = (pieces.get(0), entered.place());
             return entered.start(piece, piece.cut(memory, place), done);
         }
-        let cars = Cars { next: 0, under_way: 0, memory, outcome: Ok(()), done: Some(done) };
-        let train = Arc::new(PieceSequence { entered, pieces, cars: Mutex::new(cars) });
-        train.start_next()
+        PieceSequence { entered, pieces, next: 0, memory, done }.start_next()
     }
 
     fn give_up(self: Box<Self>, why: &Failure) {
@@ -330,55 +326,29 @@ impl<S: GroupOperation> PieceEntry for EnteredPiece<S> {
 struct PieceSequence<S: GroupOperation> {
     entered: S,
     pieces: Pieces,
-    cars: Mutex<Cars>,
-}
-
-struct Cars {
     next: u32,
-    under_way: u32,
     memory: Buffers<Memory>,
-    outcome: Result,
-    done: Option<Done>,
+    done: Done,
 }
 
 impl<S: GroupOperation> PieceSequence<S> {
-    fn start_next(self: &Arc<Self>) -> Option<Job> {
-        let mut cars = self.cars.lock();
-        if cars.next == self.pieces.count() || cars.outcome.is_err() {
-            return None;
-        }
-        let piece = self.pieces.get(cars.next);
-        cars.next += 1;
-        cars.under_way += 1;
-        let memory = cars.memory.clone();
-        drop(cars);
-        let memory = piece.cut(memory, self.entered.place());
-        let train = self.clone();
-        self.entered.start(piece, memory, Box::new(move |outcome| train.ended(outcome)))
+    fn start_next(mut self) -> Option<Job> {
+        let (entered, piece) = (self.entered.clone(), self.pieces.get(self.next));
+        self.next += 1;
+        let memory = piece.cut(self.memory.clone(), entered.place());
+        entered.start(piece, memory, Box::new(move |outcome| self.ended(outcome)))
     }
 
-    fn ended(self: Arc<Self>, outcome: Result) {
-        {
-            let mut cars = self.cars.lock();
-            cars.under_way -= 1;
-            if cars.outcome.is_ok() {
-                cars.outcome = outcome;
+    fn ended(self, outcome: Result) {
+        if outcome.is_ok() && self.next < self.pieces.count() {
+            if let Some(job) = self.start_next() {
+                run(job);
             }
-        }
-        if let Some(job) = self.start_next() {
-            run(job);
-        }
-        let mut cars = self.cars.lock();
-        let is_over = cars.outcome.is_err() || cars.next == self.pieces.count();
-        if cars.under_way > 0 || !is_over {
             return;
         }
-        let Some(done) = cars.done.take() else { return };
-        let (memory, outcome) = (std::mem::take(&mut cars.memory), cars.outcome.clone());
-        drop(cars);
         // Before any rank is notified.
-        memory.release();
-        done(outcome);
+        self.memory.release();
+        (self.done)(outcome);
     }
 }
 
