@@ -26,6 +26,7 @@ mod element;
 mod jobs;
 pub mod local;
 mod operation;
+mod pending;
 mod piece;
 mod reduce;
 mod spread;
@@ -35,6 +36,7 @@ pub use callbacks::{EndCountdown, notify, release};
 pub use communicator::{Buffers, Communicator, Done, Job, OperationEntry, PieceEntry};
 pub use element::{Element, Reduction};
 pub use operation::{ENCODED, Kind, Operation, Participants, Places, RECEIVER, SENDER, Side};
+pub use pending::PendingGroup;
 pub use piece::{Check, Entered, GroupOperation, Memory, PIECE, Parts, Piece, Pieces, Terms, WIDER, WINDOW};
 pub use reduce::{Folding, reduce};
 

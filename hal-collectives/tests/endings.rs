@@ -348,6 +348,19 @@ fn rank_that_ends_in_a_part_of_a_group_is_not_waited_for() {
 }
 
 #[test]
+fn rank_that_ends_in_a_part_before_others_have_split_the_group_is_not_waited_for() {
+    let members = group(2, LONG);
+    let split = |rank: usize| -> Arc<dyn Communicator> {
+        Arc::from(members[rank].split(Some(0), 0).unwrap().unwrap())
+    };
+    split(0).end(&Failure::new(Code::DataLoss, "bank 3 is on fire"));
+    let part = split(1);
+    assert_eq!(part.place().unwrap(), (1, 2));
+    let failure = part.enter(operation(SUM, 4)).err().unwrap();
+    assert!(failure.message().contains("bank 3 is on fire"), "{failure}");
+}
+
+#[test]
 fn split_that_a_rank_does_not_call_ends_in_time() {
     let members = group(3, Duration::from_millis(100));
     let part = members[0].split(Some(0), 0).unwrap().unwrap();

@@ -7,13 +7,13 @@ use crate::engine::{Command, Engine, engine};
 use crate::library::Handle;
 use crate::notice::{Generation, Line, Place};
 use crate::order::Order;
-use crate::parts::{CALL, Part, Parts, Pending, Split};
+use crate::parts::{CALL, Part, Parts, Split};
 use crate::started::Started;
 use crate::table::Groups;
 use hal_backend::HostRange;
 use hal_collectives::{
     Buffers, Communicator, Done, Element, Entered, GroupOperation, Job, Kind, Operation, OperationEntry,
-    Participants, Piece, Result, SENDER, Terms, notify,
+    Participants, PendingGroup, Piece, Result, SENDER, Terms, notify,
 };
 use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
@@ -320,7 +320,7 @@ impl Communicator for Member {
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
         self.0.engine.check_process()?;
         let (split, call) = self.0.parts.lock().call(color, key);
-        let pending = Pending::new(self.0.clone());
+        let pending = PendingGroup::new(self.0.terms.timeout);
         let all = HostRange::allocate(u64::from(self.0.count()) * CALL as u64, 64)?;
         let own = HostRange::allocate(CALL as u64, 64)?;
         let written = own.write(0, &call);
@@ -333,7 +333,8 @@ impl Communicator for Member {
             buffers,
             Box::new(move |outcome| Parts::called(&group, split, outcome.map(|()| all), own_split)),
         );
-        Ok(color.map(|_| Box::new(Part(pending)) as Box<dyn Communicator>))
+        let part = Part { pending, group: self.0.clone() };
+        Ok(color.map(|_| Box::new(part) as Box<dyn Communicator>))
     }
 }
 

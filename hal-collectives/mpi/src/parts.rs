@@ -11,12 +11,10 @@ use crate::group::{ALONE, Group, Member, hash};
 use crate::notice::Generation;
 use crate::table::{Groups, Splitting};
 use hal_backend::HostRange;
-use hal_collectives::{Communicator, Operation, OperationEntry, Result};
+use hal_collectives::{Communicator, Operation, OperationEntry, PendingGroup, Result};
 use hal_semaphore::{Code, Failure};
-use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// The bytes that a rank says: its color, its key, and the parts that it does not use.
 pub(crate) const CALL: usize = 20;
@@ -35,7 +33,7 @@ struct Recorded {
 /// A rank's side of a split.
 pub(crate) struct Split {
     pub(crate) color: Option<u32>,
-    pub(crate) pending: Arc<Pending>,
+    pub(crate) pending: PendingGroup,
     /// Dropped when the pending part is.
     pub(crate) splitting: Splitting,
 }
@@ -86,10 +84,10 @@ impl Parts {
             let part = all.map(|all| parts.part(group, next, color, &all));
             drop(parts);
             let member = part.and_then(|part| match part {
-                Some(part) => Member::claim(part, ALONE).map(Arc::new),
+                Some(part) => Member::claim(part, ALONE).map(|member| Arc::new(member) as _),
                 None => Err(Failure::new(Code::NotFound, "this rank is in no part of the group")),
             });
-            pending.end(member);
+            pending.set(member);
             drop(pending);
             drop(splitting);
             parts = group.parts.lock();
@@ -160,73 +158,34 @@ fn new_part(group: &Arc<Group>, split: u32, color: i64, ranks: &[u32]) -> Option
     Some(Groups::get(&group.engine, hash(words), name, (members, own), group.terms, true))
 }
 
-/// A rank's end of a part that is being agreed on.
-pub(crate) struct Pending {
-    outcome: Mutex<Option<Result<Arc<Member>>>>,
-    known: Condvar,
-    /// Why the rank has given it up, until the part knows.
-    given_up: Mutex<Option<Failure>>,
+/// A part that is being agreed on, for its rank.
+pub(crate) struct Part {
+    pub(crate) pending: PendingGroup,
     /// The group that is split.
-    group: Arc<Group>,
+    pub(crate) group: Arc<Group>,
 }
 
-impl Pending {
-    pub(crate) fn new(group: Arc<Group>) -> Arc<Self> {
-        let (outcome, given_up) = (Mutex::new(None), Mutex::new(None));
-        Arc::new(Self { outcome, given_up, known: Condvar::new(), group })
-    }
-
-    fn end(&self, member: Result<Arc<Member>>) {
-        *self.outcome.lock() = Some(member);
-        self.known.notify_all();
-        self.pass_on();
-    }
-
-    /// Ends the part if the rank has given it up and it is there: for both to call, after what they have done.
-    fn pass_on(&self) {
-        let known = self.outcome.lock().clone();
-        if let Some(Ok(member)) = known
-            && let Some(why) = self.given_up.lock().take()
-        {
-            member.end(&why);
-        }
-    }
-
-    fn member(&self) -> Result<Arc<Member>> {
-        self.group.engine.check_process()?;
-        let mut outcome = self.outcome.lock();
-        // The thread that keeps the time ends it; twice as long is for one that was not woken in time.
-        let end = Instant::now() + self.group.terms.timeout * 2 + Duration::from_secs(1);
-        loop {
-            if let Some(outcome) = &*outcome {
-                return outcome.clone();
-            }
-            if self.known.wait_until(&mut outcome, end).timed_out() {
-                let message = "not every rank has split the group that this one is a part of";
-                return Err(Failure::new(Code::DeadlineExceeded, message));
-            }
-        }
+impl Part {
+    /// The part, on which no process waits that was forked from the rank's.
+    fn get(&self) -> Result<&PendingGroup> {
+        self.group.engine.check_process().map(|()| &self.pending)
     }
 }
-
-/// The same, for the rank.
-pub(crate) struct Part(pub(crate) Arc<Pending>);
 
 impl Communicator for Part {
     fn place(&self) -> Result<(u32, u32)> {
-        self.0.member()?.place()
+        self.get()?.place()
     }
 
     fn enter(&self, operation: Operation) -> Result<Box<dyn OperationEntry>> {
-        self.0.member()?.enter(operation)
+        self.get()?.enter(operation)
     }
 
     fn end(&self, why: &Failure) {
-        self.0.given_up.lock().get_or_insert_with(|| why.clone());
-        self.0.pass_on();
+        self.pending.end(why);
     }
 
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
-        self.0.member()?.split(color, key)
+        self.get()?.split(color, key)
     }
 }

@@ -4,7 +4,6 @@
 
 use super::group::Group;
 use super::rendezvous::{Arrival, OperationSlot};
-use super::split::PendingGroup;
 use super::timekeeper;
 use crate::operation::{Kind, Side};
 use crate::{
@@ -66,8 +65,7 @@ impl Communicator for Member {
     }
 
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
-        let pending = PendingGroup::new(self.timeout);
-        super::split::call(&self.group, self.rank, (color, key), &pending)?;
+        let pending = super::split::call(&self.group, self.rank, (color, key), self.timeout)?;
         Ok(color.map(|_| Box::new(pending) as Box<dyn Communicator>))
     }
 }
