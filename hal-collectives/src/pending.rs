@@ -3,6 +3,7 @@
 //! A group that its ranks are still agreeing on.
 
 use crate::{Communicator, Operation, OperationEntry, Result};
+use hal_backend::TimeLimit;
 use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -47,12 +48,14 @@ impl PendingGroup {
     fn member(&self) -> Result<Arc<dyn Communicator>> {
         let mut state = self.0.state.lock();
         // Whoever keeps the time ends the wait; twice the timeout allows for a late wake-up.
-        let end = Instant::now() + self.0.timeout * 2 + Duration::from_secs(1);
+        let patience = self.0.timeout * 2 + Duration::from_secs(1);
+        let mut limit = TimeLimit::new(patience, Instant::now());
         loop {
             if let Some(outcome) = &state.outcome {
                 return outcome.clone();
             }
-            if self.0.known.wait_until(&mut state, end).timed_out() {
+            self.0.known.wait_until(&mut state, limit.next_look());
+            if state.outcome.is_none() && limit.look(Instant::now()).is_zero() {
                 let message = "the group is not formed yet: not every rank has called the split";
                 return Err(Failure::new(Code::DeadlineExceeded, message));
             }

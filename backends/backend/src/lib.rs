@@ -41,6 +41,7 @@ pub mod memory_file;
 mod program;
 mod reporter;
 mod request;
+mod time_limit;
 mod uri;
 
 pub use command::{
@@ -57,4 +58,5 @@ pub use program::{
 };
 pub use reporter::Reporter;
 pub use request::{MemoryRequest, Purpose};
+pub use time_limit::TimeLimit;
 pub use uri::{Parameter, Parameters};

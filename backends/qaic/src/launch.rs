@@ -15,7 +15,7 @@
 use crate::blueprint::Blueprint;
 use crate::kmd::{Batch, Card, Errno, Error, Object};
 use crate::memory::{Bound, Channel, Memory, ObjectPool};
-use hal_backend::{Code, Failure, HostRange};
+use hal_backend::{Code, Failure, HostRange, TimeLimit};
 use hal_qaic_abi::container::PartialInput;
 use hal_qaic_abi::container::metadata::Direction;
 use hal_qaic_abi::programs::{BufferRole, OUTCOME, ProgramCall};
@@ -106,13 +106,13 @@ impl RunBuffers {
 
     /// Queues everything that was put in its place.
     pub(crate) fn queue(&self, target: &Target) -> Result<(), Error> {
-        let begin = Instant::now();
+        let mut limit = TimeLimit::new(STRAGGLER, Instant::now());
         loop {
             match target.card.execute(target.channel.number, &self.batch) {
                 // Objects complete in no order: one of a run that is over may be on its way for a moment longer. A
                 // wait would not do, since the kernel has every other object of a refused execution wait for the next
                 // one.
-                Err(Error::Kernel { errno: Errno::INVAL, .. }) if begin.elapsed() < STRAGGLER => {
+                Err(Error::Kernel { errno: Errno::INVAL, .. }) if !limit.look(Instant::now()).is_zero() => {
                     std::thread::sleep(STRAGGLER / 100);
                 }
                 result => return result,

@@ -12,7 +12,7 @@ use crate::layout::{Cursor, Layout, Share, Work, small, word};
 use crate::memory::Pool;
 use crate::product::Product;
 use crate::stub::{ENVIRONMENT, IMAGE, STACK, STATE, common};
-use crate::tile::{Common, Tile, TimeLimit, hold, wait};
+use crate::tile::{Common, Patience, Tile, hold, wait};
 use hal_backend::{Code, Dispatch, Failure, LoadRequest};
 use hal_tenstorrent_loader::library;
 use hal_tenstorrent_loader::paging::{ABSENT, ENTRY, PAGE, first_address};
@@ -95,8 +95,8 @@ impl Tiles {
         self.count.min(settings.tiles) * settings.cores
     }
 
-    fn patience<'a>(&'a self, settings: Settings, stop: &'a AtomicBool) -> TimeLimit<'a> {
-        TimeLimit { deadline: settings.timeout, stop, stopped: &*self.stopped }
+    fn patience<'a>(&'a self, settings: Settings, stop: &'a AtomicBool) -> Patience<'a> {
+        Patience { limit: settings.timeout, stop, stopped: &*self.stopped }
     }
 
     /// A number that no recent call had, and none that a tile that is lost would say.

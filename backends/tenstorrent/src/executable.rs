@@ -7,7 +7,7 @@ use crate::generation::Generation;
 use crate::kmd::Error;
 use crate::product::Kind;
 use crate::stub::{ENVIRONMENT, IMAGE, STACK, Stub, common};
-use crate::tile::{Common, Tile, TimeLimit, wait};
+use crate::tile::{Common, Patience, Tile, wait};
 use hal_backend::{Code, Failure, Function, Inferred, LoadRequest, zeros};
 use hal_tenstorrent_loader::library::{self, VERSION};
 use hal_tenstorrent_loader::{Image, LoadError, Target, load};
@@ -44,7 +44,7 @@ impl Executable {
         request: &LoadRequest<'_>,
         tile: &Tile,
         epoch: u32,
-        patience: TimeLimit<'_>,
+        patience: Patience<'_>,
     ) -> Result<Self, Error> {
         let generation = tile.generation();
         let cores = generation.cores;
@@ -141,13 +141,7 @@ fn unfit(error: &LoadError) -> Failure {
 }
 
 /// Has a tile call an executable's query function, and says what that returned.
-fn query(
-    tile: &Tile,
-    function: u32,
-    image: &[u8],
-    epoch: u32,
-    patience: TimeLimit<'_>,
-) -> Result<u32, Error> {
+fn query(tile: &Tile, function: u32, image: &[u8], epoch: u32, patience: Patience<'_>) -> Result<u32, Error> {
     tile.prepare()?;
     tile.write(IMAGE, image)?;
     tile.write_words(crate::stub::core_block(0), &[tile.generation().l1, 0, 0, 0, 0, 0])?;

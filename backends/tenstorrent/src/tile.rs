@@ -8,13 +8,12 @@
 use crate::generation::Generation;
 use crate::kmd::{ALL_HELD, Card, Coordinates, Error, SOFT_RESET};
 use crate::stub::{self, COMMON, CORES, ENVIRONMENT, RESET_BITS, START, Stub, common};
-use hal_backend::{Code, Failure};
-use hal_kernel::clock;
+use hal_backend::{Code, Failure, TimeLimit};
 use hal_tenstorrent_loader::encode::{Reg, jal};
 use hal_tenstorrent_loader::library::ENVIRONMENT_LENGTH;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the host polls for the end of a call without a pause, and how long its pauses are.
 const EAGER: Duration = Duration::from_micros(100);
@@ -43,11 +42,11 @@ impl Common {
     }
 }
 
-/// The time limit of a call, and what ends it early.
+/// How long a call may take, and what ends it early.
 #[derive(Clone, Copy)]
-pub(crate) struct TimeLimit<'a> {
-    /// The time limit.
-    pub(crate) deadline: Duration,
+pub(crate) struct Patience<'a> {
+    /// How long each of its tiles may take.
+    pub(crate) limit: Duration,
     /// Set to give the call up.
     pub(crate) stop: &'a AtomicBool,
     /// Why a core will never end, which only a simulated chip knows.
@@ -185,30 +184,31 @@ pub(crate) fn hold(tiles: &[&Tile]) -> Result<(), Error> {
 }
 
 /// Waits for the end of these tiles, and holds them, also if they have not ended in time.
-pub(crate) fn wait(tiles: &[&Tile], epoch: u32, patience: TimeLimit<'_>) -> Result<(), Error> {
+pub(crate) fn wait(tiles: &[&Tile], epoch: u32, patience: Patience<'_>) -> Result<(), Error> {
     let ended = tiles.iter().try_for_each(|tile| wait_for(tile, epoch, patience));
     // The queue goes on after a late dispatch, but not while its tiles still run.
     hold(tiles).and(ended)
 }
 
-fn wait_for(tile: &Tile, epoch: u32, patience: TimeLimit<'_>) -> Result<(), Error> {
-    let start = clock();
+fn wait_for(tile: &Tile, epoch: u32, patience: Patience<'_>) -> Result<(), Error> {
+    let begin = Instant::now();
+    let mut limit = TimeLimit::new(patience.limit, begin);
     let mut pause = PAUSES.0;
     while !tile.is_done(epoch)? {
-        let passed = Duration::from_nanos(clock().saturating_sub(start));
+        let now = Instant::now();
         if patience.stop.load(Ordering::Relaxed) {
             let message = "the dispatch was given up since the device is to stop";
             return Err(Failure::new(Code::Aborted, message).into());
         }
-        if passed >= patience.deadline {
+        if limit.look(now).is_zero() {
             let message = format!(
                 "tile {} has not ended in {} s, and was stopped; give timeout= more if it needs longer",
                 tile.place,
-                patience.deadline.as_secs()
+                patience.limit.as_secs()
             );
             return Err(Failure::new(Code::DeadlineExceeded, message).into());
         }
-        if passed < EAGER {
+        if now - begin < EAGER {
             std::thread::yield_now();
         } else {
             if let Some(why) = (patience.stopped)() {

@@ -29,7 +29,7 @@ use emulator_core::Errno;
 use emulator_core::claim::Claim;
 use emulator_core::complaints::Complaints;
 use emulator_core::injection::Injections;
-use hal_backend::HostRange;
+use hal_backend::{HostRange, TimeLimit};
 use hal_gaudi_abi::uapi::{PageFault, TimeoutEvent};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -436,8 +436,8 @@ pub(crate) struct Context {
     pub(crate) exports: Vec<Export>,
     pub(crate) notify: Option<OwnedFd>,
     pub(crate) events: u64,
-    /// The submission whose timeout is watched, and its deadline; none, if it may run longer.
-    pub(crate) oldest: Option<(u64, Option<Instant>)>,
+    /// The submission whose timeout is watched, and its time; none, if it may run longer.
+    pub(crate) oldest: Option<(u64, Option<TimeLimit>)>,
     pub(crate) drops: RefusalCounts,
     /// True if an error of the card ended waits for interrupts.
     pub(crate) interrupted: bool,

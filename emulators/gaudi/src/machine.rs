@@ -17,6 +17,7 @@ use emulator_core::file::OpenFiles;
 use emulator_core::injection::Injections;
 use emulator_core::machine::Timers;
 use emulator_core::{Errno, clock, machine};
+use hal_backend::TimeLimit;
 use hal_gaudi_abi::uapi::{TimeoutEvent, event};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -32,8 +33,6 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long a reset then waits for the file to be released, and how often it checks.
 const PATIENCE: Duration = Duration::from_secs(12);
 const TRIALS: u32 = 61;
-/// How late the clock is where the process was stopped, and the card with it, which no card of silicon is.
-const STOOD_STILL: Duration = Duration::from_secs(1);
 
 /// The state behind the lock.
 pub(crate) struct Cards {
@@ -135,8 +134,8 @@ impl Machine {
     /// The next time at which the clock has work.
     fn next_alarm(state: &State) -> Option<Instant> {
         let cards = state.cards.iter().flat_map(|card| {
-            let oldest = card.context.as_ref().and_then(|context| context.oldest).and_then(|(_, at)| at);
-            [card.until, card.watchdog, card.next_check, oldest]
+            let limit = card.context.as_ref().and_then(|context| context.oldest).and_then(|(_, limit)| limit);
+            [card.until, card.watchdog, card.next_check, limit.map(|limit| limit.next_look())]
         });
         cards.flatten().chain(state.late.next()).min()
     }
@@ -175,14 +174,10 @@ impl Machine {
             return;
         }
         let Some(context) = &mut card.context else { return };
-        let Some((sequence, Some(at))) = context.oldest else { return };
-        let late = now.saturating_duration_since(at);
-        if late > STOOD_STILL {
-            // The submission gets back what it had no use of.
-            let timeout = context.submissions.get(&sequence).map_or(0, |cs| cs.timeout);
-            let more = late.min(self.real(Duration::from_secs(timeout)));
-            context.oldest = Some((sequence, Some(now + more)));
-        } else if at <= now {
+        // A process that is stopped stops the card with it, which no card of silicon is.
+        let Some((sequence, Some(limit))) = &mut context.oldest else { return };
+        if limit.look(now).is_zero() {
+            let sequence = *sequence;
             self.time_out(state, number, sequence);
         }
     }
@@ -241,9 +236,9 @@ impl Machine {
         if context.oldest.is_some_and(|(watched, _)| watched == sequence) {
             return;
         }
-        let at = Instant::now() + self.real(Duration::from_secs(timeout));
-        context.oldest = Some((sequence, Some(at)));
-        self.wind(state, at);
+        let limit = TimeLimit::new(self.real(Duration::from_secs(timeout)), Instant::now());
+        context.oldest = Some((sequence, Some(limit)));
+        self.wind(state, limit.next_look());
     }
 
     /// The oldest submission has exceeded its timeout. If its flag allows that, it runs on: only the timeout is

@@ -17,6 +17,7 @@
 
 use crate::group::Group;
 use crate::notice::{Generation, Notice};
+use hal_backend::TimeLimit;
 use hal_collectives::Terms;
 use hal_semaphore::{Code, Failure};
 use std::collections::{BTreeMap, VecDeque};
@@ -30,10 +31,10 @@ pub(crate) enum Creation {
     Group(Arc<Group>),
 }
 
-/// A group whose communicator this process waits for until some time.
+/// A group whose communicator this process waits for, for some time.
 struct Wanted {
     group: Arc<Group>,
-    until: Instant,
+    limit: TimeLimit,
     is_given_up: bool,
 }
 
@@ -60,9 +61,9 @@ pub(crate) struct Creations {
     /// Communicators to be made.
     ready: VecDeque<Creation>,
     is_making: bool,
-    /// Whether the base was made, or cannot be, and until when it is waited for.
+    /// Whether the base was made, or cannot be, and how long it is waited for.
     has_base: bool,
-    until: Option<Instant>,
+    base_limit: Option<TimeLimit>,
     #[cfg(test)]
     pub(crate) count: usize,
 }
@@ -79,7 +80,7 @@ impl Creations {
             ready: VecDeque::from([Creation::Base]),
             is_making: false,
             has_base: false,
-            until: None,
+            base_limit: None,
             #[cfg(test)]
             count: 0,
         }
@@ -97,12 +98,13 @@ impl Creations {
 
     /// True if this process waits for a communicator that may still be made, or others do with it.
     pub(crate) fn are_pending(&self) -> bool {
-        self.until.is_some() || self.are_wanted() && self.wanted.values().any(|wanted| !wanted.is_given_up)
+        self.base_limit.is_some()
+            || self.are_wanted() && self.wanted.values().any(|wanted| !wanted.is_given_up)
     }
 
     /// True if this process waits for the base or for communicators of groups, in time or not.
     pub(crate) fn are_open(&self) -> bool {
-        self.until.is_some() || self.are_wanted()
+        self.base_limit.is_some() || self.are_wanted()
     }
 
     fn are_wanted(&self) -> bool {
@@ -110,18 +112,18 @@ impl Creations {
     }
 
     /// The base is waited for, if it is not made yet.
-    pub(crate) fn want_base(&mut self, until: Instant) {
-        if !self.has_base {
-            self.until = self.until.max(Some(until));
+    pub(crate) fn want_base(&mut self, limit: TimeLimit) {
+        if !self.has_base && self.base_limit.is_none_or(|other| other.end() < limit.end()) {
+            self.base_limit = Some(limit);
         }
     }
 
     /// This process waits for the communicator of a group.
-    pub(crate) fn want(&mut self, group: &Arc<Group>, until: Instant) -> Notices {
+    pub(crate) fn want(&mut self, group: &Arc<Group>, limit: TimeLimit) -> Notices {
         if self.wanted.contains_key(&group.id) {
             return Notices::new();
         }
-        let wanted = Wanted { group: group.clone(), until, is_given_up: false };
+        let wanted = Wanted { group: group.clone(), limit, is_given_up: false };
         self.wanted.insert(group.id, wanted);
         if !group.is_part {
             let (from, count, terms) = (self.rank, group.count(), group.terms);
@@ -214,7 +216,7 @@ impl Creations {
             self.count += 1;
         }
         match creation {
-            Creation::Base => (self.has_base, self.until) = (true, None),
+            Creation::Base => (self.has_base, self.base_limit) = (true, None),
             Creation::Group(group) => {
                 self.wanted.remove(&group.id);
                 self.reserved = None;
@@ -228,24 +230,23 @@ impl Creations {
         self.wanted.values().map(|wanted| wanted.group.clone()).collect()
     }
 
-    /// A group has failed, and is waited for until some time only. Returns the ranks that have asked this one for its
+    /// A group has failed, and is waited for for so long only. Returns the ranks that have asked this one for its
     /// communicator.
-    pub(crate) fn failed(&mut self, of: Generation, until: Instant) -> impl Iterator<Item = u32> + use<> {
-        if let Some(wanted) = self.wanted.get_mut(&of) {
-            wanted.until = wanted.until.min(until);
+    pub(crate) fn failed(&mut self, of: Generation, limit: TimeLimit) -> impl Iterator<Item = u32> + use<> {
+        if let Some(wanted) = self.wanted.get_mut(&of).filter(|wanted| limit.end() < wanted.limit.end()) {
+            wanted.limit = limit;
         }
         self.asked.remove(&of).into_iter().flat_map(|asked| asked.by.into_keys())
     }
 
     /// The groups whose time is over by now.
     pub(crate) fn give_up(&mut self, now: Instant) -> Vec<Arc<Group>> {
-        self.until.take_if(|until| now >= *until);
-        let late = |wanted: &&mut Wanted| now >= wanted.until && !wanted.is_given_up;
+        self.base_limit.take_if(|limit| limit.look(now).is_zero());
         let give_up = |wanted: &mut Wanted| {
-            wanted.is_given_up = true;
-            wanted.group.clone()
+            let is_late = wanted.limit.look(now).is_zero();
+            (is_late && !std::mem::replace(&mut wanted.is_given_up, is_late)).then(|| wanted.group.clone())
         };
-        self.wanted.values_mut().filter(late).map(give_up).collect()
+        self.wanted.values_mut().filter_map(give_up).collect()
     }
 }
 

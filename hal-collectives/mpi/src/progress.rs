@@ -34,6 +34,7 @@ use crate::notice::{Generation, Line, Notice, Place};
 use crate::started::{DueCallback, Ended, Started};
 use crate::table::Groups;
 use endings::Endings;
+use hal_backend::TimeLimit;
 use hal_collectives::{Participants, Result};
 use hal_semaphore::{Code, Failure};
 use mailbox::Mailbox;
@@ -74,8 +75,8 @@ pub(crate) struct Progress {
     next: u64,
     /// The operations under way, each with its number, in their order.
     active: Vec<(u64, Box<Started>)>,
-    /// The first of their deadlines, or an earlier moment.
-    deadline: Option<Instant>,
+    /// When to look at their time limits, or an earlier moment.
+    next_look: Option<Instant>,
     /// When the last of them is likely to have ended, if all ranks have come.
     expected: Option<Instant>,
     endings: Endings,
@@ -103,7 +104,7 @@ impl Progress {
             creations: Creations::new(rank),
             next: 0,
             active: Vec::new(),
-            deadline: None,
+            next_look: None,
             expected: None,
             endings: Endings::default(),
             roll_calls: RollCalls::default(),
@@ -205,7 +206,7 @@ impl Progress {
             match command {
                 Command::Listen(timeout) => {
                     self.listens = true;
-                    self.creations.want_base(Instant::now() + timeout);
+                    self.creations.want_base(TimeLimit::new(timeout, Instant::now()));
                 }
                 Command::Join(part) => self.want(&part),
                 Command::Start(started) => self.start(started),
@@ -221,7 +222,8 @@ impl Progress {
 
     /// Waits for the communicator of a group, for a little longer than its operations do, which say who has not come.
     fn want(&mut self, group: &Arc<Group>) {
-        let notices = self.creations.want(group, Instant::now() + group.terms.timeout + 4 * GRACE);
+        let limit = TimeLimit::new(group.terms.timeout + 4 * GRACE, Instant::now());
+        let notices = self.creations.want(group, limit);
         self.send_all(notices);
     }
 
@@ -278,7 +280,7 @@ impl Progress {
         }
         let (id, now) = (self.next, started.at);
         self.next += 1;
-        self.deadline = self.deadline.into_iter().chain(started.deadline).min();
+        self.next_look = self.next_look.into_iter().chain([started.limit.next_look()]).min();
         let time = Duration::from_nanos(started.calls.bytes() * NANOSECONDS);
         self.expected = self.expected.max(now.checked_add(time));
         let (group, places) = (started.group.clone(), SmallVec::<[Place; 2]>::from_slice(&started.places));
@@ -362,7 +364,7 @@ impl Progress {
 
     /// The communicator of a group that has failed is waited for no longer.
     fn is_not_made(&mut self, of: Generation, failure: &Failure) {
-        for rank in self.creations.failed(of, Instant::now() + GRACE) {
+        for rank in self.creations.failed(of, TimeLimit::new(GRACE, Instant::now())) {
             self.send(rank, of, Notice::Failed(failure.clone()));
         }
     }
@@ -533,12 +535,11 @@ impl Progress {
 
     /// Ends operations whose time is over.
     fn check_deadlines(&mut self, now: Instant) {
-        if self.deadline.is_some_and(|deadline| deadline <= now) {
-            let is_over = |started: &Started| started.deadline.is_some_and(|deadline| deadline <= now);
-            let over: Vec<u64> =
-                self.active.iter().filter(|(_, started)| is_over(started)).map(|&(id, _)| id).collect();
+        if self.next_look.is_some_and(|next_look| next_look <= now) {
+            let looked = self.active.iter_mut().map(|(id, started)| (*id, started.limit.look(now)));
+            let over: Vec<u64> = looked.filter(|(_, left)| left.is_zero()).map(|(id, _)| id).collect();
             over.into_iter().for_each(|id| self.overdue(id, now));
-            self.deadline = self.active.iter().filter_map(|(_, started)| started.deadline).min();
+            self.next_look = self.active.iter().map(|(_, started)| started.limit.next_look()).min();
         }
         if self.creations.are_open() {
             for group in self.creations.give_up(now) {
@@ -578,7 +579,7 @@ impl Progress {
             return self.fail(&group, &failure);
         }
         if let Some(started) = self.find(id) {
-            started.deadline = Some(now + GRACE);
+            started.limit = TimeLimit::new(GRACE, now);
         }
         self.send(group.member(0), group.id, Notice::Waits { rank: group.rank, place });
         self.read_own();

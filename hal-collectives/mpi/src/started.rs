@@ -6,6 +6,7 @@ use crate::calls::Calls;
 use crate::group::Group;
 use crate::library::Call;
 use crate::notice::Place;
+use hal_backend::TimeLimit;
 use hal_collectives::{Done, Operation, Participants, Result, notify};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -72,9 +73,9 @@ pub(crate) struct Started {
     /// In the order of the places.
     pub(crate) calls: Calls,
     pub(crate) done: Done,
-    /// When it started, and until when it waits.
+    /// When it started, and how long it waits.
     pub(crate) at: Instant,
-    pub(crate) deadline: Option<Instant>,
+    pub(crate) limit: TimeLimit,
     /// It is overdue, and another rank was asked who has not come.
     pub(crate) is_overdue: bool,
 }
@@ -88,8 +89,8 @@ impl Started {
         done: Done,
     ) -> Box<Self> {
         let (at, is_overdue) = (Instant::now(), false);
-        let deadline = at.checked_add(group.terms.timeout);
-        Box::new(Self { group, operation, places, piece, calls, done, at, deadline, is_overdue })
+        let limit = TimeLimit::new(group.terms.timeout, at);
+        Box::new(Self { group, operation, places, piece, calls, done, at, limit, is_overdue })
     }
 
     /// The ranks of the job that it receives from, and others that it meets.

@@ -7,11 +7,12 @@ use super::split::Split;
 use super::timekeeper;
 use crate::operation::{Participants, Side};
 use crate::{Job, Operation, Result, Terms};
+use hal_backend::TimeLimit;
 use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 pub(super) struct Group {
     name: String,
@@ -44,9 +45,6 @@ pub(super) struct GroupState {
     /// When the timekeeper checks again, after its first check.
     next_check: Option<Instant>,
 }
-
-/// How long a group without waiting ranks is watched.
-const IDLE: Duration = Duration::from_secs(2);
 
 impl Group {
     pub(super) fn new(name: String, count: u32, terms: Terms) -> Arc<Self> {
@@ -156,9 +154,9 @@ impl Group {
         state.has_waited = true;
         if !std::mem::replace(&mut state.is_watched, true) {
             timekeeper::keep_time(self);
-        } else if state.next_check.is_some_and(|next| wait.end < next) {
+        } else if state.next_check.is_some_and(|next| wait.limit.next_look() < next) {
             // Others have longer timeouts.
-            state.next_check = Some(wait.end);
+            state.next_check = Some(wait.limit.next_look());
             timekeeper::check_again();
         }
     }
@@ -207,22 +205,29 @@ impl Group {
     /// waits; otherwise the group need not be watched any more.
     pub(super) fn check_timeouts(&self, now: Instant) -> Option<Instant> {
         let mut state = self.state.lock();
-        let waits = state
-            .rendezvous_by_piece
-            .iter()
-            .filter_map(|(key, rendezvous)| Some((rendezvous.wait?, Some(key))));
-        let splits = state.splits.values().map(|split| (split.wait, None));
-        let Some((wait, key)) = waits.chain(splits).min_by_key(|(wait, _)| wait.end) else {
-            // A wait that begins from now on usually ends later, and need not wake a thread.
+        let GroupState { rendezvous_by_piece, splits, .. } = &mut *state;
+        let waits = rendezvous_by_piece
+            .iter_mut()
+            .filter_map(|(key, rendezvous)| Some((rendezvous.wait.as_mut()?, Some(*key))));
+        let splits = splits.values_mut().map(|split| (&mut split.wait, None));
+        let mut next_look = None;
+        let looked = waits.chain(splits).map(|(wait, key)| {
+            wait.limit.look(now);
+            next_look = next_look.into_iter().chain([wait.limit.next_look()]).min();
+            (*wait, key)
+        });
+        let Some((wait, key)) = looked.min_by_key(|(wait, _)| wait.limit.end()) else {
+            // A wait that begins from now on is usually looked at later, and need not wake a thread.
             state.is_watched = std::mem::take(&mut state.has_waited);
-            state.next_check = state.is_watched.then(|| now + self.terms.timeout.min(IDLE));
+            let next_look = TimeLimit::new(self.terms.timeout, now).next_look();
+            state.next_check = state.is_watched.then_some(next_look);
             return state.next_check;
         };
-        if wait.end > now {
-            state.next_check = Some(wait.end);
+        if wait.limit.end() > now {
+            state.next_check = next_look;
             return state.next_check;
         }
-        let what = match key.and_then(|key| Some((key.0, state.rendezvous_by_piece.get(key)?))) {
+        let what = match key.and_then(|key| Some((key.0, state.rendezvous_by_piece.get(&key)?))) {
             Some((slot, rendezvous)) => {
                 let has_entered = |side| {
                     state
@@ -244,7 +249,7 @@ impl Group {
 
 impl GroupState {
     fn who_has_split(&self, count: u32) -> String {
-        let Some(split) = self.splits.values().min_by_key(|split| split.wait.end) else {
+        let Some(split) = self.splits.values().min_by_key(|split| split.wait.limit.end()) else {
             return String::new();
         };
         let missing: Vec<u32> = (0..count).filter(|rank| !split.has(*rank)).collect();
@@ -255,6 +260,7 @@ impl GroupState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn timeout_longer_than_any_clock_can_tell_never_comes() {
@@ -262,17 +268,33 @@ mod tests {
         let operation = Operation { kind: crate::Kind::AllGather, element: crate::Element::U8, count: 1 };
         group.enter((Participants::Everyone, 0), (0, operation)).unwrap();
         let now = Instant::now();
-        for rendezvous in group.state.lock().rendezvous_by_piece.values_mut() {
-            rendezvous.wait(group.terms().timeout);
+        let mut state = group.state.lock();
+        let (_, rendezvous) = state.rendezvous_by_piece.iter_mut().next().unwrap();
+        let wait = rendezvous.wait(group.terms().timeout);
+        assert!(wait.limit.end() > now + Duration::from_secs(1 << 30));
+        drop(state);
+        assert!(group.check_timeouts(now).is_some());
+    }
+
+    #[test]
+    fn wait_has_its_timeout_beside_the_time_in_which_the_process_stands_still() {
+        let (second, timeout) = (Duration::from_secs(1), Duration::from_secs(8));
+        let group = Group::new("stopped".into(), 2, timeout.into());
+        let operation = Operation { kind: crate::Kind::AllGather, element: crate::Element::U8, count: 1 };
+        let slot = group.enter((Participants::Everyone, 0), (0, operation)).unwrap();
+        group.state.lock().rendezvous_by_piece.get_mut(&(slot, 0)).unwrap().wait(timeout);
+        let goes_on = Instant::now() + 3600 * second;
+        let mut now = goes_on;
+        while let Some(next_check) = group.check_timeouts(now) {
+            now = next_check;
         }
-        assert!(
-            group.check_timeouts(now).is_some_and(|deadline| deadline > now + Duration::from_secs(1 << 30))
-        );
+        assert!(group.state.lock().failed.is_some());
+        assert!((timeout - second..=timeout).contains(&(now - goes_on)), "{:?}", now - goes_on);
     }
 
     #[test]
     fn time_of_a_group_without_waits_is_kept_for_a_while_and_no_longer() {
-        for (timeout, kept) in [(600_000, IDLE), (5, Duration::from_millis(5))] {
+        for (timeout, kept) in [(600_000, Duration::from_secs(1)), (32, Duration::from_millis(1))] {
             let group = Group::new("kept".into(), 2, Duration::from_millis(timeout).into());
             let now = Instant::now();
             *group.state.lock() = GroupState { is_watched: true, has_waited: true, ..GroupState::default() };

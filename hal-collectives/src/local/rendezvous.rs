@@ -6,6 +6,7 @@ use super::group::Group;
 use super::perform::perform;
 use crate::operation::{Participants, SENDER, Side};
 use crate::{Buffers, EndCountdown, Job, Operation, Parts, Piece, Result};
+use hal_backend::TimeLimit;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,22 +29,22 @@ impl fmt::Display for OperationSlot {
     }
 }
 
-/// The wait of a rank for others: its timeout, and when it ends.
+/// The wait of a rank for others: its timeout, and what is left of it.
 #[derive(Clone, Copy)]
 pub(super) struct Wait {
     pub(super) timeout: Duration,
-    pub(super) end: Instant,
+    pub(super) limit: TimeLimit,
 }
 
 impl Wait {
     /// Begins a wait now.
     pub(super) fn begin(timeout: Duration) -> Self {
-        Self { timeout, end: Instant::now() + timeout }
+        Self { timeout, limit: TimeLimit::new(timeout, Instant::now()) }
     }
 
     /// The wait that ends first.
     pub(super) fn sooner(self, other: Self) -> Self {
-        if other.end < self.end { other } else { self }
+        if other.limit.end() < self.limit.end() { other } else { self }
     }
 }
 

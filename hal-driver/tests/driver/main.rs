@@ -41,6 +41,7 @@ mod processes;
 mod profiles;
 mod qaic;
 mod queries;
+mod stops;
 mod teardown;
 mod timepoints;
 mod transfers;

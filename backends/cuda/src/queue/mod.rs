@@ -35,7 +35,7 @@ use crate::library::{Context, CudaError, Current};
 use crate::memory::PinnedCache;
 use crate::options::Options;
 use encode::{Encoder, QueueState, SealedJob};
-use hal_backend::{Command, Failure, Job, Origin, Rejected, Reporter};
+use hal_backend::{Command, Failure, Job, Origin, Rejected, Reporter, TimeLimit};
 use order::Marks;
 pub(crate) use order::WaitKind;
 use parking_lot::Mutex;
@@ -377,10 +377,12 @@ impl Queues {
     /// Waits until no stream runs anything any more; false if a job does not end.
     fn drain(&self, current: &Current<'_>) -> bool {
         let begin = Instant::now();
+        let mut limits = [PATIENCE, SOON].map(|limit| TimeLimit::new(limit, begin));
         // Behind the last job's word nothing takes long. After an error that stays nothing runs.
         self.queues.iter().all(|queue| {
             while matches!(queue.stream.is_idle(current), Ok(false)) {
-                if begin.elapsed() > if queue.is_at_end() { PATIENCE } else { SOON } {
+                let [patience, soon] = limits.each_mut().map(|limit| limit.look(Instant::now()));
+                if (if queue.is_at_end() { patience } else { soon }).is_zero() {
                     return false;
                 }
                 std::thread::sleep(Duration::from_micros(100));

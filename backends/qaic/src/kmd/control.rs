@@ -11,7 +11,7 @@
 //! A timeout that is longer than the kernel's is refused when the device is opened, rather than shortened.
 
 use super::{Card, Errno, Error, ModuleSettings};
-use hal_backend::{Code, Failure};
+use hal_backend::{Code, Failure, TimeLimit};
 use hal_qaic_abi::nnc::user::{Answer, Ask, Message, answers};
 use hal_qaic_abi::uapi::ManageMessage;
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the kernel waits by itself.
 const KERNEL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -115,10 +115,15 @@ impl Control {
         }
         // If both have the same time limit, the kernel's end comes first, so that its reason is reported.
         let patience = self.timeout + self.timeout / 8 + Duration::from_millis(100);
-        let result = match answer.recv_timeout(patience) {
-            Ok(result) => result,
-            Err(RecvTimeoutError::Timeout) => Err(Error::NoAnswer { what, waited: self.timeout }),
-            Err(RecvTimeoutError::Disconnected) => Err(Error::Gone),
+        let mut limit = TimeLimit::new(patience, Instant::now());
+        let result = loop {
+            let until = limit.next_look();
+            match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(result) => break result,
+                Err(RecvTimeoutError::Timeout) if !limit.look(Instant::now()).is_zero() => {}
+                Err(RecvTimeoutError::Timeout) => break Err(Error::NoAnswer { what, waited: self.timeout }),
+                Err(RecvTimeoutError::Disconnected) => break Err(Error::Gone),
+            }
         };
         self.silent.store(matches!(result, Err(Error::NoAnswer { .. })), Ordering::Relaxed);
         result

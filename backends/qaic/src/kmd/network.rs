@@ -7,7 +7,7 @@
 
 use super::control::{Control, Reply};
 use super::{Card, Error};
-use hal_backend::Failure;
+use hal_backend::{Failure, TimeLimit};
 use hal_qaic_abi::container::qpc::Constants;
 use hal_qaic_abi::container::{Bases, Network};
 use hal_qaic_abi::nnc::command::{
@@ -284,11 +284,11 @@ impl Device {
         elements: u32,
         patience: Duration,
     ) -> Result<Activation, Error> {
-        let begin = Instant::now();
+        let mut limit = TimeLimit::new(patience, Instant::now());
         loop {
             match self.activate_once(network, constants, elements) {
                 Err(Error::Refused { status: Status::RESTARTING, .. })
-                    if begin.elapsed() < patience && !self.given_up.load(Ordering::Relaxed) =>
+                    if !self.given_up.load(Ordering::Relaxed) && !limit.look(Instant::now()).is_zero() =>
                 {
                     std::thread::sleep(RESTART);
                 }

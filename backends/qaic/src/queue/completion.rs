@@ -7,12 +7,13 @@
 //! milliseconds allows. A run that ends while the thread waits for another one is noticed that much later; its
 //! channel has the next one in the ring already.
 //!
-//! The time of a run counts from when it is the oldest of its network. A run that takes too long, or that the kernel
-//! calls lost, breaks its network: all runs in flight there go back to the submission thread, which stops the network
-//! before it reports them, since the device may still write to queued objects.
+//! The [time](TimeLimit) of a run counts from when it is the oldest of its network. A run that takes too long, or that
+//! the kernel calls lost, breaks its network: all runs in flight there go back to the submission thread, which stops
+//! the network before it reports them, since the device may still write to queued objects.
 
 use super::{EndedRun, Queues, RunInFlight};
 use crate::kmd::Error;
+use hal_backend::TimeLimit;
 use hal_kernel::clock;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ const SLICE: Duration = Duration::from_millis(1);
 /// A run in flight, as the thread has it.
 struct Watched {
     flight: RunInFlight,
-    /// Since when it is the oldest of its network.
-    oldest_since: Option<Instant>,
+    /// The time that it has since it is the oldest of its network.
+    limit: Option<TimeLimit>,
     /// How many of the objects that are waited for are complete.
     complete: usize,
     /// When the run before it was seen to end.
@@ -95,12 +96,7 @@ impl Completions {
     fn take_launched(&mut self) {
         let mut state = self.queues.state.lock();
         let new = state.launched.drain(..);
-        self.flights.extend(new.map(|flight| Watched {
-            flight,
-            oldest_since: None,
-            complete: 0,
-            not_before: 0,
-        }));
+        self.flights.extend(new.map(|flight| Watched { flight, limit: None, complete: 0, not_before: 0 }));
         if state.lost.is_some() {
             let gone = self.flights.drain(..).map(|watched| broken(watched, Error::Gone));
             state.ended_runs.extend(gone);
@@ -120,8 +116,8 @@ impl Completions {
     fn watch(&mut self, place: usize, slice: Duration) {
         #[expect(clippy::indexing_slicing, reason = "as for `flight`")]
         let watched = &mut self.flights[place];
-        let since = *watched.oldest_since.get_or_insert_with(Instant::now);
-        let left = self.timeout.saturating_sub(since.elapsed());
+        let now = Instant::now();
+        let left = watched.limit.get_or_insert_with(|| TimeLimit::new(self.timeout, now)).look(now);
         let launched = &watched.flight.launched;
         let target = &launched.target;
         let waited = &target.blueprint.waited;

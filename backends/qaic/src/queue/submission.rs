@@ -17,7 +17,9 @@ use crate::hazard::{Access, AccessedRange, Phase};
 use crate::kmd::Error;
 use crate::launch::{Binding, RunError};
 use crate::networks::{LaunchedRun, Networks, Refusal, Settings};
-use hal_backend::{Code, Command, Dispatch, Failure, HostPart, HostRange, Job, Place, Span, Workgroups};
+use hal_backend::{
+    Code, Command, Dispatch, Failure, HostPart, HostRange, Job, Place, Span, TimeLimit, Workgroups,
+};
 use hal_kernel::clock;
 use hal_qaic_abi::programs::ProgramCall;
 use std::sync::Arc;
@@ -35,8 +37,9 @@ struct StartingJob {
     phase: Phase,
     /// The next command.
     next: usize,
-    /// Since when its next run waits for what others have.
-    waits_since: Option<Instant>,
+    /// The time that its next run has to wait for a ring, and for what other programs have.
+    full: Option<TimeLimit>,
+    scarce: Option<TimeLimit>,
 }
 
 /// The state of a command after an attempt to begin it.
@@ -216,18 +219,17 @@ impl Submissions {
         match step {
             Progress::Done | Progress::InFlight => {
                 starting.next += 1;
-                starting.waits_since = None;
+                (starting.full, starting.scarce) = (None, None);
             }
             Progress::Waiting => {}
             Progress::Full => {
-                let since = *starting.waits_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= self.settings.timeout {
+                if is_over(&mut starting.full, self.settings.timeout) {
                     self.fail(queue, &starting, RunError::Device(Error::Full));
                 }
             }
             Progress::Scarce(ref error) => {
-                let waited = starting.waits_since.get_or_insert_with(Instant::now).elapsed();
-                if waited >= self.settings.scarce_timeout {
+                let waited = self.settings.scarce_timeout;
+                if is_over(&mut starting.scarce, waited) {
                     let error = Error::Scarce { error: Box::new(error.clone()), waited };
                     self.fail(queue, &starting, RunError::Device(error));
                 }
@@ -262,7 +264,8 @@ impl Submissions {
             job: None,
             failure: aborted,
         });
-        Some(StartingJob { job, phase: Phase { job: *number, barriers: 0 }, next: 0, waits_since: None })
+        let phase = Phase { job: *number, barriers: 0 };
+        Some(StartingJob { job, phase, next: 0, full: None, scarce: None })
     }
 
     /// True if nothing more of a job may begin.
@@ -433,6 +436,12 @@ fn binding(span: &Span<QaicDevice>) -> Result<Binding, RunError> {
         Place::Host(_) => None,
     };
     Ok(Binding { view: view(span)?, memory })
+}
+
+/// True if a wait has taken so long. The first look begins it.
+fn is_over(wait: &mut Option<TimeLimit>, limit: Duration) -> bool {
+    let now = Instant::now();
+    wait.get_or_insert_with(|| TimeLimit::new(limit, now)).look(now).is_zero()
 }
 
 /// The bytes of a span, for as long as its memory lives.

@@ -5,6 +5,7 @@
 use crate::injection;
 use crate::machine::{Guard, Machine, Status, Unit};
 use emulator_core::{Errno, interrupt};
+use hal_backend::TimeLimit;
 use hal_qaic_abi::nnc::wire::{Header, Message, NO_PARTITION, ToDevice};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -93,7 +94,7 @@ impl Machine {
         interruptible: bool,
     ) -> Result<Vec<u8>, Errno> {
         let timeout = Duration::from_secs(self.options.module.control_resp_timeout_s.into());
-        let until = Instant::now() + self.real(timeout);
+        let mut limit = TimeLimit::new(self.real(timeout), Instant::now());
         let mut slept = false;
         loop {
             let card = &mut state.cards[number];
@@ -108,7 +109,7 @@ impl Machine {
             {
                 return Err(Errno::INTR);
             }
-            if until <= Instant::now() {
+            if limit.look(Instant::now()).is_zero() {
                 return Err(Errno::TIMEDOUT);
             }
             if state.is_stopping() {
@@ -119,7 +120,7 @@ impl Machine {
                 self.serve(state, number);
                 continue;
             }
-            self.sleep(state, number, Some(until));
+            self.sleep(state, number, Some(limit.next_look()));
         }
     }
 

@@ -5,6 +5,7 @@
 use super::*;
 use crate::creations::{Creation, Creations, Notices};
 use crate::notice::{Generation, Notice};
+use hal_backend::TimeLimit;
 use std::collections::VecDeque;
 
 /// Processes that reach each other by notices, which arrive in the order of each sender.
@@ -111,8 +112,9 @@ fn processes_that_make_communicators_never_wait_for_each_other_for_ever() {
                 let at = random.below(left[one].len());
                 let group = left[one].swap_remove(at);
                 // With a channel more.
-                world.processes[one].want_base(end);
-                let notices = world.processes[one].want(&group, end);
+                let limit = TimeLimit::new(TERMS, Instant::now());
+                world.processes[one].want_base(limit);
+                let notices = world.processes[one].want(&group, limit);
                 world.send(one, notices);
             }
             world.deliver(one, other);

@@ -294,6 +294,28 @@ fn process_that_stood_still_reads_notices_before_it_believes_that_anything_has_e
     }
 }
 
+/// A whole job may be stopped, and all of its ranks.
+#[test]
+fn operation_has_its_timeout_beside_the_time_in_which_the_process_stands_still() {
+    let ranks: [Rank; 2] = job(2).try_into().ok().unwrap();
+    let terms = Terms { check: Check::Off, ..Terms::from(PASSES) };
+    let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", terms));
+    meet(&ranks, &groups);
+    let got = transfer(&*groups[1], Kind::Recv { from: 0 }, memory(&[0]));
+    poll_all(&ranks);
+    std::thread::sleep(PASSES);
+    poll_all(&ranks);
+    assert!(got.try_recv().is_err(), "it has some time left");
+    let sent = transfer(&*groups[0], Kind::Send { to: 1 }, memory(&[5]));
+    until("the ranks do not meet", || {
+        poll_all(&ranks);
+        got.try_recv() == Ok(Ok(()))
+    });
+    assert_eq!(sent.try_recv(), Ok(Ok(())));
+    let never = transfer(&*groups[1], Kind::Recv { from: 0 }, memory(&[0]));
+    assert_eq!(notified_in_time(&ranks[1], &never), Err(Code::DeadlineExceeded));
+}
+
 /// The same where it stands still in the middle of a poll, when the notices were read.
 #[test]
 fn process_that_stood_still_while_it_tested_an_operation_does_not_believe_that_it_has_ended_well() {

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! A process that is stopped and goes on.
+
+use crate::common::forbidden::is_alone_for;
+use crate::common::{Device, List};
+use crate::limits::{Program, work};
+use hal_semaphore::Code;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+static HOLDS: AtomicBool = AtomicBool::new(false);
+static IS_HELD: AtomicBool = AtomicBool::new(false);
+
+/// The thread that executes what an emulated card is given, if it is the only one of a driver's cards.
+fn worker(driver: &str) -> libc::pid_t {
+    let name = format!("{driver}-0\n");
+    let mut threads = std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
+    let is_it =
+        |thread: &PathBuf| std::fs::read_to_string(thread.join("comm")).is_ok_and(|comm| comm == name);
+    let thread = threads.find(is_it).unwrap();
+    thread.file_name().unwrap().to_str().unwrap().parse().unwrap()
+}
+
+/// A thread of this process stands still, until this is dropped.
+struct HeldThread;
+
+impl HeldThread {
+    fn new(thread: libc::pid_t) -> Self {
+        extern "C" fn stand_still(_signal: libc::c_int) {
+            IS_HELD.store(true, Ordering::SeqCst);
+            while HOLDS.load(Ordering::SeqCst) {
+                // A handler of a signal may call it.
+                unsafe { libc::usleep(1000) };
+            }
+            IS_HELD.store(false, Ordering::SeqCst);
+        }
+        // It sleeps without a lock.
+        let stat = format!("/proc/self/task/{thread}/stat");
+        until(|| std::fs::read_to_string(&stat).unwrap().contains(") S "));
+        HOLDS.store(true, Ordering::SeqCst);
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = stand_still as extern "C" fn(libc::c_int) as usize;
+            action.sa_flags = libc::SA_RESTART;
+            assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+            assert_eq!(libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1), 0);
+        }
+        until(|| IS_HELD.load(Ordering::SeqCst));
+        Self
+    }
+}
+
+impl Drop for HeldThread {
+    fn drop(&mut self) {
+        HOLDS.store(false, Ordering::SeqCst);
+        until(|| !IS_HELD.load(Ordering::SeqCst));
+    }
+}
+
+fn until(holds: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Stops this process for so many seconds.
+fn stop(seconds: u32) {
+    let process = std::process::id();
+    let go_on = format!(
+        "until grep -q '^State:.*stopped' /proc/{process}/status; do sleep 0.05; done; sleep {seconds}; \
+         kill -CONT {process}"
+    );
+    let mut helper = Command::new("sh").args(["-c", &go_on]).spawn().unwrap();
+    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+    // The call may return, and another thread be the one that is stopped first.
+    assert!(helper.wait().unwrap().success());
+}
+
+/// Two cards have a dispatch each when their process is stopped for longer than a dispatch may take: one that ends as
+/// soon as its card goes on, and one that never ends, on a card with this fault. An emulated card is stopped with the
+/// process that it is in, as no card of silicon is.
+fn stop_during_dispatches(test: &str, card: &str, fault: &str, (code, text): (Code, &str)) {
+    let Some(card) = is_alone_for(test, &[card]) else { return };
+    let driver = card.split(':').next().unwrap();
+    let (uri, program) = (format!("{card}&workers=1&timeout=5"), Program::read(&card));
+    let device = Device::open(&uri).unwrap();
+    work(&device, &program).unwrap();
+    let worker = worker(driver);
+    let faulty = Device::open(&format!("{uri}&fault={fault}")).unwrap();
+    let [dispatch, endless] = [&device, &faulty].map(|device| {
+        let executable = device.load(program.format, &program.bytes).unwrap();
+        let (first, second, done) = (device.buffer(8), device.buffer(8), device.semaphore(0));
+        move || {
+            let bindings = [&first.subspan(0, 8), &second.subspan(0, 8)];
+            device.dispatch(1, &List::none(), &done.at(1), &executable, &[], &bindings).unwrap();
+            done.clone()
+        }
+    });
+    let endless = endless();
+    let held = HeldThread::new(worker);
+    let done = dispatch();
+    // The drivers' threads have both by then, and their time goes on. If they had not, less would be tried here.
+    std::thread::sleep(Duration::from_millis(300));
+    stop(5);
+    // Who counts the time of the stop gives up by then.
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!((done.value().unwrap(), endless.value().unwrap()), (0, 0));
+    drop(held);
+    done.wait_for(1, 60_000).unwrap();
+    let failed = endless.wait_for(1, 60_000).unwrap_err();
+    assert!(failed.code == code && failed.text.contains(text), "{failed:?}");
+}
+
+#[test]
+fn dispatch_of_gaudi_has_its_timeout_beside_the_time_in_which_the_process_is_stopped() {
+    let test = "stops::dispatch_of_gaudi_has_its_timeout_beside_the_time_in_which_the_process_is_stopped";
+    stop_during_dispatches(
+        test,
+        "gaudi://emulated?generation=gaudi2",
+        "hang:1",
+        (Code::Aborted, "did not end within 5 s"),
+    );
+}
+
+#[test]
+fn dispatch_of_qaic_has_its_timeout_beside_the_time_in_which_the_process_is_stopped() {
+    let test = "stops::dispatch_of_qaic_has_its_timeout_beside_the_time_in_which_the_process_is_stopped";
+    stop_during_dispatches(
+        test,
+        "qaic://emulated?cards=1",
+        "hang:1",
+        (Code::Aborted, "a dispatch has not ended in time"),
+    );
+}
+
+/// The first tile that starts there is the one that loads.
+#[test]
+fn dispatch_of_tenstorrent_has_its_timeout_beside_the_time_in_which_the_process_is_stopped() {
+    let test =
+        "stops::dispatch_of_tenstorrent_has_its_timeout_beside_the_time_in_which_the_process_is_stopped";
+    stop_during_dispatches(
+        test,
+        "tenstorrent://emulated?board=n150",
+        "hang:2",
+        (Code::DeadlineExceeded, "has not ended in 5 s"),
+    );
+}
