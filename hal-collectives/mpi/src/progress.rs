@@ -75,7 +75,7 @@ pub(crate) struct Progress {
     next: u64,
     /// The operations under way, each with its number, in their order.
     active: Vec<(u64, Box<Started>)>,
-    /// When to look at their time limits, or an earlier moment.
+    /// When to look at their time limits: a second from now at most, which those wait for that have begun since.
     next_look: Option<Instant>,
     /// When the last of them is likely to have ended, if all ranks have come.
     expected: Option<Instant>,
@@ -280,7 +280,7 @@ impl Progress {
         }
         let (id, now) = (self.next, started.at);
         self.next += 1;
-        self.next_look = self.next_look.into_iter().chain([started.limit.next_look()]).min();
+        self.next_look.get_or_insert_with(|| started.limit.next_look());
         let time = Duration::from_nanos(started.calls.bytes() * NANOSECONDS);
         self.expected = self.expected.max(now.checked_add(time));
         let (group, places) = (started.group.clone(), SmallVec::<[Place; 2]>::from_slice(&started.places));
