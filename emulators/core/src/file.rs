@@ -8,11 +8,11 @@
 //! when a kernel would release it, also if a program has duplicated it, or has closed it without the emulator.
 
 use crate::backing::{self, Backing};
+use crate::card_memory;
 use crate::process::keeping;
 use crate::view;
 use hal_backend::HostRange;
 use hal_backend::memory_file::memory_file;
-use hal_kernel::map_shared;
 use hal_kernel::{Errno, identity};
 use rustix::fs::{FlockOperation, OFlags};
 use std::collections::HashMap;
@@ -22,11 +22,11 @@ use std::sync::Arc;
 /// The device and inode number behind a descriptor.
 pub type Identity = (u64, u64);
 
-/// A memory file, and all of it mapped.
+/// Memory of a card: a memory file, and all of it mapped, and [not locked](card_memory).
 pub fn mapped_file(name: &str, length: u64) -> Result<(Arc<OwnedFd>, HostRange), Errno> {
     let file = memory_file(name, length)?;
     let size = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
-    let range = map_shared(file.as_fd(), size, 0)?;
+    let range = card_memory::map(file.as_fd(), size)?;
     let file = Arc::new(file);
     let registered = backing::register(&range, Backing::File(file.clone(), 0));
     Ok((file, keeping(range, Box::new(registered))))
@@ -138,6 +138,7 @@ impl<T> OpenFiles<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hal_kernel::map_shared;
 
     /// A process that writes beyond its limit is killed by a signal, unless the length is checked first.
     #[test]

@@ -44,6 +44,7 @@
 
 pub mod accel;
 pub mod backing;
+mod card_memory;
 pub mod claim;
 pub mod complaints;
 pub mod devices;
