@@ -56,7 +56,6 @@ pub(crate) fn map(file: BorrowedFd<'_>, length: usize) -> Result<HostRange, Errn
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PAGE;
     use hal_backend::memory_file::memory_file;
     use std::os::fd::AsFd;
 
@@ -64,15 +63,14 @@ mod tests {
     #[test]
     fn memory_of_a_card_is_not_filled_in_a_process_that_locks_all_that_it_maps() {
         const PAGES: usize = 8;
+        const LENGTH: usize = PAGES << 12;
         let check = || {
-            let file = memory_file("card", PAGES as u64 * PAGE).unwrap();
-            let range = map(file.as_fd(), PAGES * PAGE as usize).unwrap();
-            assert!(range.write(2 * PAGE, &[7]));
+            let file = memory_file("card", LENGTH as u64).unwrap();
+            let range = map(file.as_fd(), LENGTH).unwrap();
+            assert!(range.write(2 << 12, &[7]));
             let mut is_there = [0; PAGES];
             // SAFETY: the range is mapped, and there is a byte for each page of it.
-            let asked = unsafe {
-                libc::mincore(range.address().cast(), PAGES * PAGE as usize, is_there.as_mut_ptr())
-            };
+            let asked = unsafe { libc::mincore(range.address().cast(), LENGTH, is_there.as_mut_ptr()) };
             asked == 0 && is_there.map(|flags| flags & 1) == [0, 0, 1, 0, 0, 0, 0, 0]
         };
         // SAFETY: the child does nothing but what is here, allocates, and ends without its parent's handlers.
