@@ -272,8 +272,8 @@ impl<B: Backend> QueueGuard<'_, B> {
         };
         let state = match outcome {
             Ok(value) => match self.shared.reach(timeline_state, &timeline, value, self.deferred) {
-                // Its waiters are notified of the failure by the thread that failed it.
-                Ok(false) => return false,
+                // It had failed. The handle may be the last: it is dropped behind the publication, without the lock.
+                Ok(false) => timeline_state.query(),
                 reached => reached.map(|_| value),
             },
             Err(failure) => {

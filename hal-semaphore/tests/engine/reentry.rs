@@ -332,3 +332,20 @@ fn last_handle_that_goes_inside_foreign_code_ends_the_engine() {
         });
     }
 }
+
+/// An operation ends whose timeline has failed before, and has the last handle on it. The handle is dropped without a
+/// lock (S8).
+#[test]
+fn last_handle_on_a_failed_timeline_is_dropped_without_a_lock() {
+    within(LIMIT, || {
+        let engine = Fake::<FakeTimeline, u64>::new(device(1, NativeWaits::None)).start();
+        let x = FakeTimeline::own(&engine);
+        engine.submit(Affinity::ANY, &[], &[(x.handle(), 1)], Action::Queue(1)).unwrap();
+        assert!(x.fail(&broken("given up")));
+        let (sender, counted) = mpsc::channel();
+        let counts = engine.clone();
+        x.at(TimelineCall::Drop, move || sender.send(counts.counts().operations).unwrap());
+        engine.backend().complete_all();
+        assert_eq!(counted.try_recv(), Ok(0));
+    });
+}
