@@ -14,7 +14,7 @@
 //! driver's) is foreign: the engine assumes nothing but this trait, and waits for it through
 //! [`subscribe`](Timeline::subscribe), a callback (rule S9).
 
-use crate::engine::{EngineCall, TimelineState};
+use crate::engine::{EngineCall, TimelineState, has_left_work};
 use crate::engine_events::EngineEvents;
 use crate::error::SignalError;
 use crate::failure::Failure;
@@ -256,15 +256,19 @@ impl Registration {
 
     /// Runs callbacks of the program: now, or soon on another thread if this one must not. A shutdown of the engine
     /// waits for them.
-    pub(crate) fn call_back(&self, callbacks: DueCallbacks) {
+    pub fn call_back(&self, callbacks: DueCallbacks) {
         if !callbacks.is_empty() {
             self.engine.call_back(callbacks, EngineCall::new(&*self.engine).deferred());
         }
     }
 
-    /// Runs what calls around this one on this thread have left.
-    pub(crate) fn run_deferred(&self) {
-        EngineCall::submitting(&*self.engine).flush();
+    /// Runs what calls inside callbacks on this thread have left to the calls around them. A thread that waits for the
+    /// timeline in a way of its own does this first, as it may wait for that. It runs no callbacks.
+    #[inline]
+    pub fn run_deferred(&self) {
+        if has_left_work() {
+            EngineCall::submitting(&*self.engine).flush();
+        }
     }
 
     /// As [`query`](Registration::query), behind each step that another thread has begun.

@@ -328,22 +328,45 @@ static VTABLE: sys::iree_hal_semaphore_vtable_t = sys::iree_hal_semaphore_vtable
     export_timepoint: Some(export_timepoint),
 };
 
+/// Its end notifies the waiters that are left, who may be the program.
 unsafe extern "C" fn destroy(base: *mut sys::iree_async_semaphore_t) {
     guard_or((), || {
-        let semaphore = base.cast::<Semaphore>();
-        // SAFETY: the last reference is gone. IREE notifies the remaining waiters first.
+        // SAFETY: C passes a semaphore of ours, whose last reference is gone: nothing else uses its registration.
         unsafe {
-            live_semaphores::remove(NonNull::new_unchecked(semaphore));
-            sys::iree_async_semaphore_deinitialize(base);
+            let last = Unreferenced(NonNull::new_unchecked(base.cast()));
+            live_semaphores::remove(last.0);
+            let registration = (&raw const (*last.0.as_ptr()).registration).read();
+            if last.0.as_ref().has_waiters() {
+                registration.call_back(vec![(Box::new(move |_| last.end()), Ok(0))]);
+            } else {
+                last.end();
+            }
+        }
+    });
+}
+
+/// A semaphore without references. Its registration is gone.
+struct Unreferenced(NonNull<Semaphore>);
+
+// SAFETY: a semaphore is used from any thread.
+unsafe impl Send for Unreferenced {}
+
+impl Unreferenced {
+    fn end(self) {
+        // The waiters may release the device.
+        let _inside = teardown::enter();
+        let semaphore = self.0.as_ptr();
+        // SAFETY: it has no references, so nothing else uses it. IREE notifies the remaining waiters first.
+        unsafe {
+            sys::iree_async_semaphore_deinitialize(semaphore.cast());
             let allocator = (*semaphore).allocator;
-            (&raw mut (*semaphore).registration).drop_in_place();
             (&raw mut (*semaphore).frontiers).drop_in_place();
             (&raw mut (*semaphore).spin).drop_in_place();
             (&raw mut (*semaphore).failure).drop_in_place();
             (&raw mut (*semaphore).proactor).drop_in_place();
             sys::iree_allocator_free(allocator.raw(), semaphore.cast());
         }
-    });
+    }
 }
 
 /// Returns the value without blocking. IREE's module queries a fence once and then sleeps in its own code, so only
@@ -355,6 +378,7 @@ unsafe extern "C" fn query(base: *mut sys::iree_async_semaphore_t) -> u64 {
     let semaphore = unsafe { &*base.cast::<Semaphore>() };
     guard_or((), || {
         caller::begins_to_wait();
+        semaphore.registration.run_deferred();
         semaphore.spin_before_query();
     });
     match semaphore.failure_word().load(Ordering::Acquire) {
@@ -430,23 +454,22 @@ unsafe extern "C" fn wait(
     let mut base: *mut sys::iree_async_semaphore_t = semaphore.cast();
     // SAFETY: plain arithmetic, and a clock.
     let (deadline, mut now) = unsafe { (sys::iree_timeout_as_deadline_ns(timeout), sys::iree_time_now()) };
+    // SAFETY: C keeps the semaphore, one of ours, for the call.
+    let ours = unsafe { &*semaphore.cast::<Semaphore>() };
     guard_or((), || {
         caller::begins_to_wait();
+        ours.registration.run_deferred();
         let left = deadline.saturating_sub(now);
         if let Some(semaphore) = NonNull::new(semaphore).filter(|_| left > HURRY) {
             // Only borrowed: the caller keeps the semaphore for the call.
             let timeline = std::mem::ManuallyDrop::new(IreeTimeline(semaphore));
             let over = || timeline.value() >= value || timeline.failure().is_some();
-            // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
-            let spin = unsafe { &semaphore.cast::<Semaphore>().as_ref().spin };
-            spin.spin_until(WAIT_SPIN, || over() || poll_collectives::is_busy());
+            ours.spin.spin_until(WAIT_SPIN, || over() || poll_collectives::is_busy());
             if !over() {
                 poll_collectives::poll_until(Duration::from_nanos(left.unsigned_abs()), over);
             }
         }
     });
-    // SAFETY: C keeps the semaphore, one of ours, for the call.
-    let ours = unsafe { &*semaphore.cast::<Semaphore>() };
     let waited = loop {
         let until = deadline.min(now.saturating_add(LOOK_AROUND));
         let timeout = sys::iree_timeout_t { type_: sys::IREE_TIMEOUT_ABSOLUTE, nanos: until };

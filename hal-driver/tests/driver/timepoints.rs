@@ -292,6 +292,39 @@ fn has_timepoints(semaphore: &Semaphore) -> bool {
     }
 }
 
+/// The last reference to a semaphore that is waited for is that of an operation of another device, which fails while
+/// another one is submitted.
+#[test]
+fn lock_may_be_held_around_the_end_of_a_semaphore() {
+    let (device, other) = (Device::open("mock").unwrap(), Device::open("mock").unwrap());
+    let (program, go, last) = (Arc::new(Program::default()), device.semaphore(0), other.semaphore(0));
+    program.listen(&last, 2);
+    device.barrier(&List::of(&[(&go, 1), (&last, 1)]), &List::none()).unwrap();
+    drop(last);
+    program.submit(|| device.barrier(&failed(&device).at(1), &go.at(1))).unwrap();
+    program.has_heard(1);
+}
+
+/// Calls deep inside callbacks leave their work to the calls around them, which a waiting callback must not wait for.
+#[test]
+fn callback_deep_inside_others_that_waits_for_its_own_operation_ends() {
+    const DEPTH: usize = 12;
+    let device = Device::open("mock").unwrap();
+    let mut chain: Vec<Semaphore> = (0..DEPTH).map(|_| device.semaphore(0)).collect();
+    let (sender, receiver) = mpsc::channel();
+    let (last, inside, done) = (chain.pop().unwrap(), device.again(), device.semaphore(0));
+    on(&last, 1, move |_| {
+        inside.barrier(&List::none(), &done.at(1)).unwrap();
+        sender.send(done.wait_for(1, 60_000)).unwrap();
+    });
+    let first = chain.into_iter().rev().fold(last, |next, semaphore| {
+        on(&semaphore, 1, move |_| next.signal(1).unwrap());
+        semaphore
+    });
+    first.signal(1).unwrap();
+    receiver.recv_timeout(2 * SOON).unwrap().unwrap();
+}
+
 /// A signal or a failure releases an operation whose callback waits for a thread that waits for the semaphore.
 #[test]
 fn thread_that_waits_for_a_step_is_woken_before_callbacks_of_what_the_step_releases() {

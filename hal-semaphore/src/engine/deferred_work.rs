@@ -179,6 +179,12 @@ impl Drop for WithoutCallbacks {
     }
 }
 
+/// True if calls on this thread have left work to the calls around them.
+#[inline]
+pub(crate) fn has_left_work() -> bool {
+    with(|local| !local.inbox.borrow().is_empty()).unwrap_or(false)
+}
+
 /// True if this thread's innermost call leaves its work to the calls around it.
 pub(super) fn is_nested() -> bool {
     with(|local| local.depth.get() > MAX_DEPTH).unwrap_or(false)

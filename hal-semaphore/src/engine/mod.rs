@@ -75,7 +75,7 @@ mod work_loop;
 pub use deferred_callbacks::DeferredCallbacks;
 use deferred_work::Dependency;
 pub use deferred_work::WithoutCallbacks;
-pub(crate) use deferred_work::{DeferredWork, EngineCall};
+pub(crate) use deferred_work::{DeferredWork, EngineCall, has_left_work};
 pub(crate) use timeline_state::TimelineState;
 
 use crate::backend::{Backend, Completer, Completion, DeviceSpec, NativeWaits};
@@ -437,8 +437,8 @@ impl<B: Backend> Engine<B> {
     /// not ended by then fail; their resources stay until they end. Both are moments of `clock`, not durations.
     ///
     /// Callbacks that become due run on other threads, and the shutdown waits for them. Those that no thread
-    /// has started by `limit` run on this thread. A callback that shuts its own engine down waits for itself
-    /// until `limit`.
+    /// has started by `limit` run on this thread, unless it [must not](WithoutCallbacks) call back. A callback that
+    /// shuts its own engine down waits for itself until `limit`.
     pub fn shut_down(&self, clock: &dyn Clock, grace: Time, limit: Time) -> Result<(), Unfinished> {
         self.shared().shut_down(clock, grace, limit)
     }
