@@ -41,7 +41,7 @@
 
 use super::Shared;
 use super::deferred_callbacks::DeferredCallbacks;
-use super::deferred_work::DeferredWork;
+use super::deferred_work::{DeferredWork, is_submitting};
 use super::effects::Publication;
 use crate::backend::{Backend, Ended};
 use crate::failure::Failure;
@@ -181,10 +181,10 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Works the list off if no thread does, since there may be none left that would. A thread that does may be
-    /// waiting for something of this thread's.
+    /// Works the list off if no thread does, since there may be none left that would, and if this thread may call the
+    /// program. A thread that does may be waiting for something of this thread's.
     pub(super) fn work_off_stranded(&self) {
-        if self.owed.is_stranded() {
+        if self.owed.is_stranded() && !is_submitting() {
             self.work_off();
         }
     }

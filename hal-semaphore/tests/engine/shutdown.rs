@@ -140,3 +140,20 @@ fn shutdown_deep_inside_other_calls_ends_unstarted_operations() {
         rig.assert_idle();
     });
 }
+
+/// A thread that must not call back shuts down, and no other thread has come to a due callback by the limit. It is left
+/// to that thread (S8, S10).
+#[test]
+fn shutdown_on_a_thread_that_must_not_call_back_runs_no_callback() {
+    let engine = Fake::<Semaphore, ()>::new(device(1, NativeWaits::None)).keeps_deferred().start();
+    let x = Semaphore::new(&engine, 0).unwrap();
+    let (sender, called) = mpsc::channel();
+    let _subscription = x.subscribe(1, move |_| sender.send(()).unwrap());
+    let guard = WithoutCallbacks::begin();
+    engine.submit(Affinity::ANY, &[], &[(x.clone(), 1)], Action::Barrier).unwrap();
+    assert!(engine.shut_down(&SystemClock::new(), Duration::ZERO, Duration::ZERO).is_err());
+    assert!(called.try_recv().is_err());
+    drop(guard);
+    engine.backend().run_deferred();
+    called.try_recv().unwrap();
+}
