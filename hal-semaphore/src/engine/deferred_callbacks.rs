@@ -116,6 +116,7 @@ mod threads {
     use super::DeferredCallbacks;
     use crate::failure::Failure;
     use std::collections::VecDeque;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
     use std::thread::{JoinHandle, ThreadId};
@@ -240,7 +241,9 @@ mod threads {
             QUIET.wait_timeout_while(pool, IDLE_TIMEOUT, is_watching).unwrap_or_else(PoisonError::into_inner);
         let ended = pool.take_ended();
         drop(pool);
-        for thread in ended {
+        // A thread's last values may have the last engine: it does not wait for itself.
+        let this = std::thread::current().id();
+        for thread in ended.into_iter().filter(|thread| thread.thread().id() != this) {
             // Its result is of no interest.
             let _ = thread.join();
         }
@@ -260,7 +263,7 @@ mod threads {
                         WORK.notify_one();
                     }
                 }
-                deferred.run();
+                run_here(deferred);
                 pool = lock();
             }
             pool.idle += 1;
@@ -316,7 +319,14 @@ mod threads {
                 return;
             };
             drop(pool);
-            deferred.run();
+            run_here(deferred);
+        }
+    }
+
+    /// Runs callbacks. One that panics ends itself and nothing else: the thread is still counted.
+    fn run_here(deferred: DeferredCallbacks) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| deferred.run())) {
+            drop(Failure::panicked("a callback", payload));
         }
     }
 
@@ -487,6 +497,36 @@ mod threads {
                 eventually(|| lock().busy() == 0);
                 drop(engine);
                 assert_eq!(ended.try_recv(), Ok(()));
+            }
+        }
+
+        /// The last values of an exiting thread may have the last engine. The thread does not wait for its own end.
+        #[test]
+        fn last_engine_may_go_with_an_idle_thread() {
+            if is_alone("last_engine_may_go_with_an_idle_thread", 1 << 20) {
+                let engine = EngineCount::new().unwrap();
+                let (exit, exits) = mpsc::channel::<()>();
+                let (sender, gone) = mpsc::channel();
+                let thread = std::thread::spawn(move || {
+                    let _ = exits.recv();
+                    drop(engine);
+                    sender.send(()).unwrap();
+                });
+                let mut pool = lock();
+                pool.ended.push(thread.thread().id());
+                pool.handles.push(thread);
+                drop((pool, exit));
+                gone.recv_timeout(LIMIT).unwrap();
+            }
+        }
+
+        #[test]
+        fn thread_of_a_callback_that_panics_is_idle_again() {
+            if is_alone("thread_of_a_callback_that_panics_is_idle_again", 1 << 20) {
+                let _engine = EngineCount::new().unwrap();
+                run(DeferredCallbacks::new(|| panic!("a callback panics")));
+                eventually(|| lock().taken == 1);
+                eventually(|| lock().busy() == 0);
             }
         }
 
