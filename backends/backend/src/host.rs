@@ -145,7 +145,8 @@ impl HostRange {
     pub fn allocate(length: u64, alignment: usize) -> Result<Self, Failure> {
         let exhausted = || {
             let message = format!(
-                "the host has no {length} bytes left for a buffer; free memory, or raise its limit (ulimit -v)"
+                "the host has no {length} bytes left for a buffer; free memory, or raise its limit (ulimit -v, \
+                 ulimit -l)"
             );
             Failure::new(Code::ResourceExhausted, message)
         };

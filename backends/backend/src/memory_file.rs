@@ -21,15 +21,21 @@ pub fn memory_file(name: &str, length: u64) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
+/// What to do about a limit that the kernel says is reached; `None` for every other answer.
+pub fn limit_advice(errno: Errno) -> Option<&'static str> {
+    Some(match errno {
+        Errno::FBIG => "raise the limit of a file's size (ulimit -f)",
+        Errno::MFILE | Errno::NFILE => "close descriptors, or raise their limit (ulimit -n)",
+        Errno::NOMEM | Errno::NOSPC => "free memory, or raise its limit (ulimit -v)",
+        _ => return None,
+    })
+}
+
 /// The failure of something that needs such memory, with what to do.
 pub fn no_memory_file(length: u64, errno: Errno) -> Failure {
-    let (code, advice) = match errno {
-        Errno::FBIG => (Code::ResourceExhausted, "raise the limit of a file's size (ulimit -f)"),
-        Errno::MFILE => (Code::ResourceExhausted, "close descriptors, or raise their limit (ulimit -n)"),
-        Errno::NFILE | Errno::NOMEM | Errno::NOSPC => {
-            (Code::ResourceExhausted, "free memory, or raise its limit (ulimit -v)")
-        }
-        _ => (
+    let (code, advice) = match limit_advice(errno) {
+        Some(advice) => (Code::ResourceExhausted, advice),
+        None => (
             Code::FailedPrecondition,
             "let the sandbox (seccomp) allow memfd_create, ftruncate, fallocate and fcntl to this process",
         ),

@@ -5,6 +5,7 @@
 use crate::cards::{CardClass, CardHandle, NamedCard, descriptor};
 use crate::drm::{self, Unidentified};
 use crate::system::{DeviceRange, Errno, System, printable};
+use hal_backend::memory_file::limit_advice;
 use hal_backend::{Code, Failure, HostRange};
 use rustix::fs::OFlags;
 use std::collections::BTreeSet;
@@ -164,13 +165,13 @@ impl CardClass {
                 format!("{name} {state} after {waited:.1?}; try again, or with a longer open_timeout="),
             ),
             Reason::Unusable(advice) => (Code::FailedPrecondition, format!("{name} {advice}")),
-            Reason::Other => (
-                match errno {
-                    Errno::MFILE | Errno::NFILE | Errno::NOMEM => Code::ResourceExhausted,
-                    _ => Code::Unavailable,
-                },
-                format!("{name} cannot be opened: {errno} (errno {})", errno.raw_os_error()),
-            ),
+            Reason::Other => {
+                let message = format!("{name} cannot be opened: {errno} (errno {})", errno.raw_os_error());
+                match limit_advice(errno) {
+                    Some(advice) => (Code::ResourceExhausted, format!("{message}; {advice}")),
+                    None => (Code::Unavailable, message),
+                }
+            }
         };
         Failure::new(code, message)
     }

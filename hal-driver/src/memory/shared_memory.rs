@@ -85,7 +85,17 @@ impl SharedMemory {
         let start = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), length, rights, MapFlags::SHARED, &descriptor, 0)
         };
-        let start = start.map_err(|errno| refused(&errno))?;
+        let start = start.map_err(|errno| match errno {
+            // `EAGAIN`: the process locks its memory, and may lock no more.
+            Errno::NOMEM | Errno::AGAIN => {
+                let message = format!(
+                    "there is no room to map {length} bytes of shared memory: {errno}; free memory, or raise its \
+                     limit (ulimit -v, ulimit -l)"
+                );
+                Failure::new(Code::ResourceExhausted, message)
+            }
+            _ => refused(&errno),
+        })?;
         Ok(Arc::new(Self { start, length, descriptor }))
     }
 

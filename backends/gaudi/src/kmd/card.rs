@@ -13,6 +13,7 @@ use super::nodes::CARDS;
 use super::uapi::{Abi, Call, HwIpInfo, InfoIn, info, status};
 use super::{Errno, System};
 use crate::generation::Generation;
+use hal_backend::memory_file::limit_advice;
 use hal_backend::{Code, Failure};
 use hal_kernel::CardFile;
 use hal_kernel::drm::Unidentified;
@@ -85,10 +86,10 @@ impl Card {
         let file = open()?;
         let name = file.name().to_owned();
         let no_eventfd = |errno: Errno| {
-            Failure::new(
-                Code::ResourceExhausted,
-                format!("{name} has no descriptor to report its end by: {errno}"),
-            )
+            let advice =
+                limit_advice(errno).unwrap_or("let the sandbox (seccomp) allow eventfd2 to this process");
+            let message = format!("{name} has no descriptor to report its end by: {errno}; {advice}");
+            Failure::new(Code::ResourceExhausted, message)
         };
         let loss = CardLoss::new().map_err(no_eventfd)?;
         let mut card = Self {

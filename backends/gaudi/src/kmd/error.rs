@@ -18,6 +18,7 @@ pub(super) fn failure(name: &str, what: &str, errno: Errno) -> Failure {
         Errno::MFILE | Errno::NFILE => {
             (Code::ResourceExhausted, "too many files are open; close some, or raise the limit (ulimit -n)")
         }
+        Errno::FBIG => (Code::ResourceExhausted, "raise the limit of a file's size (ulimit -f)"),
         Errno::BUSY => (Code::Unavailable, "it is being reset; open it again"),
         Errno::NODEV => (Code::Unavailable, "it is gone; open it again if it comes back"),
         Errno::PERM => (Code::PermissionDenied, "its driver does not allow that"),
