@@ -209,6 +209,10 @@ impl Progress {
                     self.creations.want_base(TimeLimit::new(timeout, Instant::now()));
                 }
                 Command::Join(part) => self.want(&part),
+                Command::NeverJoins(part, of, why) => {
+                    let notices = self.creations.never_want(part, of, why);
+                    self.send_all(notices);
+                }
                 Command::Start(started) => self.start(started),
                 Command::Failed(group) => self.group_failed(&group),
                 Command::Created(creation, outcome) => self.created(creation, outcome),
