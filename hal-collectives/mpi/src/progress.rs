@@ -254,8 +254,9 @@ impl Progress {
             let Started { group, places, .. } = &**started;
             places.iter().map(|place| ((group.id, place.line), group.clone()))
         });
+        let now = Instant::now();
         for ((_, line), group) in lines.collect::<BTreeMap<_, _>>() {
-            self.advance(&group, line);
+            self.advance(&group, line, now);
         }
     }
 
@@ -296,7 +297,7 @@ impl Progress {
         }
         self.active.push((id, started));
         for place in places {
-            self.advance(&group, place.line);
+            self.advance(&group, place.line, now);
         }
     }
 
@@ -305,7 +306,7 @@ impl Progress {
     }
 
     /// Begins what can begin on a line.
-    fn advance(&mut self, group: &Arc<Group>, line: Line) {
+    fn advance(&mut self, group: &Arc<Group>, line: Line, now: Instant) {
         if self.is_blocked() {
             return;
         }
@@ -320,7 +321,7 @@ impl Progress {
                 }
             }
             let Some(begins) = next.begins else { return };
-            if let Err(failure) = self.begin(begins, communicator) {
+            if let Err(failure) = self.begin(begins, communicator, now) {
                 return self.fail(group, &failure);
             }
             if !next.goes_on {
@@ -329,10 +330,11 @@ impl Progress {
         }
     }
 
-    /// Has MPI begin the call of an operation that has a place.
-    fn begin(&mut self, (id, place): (u64, Place), communicator: Handle) -> Result {
+    /// Has MPI begin the call of an operation that has a place. Its time begins anew.
+    fn begin(&mut self, (id, place): (u64, Place), communicator: Handle, now: Instant) -> Result {
         let Self { library, active, .. } = self;
         let Some(started) = find(active, id) else { return Ok(()) };
+        started.deadline = started.deadline.max(now.checked_add(started.group.terms.timeout));
         let mut calls = started.places.iter().zip(&mut started.calls.all);
         match calls.find(|(other, _)| **other == place) {
             Some((_, call)) => library.begin(communicator, call),
@@ -476,7 +478,7 @@ impl Progress {
                     return self.fail(&group, &failure);
                 }
                 group.order.lock().hear(place, round);
-                self.advance(&group, place.line);
+                self.advance(&group, place.line, Instant::now());
             }
             Notice::Waits { rank, place } => self.call_roll(of, rank, place),
             Notice::HasCome { by, place } => {
@@ -565,6 +567,14 @@ impl Progress {
         let mut calls = started.places.iter().zip(&started.calls.all);
         let Some((&place, call)) = calls.find(|(_, call)| !call.is_over()) else { return };
         let waits = call.waits();
+        let is_held_up = waits && group.order.lock().is_held_up(place);
+        // A piece that has begun has its own time, and says who has not come to it.
+        let begun = group.order.lock().begun(place.line).filter(|_| is_held_up);
+        let until = begun.and_then(|begun| begun.checked_add(group.terms.timeout + 4 * GRACE));
+        if until.is_some_and(|until| now < until) {
+            started.deadline = until;
+            return;
+        }
         if std::mem::replace(&mut started.is_overdue, true) {
             // The rank that calls the roll is gone.
             let failure = too_late(&group, place, group.rank, std::iter::once(0));
@@ -573,7 +583,7 @@ impl Progress {
         let failure = match place.line.0 {
             _ if self.mailbox.base().is_none() => Some(not_joined(&group, place)),
             _ if group.communicator.get().is_none() => None,
-            _ if waits && group.order.lock().is_held_up(place) => Some(held_up(&group, place)),
+            _ if is_held_up => Some(held_up(&group, place)),
             Participants::Everyone => None,
             Participants::Pair { from, to } => {
                 Some(too_late(&group, place, group.rank, std::iter::once(from + to - group.rank)))
