@@ -38,7 +38,7 @@ use hal_backend::TimeLimit;
 use hal_collectives::{Participants, Result};
 use hal_semaphore::{Code, Failure};
 use mailbox::Mailbox;
-use roll_call::{RollCalls, held_up, not_all_joined, not_joined, not_made, too_late};
+use roll_call::{RollCalls, blocked, held_up, not_all_joined, not_joined, not_made, too_late};
 use smallvec::SmallVec;
 use stall::Stall;
 use std::collections::{BTreeMap, BTreeSet};
@@ -334,7 +334,9 @@ impl Progress {
     fn begin(&mut self, (id, place): (u64, Place), communicator: Handle, now: Instant) -> Result {
         let Self { library, active, .. } = self;
         let Some(started) = find(active, id) else { return Ok(()) };
-        started.deadline = started.deadline.max(now.checked_add(started.group.terms.timeout));
+        if now > started.at {
+            started.limit = TimeLimit::new(started.group.terms.timeout, now);
+        }
         let mut calls = started.places.iter().zip(&mut started.calls.all);
         match calls.find(|(other, _)| **other == place) {
             Some((_, call)) => library.begin(communicator, call),
@@ -568,11 +570,11 @@ impl Progress {
         let Some((&place, call)) = calls.find(|(_, call)| !call.is_over()) else { return };
         let waits = call.waits();
         let is_held_up = waits && group.order.lock().is_held_up(place);
-        // A piece that has begun has its own time, and says who has not come to it.
+        // A piece that has begun has its own limit, and says who has not come to it.
         let begun = group.order.lock().begun(place.line).filter(|_| is_held_up);
-        let until = begun.and_then(|begun| begun.checked_add(group.terms.timeout + 4 * GRACE));
-        if until.is_some_and(|until| now < until) {
-            started.deadline = until;
+        let passed = begun.map(|begun| now.saturating_duration_since(begun));
+        if let Some(left) = passed.and_then(|passed| (group.terms.timeout + 4 * GRACE).checked_sub(passed)) {
+            started.limit = TimeLimit::new(left, now);
             return;
         }
         if std::mem::replace(&mut started.is_overdue, true) {
@@ -581,6 +583,7 @@ impl Progress {
             return self.fail(&group, &failure);
         }
         let failure = match place.line.0 {
+            _ if self.is_blocked() => Some(blocked(&group, place)),
             _ if self.mailbox.base().is_none() => Some(not_joined(&group, place)),
             _ if group.communicator.get().is_none() => None,
             _ if is_held_up => Some(held_up(&group, place)),

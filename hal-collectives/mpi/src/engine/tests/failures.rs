@@ -3,6 +3,7 @@
 //! How groups fail, and what becomes of memory.
 
 use super::*;
+use crate::notice::Generation;
 
 const SUM: Kind = Kind::AllReduce(Reduction::Sum);
 
@@ -226,6 +227,73 @@ fn group_that_a_rank_never_joins_fails_in_time_and_names_it() {
         assert_eq!(failure.code(), Code::DeadlineExceeded);
         assert!(failure.message().contains("rank 2 has not come"), "{failure}");
     }
+}
+
+/// The same for a transfer, whose other end waits as well.
+#[test]
+fn rank_that_never_joins_is_named_by_transfers_of_others() {
+    let ranks = job(3);
+    let groups: Vec<_> = ranks[..2].iter().map(|rank| rank.join(b"group", PASSES)).collect();
+    let told =
+        [Kind::Send { to: 1 }, Kind::Recv { from: 0 }].into_iter().zip(&groups).map(|(kind, group)| {
+            let (tell, told) = channel();
+            let (send, recv) = if matches!(kind, Kind::Send { .. }) {
+                (Some(memory(&[1])), None)
+            } else {
+                (None, Some(memory(&[0])))
+            };
+            let operation = Operation { kind, element: Element::U32, count: 1 };
+            let done = Box::new(move |end: Result| tell.send(end.unwrap_err()).unwrap());
+            assert!(group.enter(operation).unwrap().start(Buffers { send, recv }, done).is_none());
+            told
+        });
+    for failure in failures(&ranks.iter().collect::<Vec<_>>(), &told.collect::<Vec<_>>()) {
+        assert!(failure.message().contains("rank 2 has not come"), "{failure}");
+    }
+}
+
+/// It may be told of one of its later generations first.
+#[test]
+fn failure_of_a_group_is_that_of_all_generations_before() {
+    let rank = job(1).swap_remove(0);
+    let _group = rank.join(b"group", TERMS);
+    let known = &rank.0.groups;
+    let id = known.all()[0].id;
+    let [before, last, next] = [2, 3, 4].map(|generation| Generation { generation, ..id });
+    let failed = known.remember_failure(last, &Failure::new(Code::DataLoss, "gone"));
+    assert!(failed.is_some_and(|group| group.id == id));
+    assert_eq!([id, before, last, next].map(|id| known.failure(id).is_some()), [true, true, true, false]);
+    let _again = rank.join(b"group", TERMS);
+    assert_eq!(known.all()[0].id, next);
+    assert!(known.remember_failure(last, &Failure::new(Code::DataLoss, "gone")).is_none());
+}
+
+/// Its ranks need not wait for the time of the group.
+#[test]
+fn communicator_of_a_group_that_has_failed_is_waited_for_no_longer() {
+    let ranks = job(2);
+    let group = ranks[0].join(b"group", TERMS);
+    let told = doomed_sum(&*group);
+    poll_all(&ranks);
+    group.end(&Failure::new(Code::DataLoss, "gone"));
+    failures(&[&ranks[0]], &[told]);
+    until("the communicator is waited for", || {
+        ranks[0].poll();
+        !ranks[0].0.with(LONG, |progress| progress.waits()).unwrap()
+    });
+}
+
+/// Other ranks come to it later.
+#[test]
+fn operation_that_is_under_way_holds_up_the_end_unless_a_rank_may_be_gone() {
+    let (ranks, groups) = pair();
+    let _told = sum(&*groups[0], 1);
+    let holds_up =
+        |has_patience| ranks[0].0.with(LONG, |progress| progress.holds_up_end(has_patience)).unwrap();
+    // The program has kept its channels.
+    assert_eq!([true, false].map(holds_up), [true, false]);
+    drop(groups);
+    assert_eq!([true, false].map(holds_up), [true, true]);
 }
 
 #[test]
