@@ -547,6 +547,9 @@ impl Engine {
                 }
                 // Unless they are all busy with what they have found.
                 if self.polls.load(Ordering::Relaxed) == polls {
+                    if slept {
+                        trusted = Instant::now();
+                    }
                     match self.poll_serving(idle) {
                         Some(poll) if !poll.has_quit => {}
                         over => return over.is_some(),
