@@ -17,7 +17,6 @@ use crate::notice::{Line, Place};
 use hal_collectives::{Check, ENCODED, Kind, Operation, Participants};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Instant;
 
 /// The most shapes that a line remembers; then it begins anew.
 const SHAPES: usize = 1024;
@@ -35,8 +34,6 @@ struct LineState {
     /// The operation that begins next, and its piece.
     number: u64,
     piece: u32,
-    /// When the piece before that began, if it is of the same operation.
-    begun: Option<Instant>,
     /// The pieces that have started, in their order.
     waiting: VecDeque<((u64, u32), Waiting)>,
     agreed: BTreeSet<[u8; ENCODED]>,
@@ -112,15 +109,11 @@ impl Order {
         })
     }
 
-    /// True if an operation cannot begin because this rank has not started what is before it.
-    pub(crate) fn is_held_up(&self, place: Place) -> bool {
-        let line = self.lines.get(&place.line);
-        line.is_some_and(|line| line.number < place.number && line.head().is_none())
-    }
-
-    /// When this rank began the last piece on a line, if the operation has more.
-    pub(crate) fn begun(&self, line: Line) -> Option<Instant> {
-        self.lines.get(&line)?.begun
+    /// The operation before another one, and its piece, which this rank has not started, so that the other one cannot
+    /// begin.
+    pub(crate) fn holds_up(&self, place: Place) -> Option<(u64, u32)> {
+        let line = self.lines.get(&place.line).filter(|line| line.head().is_none())?;
+        (line.number < place.number).then_some((line.number, line.piece))
     }
 
     /// Goes on with a line.
@@ -161,7 +154,6 @@ impl Order {
         }
         of.waiting.pop_front();
         (of.number, of.piece) = if is_last { (at.0 + 1, 0) } else { (at.0, at.1 + 1) };
-        of.begun = (!is_last).then(Instant::now);
         of.rounds = 0;
         next.begins = Some((id, place));
         next.goes_on = !of.waiting.is_empty();

@@ -568,15 +568,20 @@ impl Progress {
         let group = started.group.clone();
         let mut calls = started.places.iter().zip(&started.calls.all);
         let Some((&place, call)) = calls.find(|(_, call)| !call.is_over()) else { return };
-        let waits = call.waits();
-        let is_held_up = waits && group.order.lock().is_held_up(place);
-        // A piece that has begun has its own limit, and says who has not come to it.
-        let begun = group.order.lock().begun(place.line).filter(|_| is_held_up);
-        let passed = begun.map(|begun| now.saturating_duration_since(begun));
-        if let Some(left) = passed.and_then(|passed| (group.terms.timeout + 4 * GRACE).checked_sub(passed)) {
-            started.limit = TimeLimit::new(left, now);
-            return;
+        let holds_up = if call.waits() { group.order.lock().holds_up(place) } else { None };
+        if let Some(at @ (number, 1..)) = holds_up {
+            // Pieces that have begun have limits of their own, and say who has not come to them. The next one follows.
+            let has_moved = started.behind.replace(at) != Some(at);
+            let before = Place { number, ..place };
+            let is_it = |other: &Started| Arc::ptr_eq(&other.group, &group) && other.has_begun(before);
+            if has_moved || self.active.iter().any(|(_, other)| is_it(other)) {
+                if let Some(started) = self.find(id) {
+                    started.limit = TimeLimit::new(group.terms.timeout, now);
+                }
+                return;
+            }
         }
+        let Some(started) = self.find(id) else { return };
         if std::mem::replace(&mut started.is_overdue, true) {
             // The rank that calls the roll is gone.
             let failure = too_late(&group, place, group.rank, std::iter::once(0));
@@ -586,7 +591,7 @@ impl Progress {
             _ if self.is_blocked() => Some(blocked(&group, place)),
             _ if self.mailbox.base().is_none() => Some(not_joined(&group, place)),
             _ if group.communicator.get().is_none() => None,
-            _ if is_held_up => Some(held_up(&group, place)),
+            _ if holds_up.is_some() => Some(held_up(&group, place)),
             Participants::Everyone => None,
             Participants::Pair { from, to } => {
                 Some(too_late(&group, place, group.rank, std::iter::once(from + to - group.rank)))

@@ -97,6 +97,16 @@ fn operation_behind_pieces_of_one_that_another_rank_leaves_fails_because_of_that
     }
 }
 
+/// Neither rank goes on with its pieces.
+#[test]
+fn operation_behind_pieces_that_do_not_go_on_fails_because_of_them() {
+    let (ranks, groups, _pieces) = pair_in_pieces(3);
+    let told = groups.each_ref().map(|group| doomed_sum(&**group));
+    for failure in failures(&ranks.iter().collect::<Vec<_>>(), &told) {
+        assert!(failure.message().contains("has not begun an operation that it entered before"), "{failure}");
+    }
+}
+
 /// Its time begins when it does.
 #[test]
 fn operation_behind_many_pieces_waits_for_as_long_as_they_go_on() {
