@@ -98,6 +98,14 @@ impl<R: Driver> HalDriver<R> {
                 let key = named(pair.__bindgen_anon_1.first, "the name of a device's parameter")?;
                 (key, named(pair.__bindgen_anon_2.second, "the value of a device's parameter")?)
             };
+            // The others of its group would never come: they are devices of this process, which has one number.
+            if key == "collective_rank" && value.contains("rank}") {
+                return Err(invalid(format!(
+                    "{}: parameter {key} is {value:?}, but it numbers ranks of devices of one process; leave \
+                     {key} and collective_count out, and the processes of an MPI job are the ranks of one group",
+                    R::NAME
+                )));
+            }
             Ok((key, expand(value)?))
         };
         let pairs = pairs.iter().map(expanded).collect::<Result<Vec<_>>>()?;

@@ -38,6 +38,8 @@ fn uri_says_which_rank_a_device_is() {
         ("mock://?collective_rank=2", "collective_rank needs collective_count"),
         ("mock://?collective_count=2", "collective_count needs collective_rank"),
         ("mock://?collective_rank=2&collective_count=2", "the ranks are 0 to 1"),
+        ("mock://?collective_rank={rank}&collective_count=2", "of devices of one process"),
+        ("mock://?collective_rank={local_rank}&collective_count=2", "of devices of one process"),
         ("mock://?collective_timeout=soon", "a number of seconds"),
         ("mock://?collective_timeout=0", "a number of seconds"),
         ("mock://?collective_check=yes", "it takes on, first or off"),
