@@ -44,6 +44,11 @@ impl TimeLimit {
         Duration::from_nanos(self.left)
     }
 
+    /// The time since the last look does not count.
+    pub fn skip(&mut self, now: Instant) {
+        self.looked = self.looked.max(now);
+    }
+
     /// When to look again, which is also when a limit is over that has less left.
     #[inline]
     pub fn next_look(&self) -> Instant {

@@ -21,6 +21,7 @@ use hal_gaudi_abi::programs::CardPrograms;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 /// The alignment of imported host memory. Cards read and write single bytes of it; programs are compiled for that much.
@@ -226,6 +227,7 @@ impl Device for GaudiDevice {
     }
 
     fn abort(&self, why: &Failure) {
+        self.card.ends_programs.store(true, Ordering::Relaxed);
         self.queues.abort(why);
     }
 

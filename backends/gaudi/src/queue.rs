@@ -379,7 +379,8 @@ impl Queues {
         }
     }
 
-    /// Ends everything soon: what is submitted runs to its end, which the kernel bounds; the rest fails.
+    /// Ends everything soon, as failed: what is submitted runs to its end, which the kernel bounds for engines, and the
+    /// driver for the programs of an emulated card.
     pub(crate) fn abort(&self, why: &Failure) {
         let mut state = self.state.lock();
         state.aborted.get_or_insert_with(|| why.clone());

@@ -212,12 +212,15 @@ impl Tiles {
 
 /// How many workgroups there are.
 fn count(workgroups: [u32; 3]) -> Result<u32, Error> {
+    if workgroups.contains(&0) {
+        return Ok(0);
+    }
     let [x, y, z] = workgroups;
     let total = x.checked_mul(y).and_then(|total| total.checked_mul(z));
     total.filter(|_| z <= u16::MAX.into()).ok_or_else(|| {
         let message =
             format!("{x} by {y} by {z} workgroups are more than can be counted: 65535 in z, 2^32 - 1 in all");
-        Failure::new(Code::OutOfRange, message).into()
+        Failure::new(Code::InvalidArgument, message).into()
     })
 }
 

@@ -163,7 +163,7 @@ fn call_with_less_than_its_function_takes_is_refused() {
     let refused = bench.run(call(&executable, 99, [1, 1, 1], &bindings)).unwrap_err();
     assert_eq!(refused.code(), Code::OutOfRange);
     let refused = bench.run(call(&executable, MULTIPLY_ADD, [1, 1, 70_000], &bindings)).unwrap_err();
-    assert_eq!(refused.code(), Code::OutOfRange);
+    assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.message().contains("65535"), "{refused}");
     bench.run(call(&executable, MULTIPLY_ADD, [0, 7, 1], &bindings)).unwrap();
     let refused = bench.load(b"not an executable").unwrap_err();

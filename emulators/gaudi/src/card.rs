@@ -438,6 +438,8 @@ pub(crate) struct Context {
     pub(crate) events: u64,
     /// The submission whose timeout is watched, and its time; none, if it may run longer.
     pub(crate) oldest: Option<(u64, Option<TimeLimit>)>,
+    /// How many host programs run. Their time is this machine's: no submission's timeout passes.
+    pub(crate) computing: usize,
     pub(crate) drops: RefusalCounts,
     /// True if an error of the card ended waits for interrupts.
     pub(crate) interrupted: bool,
@@ -469,6 +471,7 @@ impl Context {
             notify: None,
             events: 0,
             oldest: None,
+            computing: 0,
             drops: RefusalCounts::default(),
             interrupted: false,
             lost: false,
@@ -498,6 +501,34 @@ impl Context {
     /// How many handles and mappings a program has not released.
     pub(crate) fn held(&self) -> u64 {
         (self.memory.len() + self.buffers.len() + self.live.space.read().mapped()) as u64
+    }
+
+    /// The submission whose timeout passes, and its time.
+    pub(crate) fn watched(&mut self) -> Option<(u64, &mut TimeLimit)> {
+        let (sequence, limit) = self.oldest.as_mut().filter(|_| self.computing == 0)?;
+        Some((*sequence, limit.as_mut()?))
+    }
+
+    /// When to look at its time.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        let (_, limit) = self.oldest.filter(|_| self.computing == 0)?;
+        Some(limit?.next_look())
+    }
+
+    /// A host program begins.
+    pub(crate) fn begin_program(&mut self) {
+        if let Some((_, limit)) = self.watched() {
+            limit.look(Instant::now());
+        }
+        self.computing += 1;
+    }
+
+    /// A host program has ended.
+    pub(crate) fn end_program(&mut self) {
+        self.computing = self.computing.saturating_sub(1);
+        if let Some((_, limit)) = self.watched() {
+            limit.skip(Instant::now());
+        }
     }
 
     /// The oldest submission that has not ended and whose timeout is watched.

@@ -14,7 +14,8 @@ use crate::strides::StridedTransfer;
 use crate::sync::{self, BegunTransfer, Effect, WaitCondition, engine_of};
 use emulator_core::clock;
 use emulator_core::injection::Injections;
-use hal_backend::splitmix64;
+use emulator_core::share::Dispatch;
+use hal_backend::{Failure, splitmix64};
 use hal_gaudi_abi::uapi::{PageFault, event};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -107,6 +108,22 @@ impl Machine {
         let mut state = self.lock();
         state.cards[card].counts.dispatches += 1;
         state.program(program)
+    }
+
+    /// Runs a host program for a card.
+    pub(crate) fn compute(&self, card: usize, dispatch: Dispatch, worker: usize) -> Result<(), Failure> {
+        if let Some(context) = &mut self.lock().cards[card].context {
+            context.begin_program();
+        }
+        let result = self.core.run(dispatch, worker);
+        let mut state = self.lock();
+        if let Some(context) = &mut state.cards[card].context {
+            context.end_program();
+            if let Some(at) = context.next_look() {
+                self.core.wind(&mut state, at);
+            }
+        }
+        result
     }
 
     /// Ends an item: its submission may end with it, and its queue continues.

@@ -134,8 +134,8 @@ impl Machine {
     /// The next time at which the clock has work.
     fn next_alarm(state: &State) -> Option<Instant> {
         let cards = state.cards.iter().flat_map(|card| {
-            let limit = card.context.as_ref().and_then(|context| context.oldest).and_then(|(_, limit)| limit);
-            [card.until, card.watchdog, card.next_check, limit.map(|limit| limit.next_look())]
+            let look = card.context.as_ref().and_then(Context::next_look);
+            [card.until, card.watchdog, card.next_check, look]
         });
         cards.flatten().chain(state.late.next()).min()
     }
@@ -175,9 +175,8 @@ impl Machine {
         }
         let Some(context) = &mut card.context else { return };
         // A process that is stopped stops the card with it, which no card of silicon is.
-        let Some((sequence, Some(limit))) = &mut context.oldest else { return };
+        let Some((sequence, limit)) = context.watched() else { return };
         if limit.look(now).is_zero() {
-            let sequence = *sequence;
             self.time_out(state, number, sequence);
         }
     }

@@ -538,7 +538,7 @@ impl Engine<'_> {
             bindings: memories.into_iter().map(|piece| piece.memory).collect(),
             local_memory: half(dispatch::LOCAL_MEMORY),
         };
-        match self.machine.core.run(dispatch, self.worker) {
+        match self.machine.compute(self.run.card, dispatch, self.worker) {
             // The program's owner has given it up, and knows so.
             Err(failure) if failure.code() == Code::Cancelled => Ok(()),
             ran => Ok(ran.map_err(|failure| CommandError::Engine(failure.to_string()))?),

@@ -12,6 +12,7 @@ use hal_backend::HostRange;
 use hal_collectives::{Buffers, Communicator, Element, Kind, Operation, Reduction, Result, Terms, reduce};
 use hal_semaphore::{Code, Failure};
 use half::{bf16, f16};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -589,7 +590,29 @@ fn delay() -> Duration {
     Duration::from_micros(std::env::args().find_map(|argument| argument.parse().ok()).unwrap())
 }
 
-/// The last rank stands still while the communicator of a part is made: for longer than the others have time, or not.
+/// The file by which the first rank says that it has failed, where no message of MPI would reach another.
+fn failed_file() -> PathBuf {
+    std::env::temp_dir().join(format!("hal-ranks-{}", std::os::unix::process::parent_id()))
+}
+
+/// What a shell does until that is said, for as long as a test waits for anything.
+fn until_failed() -> String {
+    let file = failed_file();
+    format!("for i in $(seq 1000); do [ -e {file:?} ] && break; sleep 0.1; done; rm -f {file:?}")
+}
+
+/// The last rank does not take part until the others have failed.
+fn late(rank: u32, ranks: u32, sum: &dyn Fn() -> Result<Vec<u32>>) {
+    if rank == ranks - 1 {
+        assert!(Command::new("sh").args(["-c", &until_failed()]).status().unwrap().success());
+    }
+    fails(sum(), Code::DeadlineExceeded, &["has not come"]);
+    if rank == 0 {
+        std::fs::write(failed_file(), []).unwrap();
+    }
+}
+
+/// The last rank stands still while the communicator of a part is made: until the others have failed, or for a while.
 fn paused(group: &dyn Communicator, is_too_long: bool) {
     let (rank, ranks) = group.place().unwrap();
     meet();
@@ -598,7 +621,8 @@ fn paused(group: &dyn Communicator, is_too_long: bool) {
     if is_last {
         std::thread::sleep(delay());
         let own = std::process::id();
-        let goes_on = format!("sleep {}; kill -CONT {own}", if is_too_long { 2.5 } else { 0.7 });
+        let stands_still = if is_too_long { until_failed() } else { "sleep 0.7".to_owned() };
+        let goes_on = format!("{stands_still}; kill -CONT {own}");
         let mut other = Command::new("sh").args(["-c", &goes_on]).spawn().unwrap();
         assert!(Command::new("kill").args(["-STOP", &own.to_string()]).status().unwrap().success());
         other.wait().unwrap();
@@ -607,6 +631,9 @@ fn paused(group: &dyn Communicator, is_too_long: bool) {
     if is_too_long {
         // The part may be made in time, and the operation not come.
         assert_eq!(outcome.unwrap_err().code(), Code::DeadlineExceeded);
+        if rank == 0 {
+            std::fs::write(failed_file(), []).unwrap();
+        }
     } else {
         assert_eq!(outcome.unwrap(), [ranks]);
     }
@@ -688,12 +715,7 @@ fn main() {
         "mismatch" => {
             fails(sum(), Code::InvalidArgument, &["all-gather of 4 ui32", "all-reduce (sum) of 4 ui32"])
         }
-        // The last rank does not take part for a while.
-        "late" if rank == ranks - 1 => {
-            std::thread::sleep(Duration::from_millis(4 * timeout));
-            fails(sum(), Code::DeadlineExceeded, &["has not come"]);
-        }
-        "late" => fails(sum(), Code::DeadlineExceeded, &["has not come"]),
+        "late" => late(rank, ranks, &sum),
         // The first rank has something else to do when all have what they asked for.
         "lags" => {
             assert_eq!(sum().unwrap(), [ranks; 4]);

@@ -55,6 +55,8 @@ pub(crate) struct Creations {
     asked: BTreeMap<Generation, Asked>,
     /// The turns of this process that have come, and the group that it is reserved for.
     turns: VecDeque<Generation>,
+    /// The parts that this process never waits for, each with the group that was split, and why.
+    never_wanted: BTreeMap<Generation, (Arc<Group>, Failure)>,
     reserved: Option<Generation>,
     /// The last rank of it is this one, which has yet to tell the others.
     is_last: bool,
@@ -75,6 +77,7 @@ impl Creations {
             wanted: BTreeMap::new(),
             asked: BTreeMap::new(),
             turns: VecDeque::new(),
+            never_wanted: BTreeMap::new(),
             reserved: None,
             is_last: false,
             ready: VecDeque::from([Creation::Base]),
@@ -160,8 +163,23 @@ impl Creations {
         self.reserve()
     }
 
-    /// Takes the first turn that has come, if this process is free and has come to that group.
+    /// This process never waits for the communicator of a part, as its split of that group has failed.
+    pub(crate) fn never_want(&mut self, part: Generation, of: Arc<Group>, why: Failure) -> Notices {
+        self.never_wanted.insert(part, (of, why));
+        self.reserve()
+    }
+
+    /// Takes the first turn that has come, if this process is free and has come to that group. A group that it never
+    /// comes to is not made: those before it are reserved, and no turn goes to those behind it.
     fn reserve(&mut self) -> Notices {
+        let never = |of: &Generation| self.never_wanted.contains_key(of);
+        if let Some(of) = self.turns.iter().position(never).and_then(|at| self.turns.remove(at))
+            && let Some((group, why)) = self.never_wanted.remove(&of)
+        {
+            let notices = [Notice::Failed(why), Notice::Make { is_made: false }];
+            let to_all = |&rank| notices.clone().map(|notice| (rank, of, notice));
+            return group.members.iter().flat_map(to_all).collect();
+        }
         if self.reserved.is_some() {
             return Notices::new();
         }

@@ -28,6 +28,7 @@ use crate::creations::Creation;
 use crate::group::Group;
 use crate::launcher::{mpi_yields, processors_on_this_machine, ranks_on_this_machine};
 use crate::library::{Handle, Library, at_exit, finalized, in_forks};
+use crate::notice::Generation;
 use crate::progress::Progress;
 use crate::started::{DueCallback, Ended, Started};
 use crate::table::Groups;
@@ -105,6 +106,8 @@ pub(crate) enum Command {
     Listen(Duration),
     /// It is in a part, which gets a communicator.
     Join(Arc<Group>),
+    /// It would be in a part of that group if its split had not failed here.
+    NeverJoins(Generation, Arc<Group>, Failure),
     Start(Box<Started>),
     /// Everything of a group that has failed ends, and the other ranks are notified.
     Failed(Arc<Group>),
@@ -544,6 +547,9 @@ impl Engine {
                 }
                 // Unless they are all busy with what they have found.
                 if self.polls.load(Ordering::Relaxed) == polls {
+                    if slept {
+                        trusted = Instant::now();
+                    }
                     match self.poll_serving(idle) {
                         Some(poll) if !poll.has_quit => {}
                         over => return over.is_some(),

@@ -319,10 +319,10 @@ impl Communicator for Member {
 
     fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Box<dyn Communicator>>> {
         self.0.engine.check_process()?;
-        let (split, call) = self.0.parts.lock().call(color, key);
-        let pending = PendingGroup::new(self.0.terms.timeout);
         let all = HostRange::allocate(u64::from(self.0.count()) * CALL as u64, 64)?;
         let own = HostRange::allocate(CALL as u64, 64)?;
+        let (split, call) = self.0.parts.lock().call(color, key);
+        let pending = PendingGroup::new(self.0.terms.timeout);
         let written = own.write(0, &call);
         debug_assert!(written, "a call has room for what a rank says");
         let operation = Operation { kind: Kind::AllGather, element: Element::U8, count: CALL as u64 };

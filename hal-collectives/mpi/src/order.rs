@@ -109,10 +109,11 @@ impl Order {
         })
     }
 
-    /// True if an operation cannot begin because this rank has not started one before it.
-    pub(crate) fn is_held_up(&self, place: Place) -> bool {
-        let line = self.lines.get(&place.line);
-        line.is_some_and(|line| line.number < place.number && line.head().is_none())
+    /// The operation before another one, and its piece, which this rank has not started, so that the other one cannot
+    /// begin.
+    pub(crate) fn holds_up(&self, place: Place) -> Option<(u64, u32)> {
+        let line = self.lines.get(&place.line).filter(|line| line.head().is_none())?;
+        (line.number < place.number).then_some((line.number, line.piece))
     }
 
     /// Goes on with a line.

@@ -7,6 +7,7 @@
 //! Every rank records all parts, whether it is in them or not, and says which of them it does not use; so all come
 //! to the same part.
 
+use crate::engine::Command;
 use crate::group::{ALONE, Group, Member, hash};
 use crate::notice::Generation;
 use crate::table::{Groups, Splitting};
@@ -81,6 +82,11 @@ impl Parts {
             let next = parts.next;
             let Some((all, Split { color, pending, splitting })) = parts.ended.remove(&next) else { return };
             parts.next += 1;
+            if let (Err(why), Some(color)) = (&all, color) {
+                // Others may have come out of the split, and be reserved for the part that this rank does not know.
+                let of = id_of_part(group, next, color.into());
+                group.engine.send(Command::NeverJoins(of, group.clone(), why.clone()));
+            }
             let part = all.map(|all| parts.part(group, next, color, &all));
             drop(parts);
             let member = part.and_then(|part| match part {
@@ -151,11 +157,17 @@ impl Parts {
 fn new_part(group: &Arc<Group>, split: u32, color: i64, ranks: &[u32]) -> Option<Arc<Group>> {
     let own = u32::try_from(ranks.iter().position(|&rank| rank == group.rank)?).ok()?;
     let name = format!("{} split {split} color {color}", group.name);
+    let number = id_of_part(group, split, color).number;
+    let members = ranks.iter().map(|&rank| group.member(rank)).collect();
+    Some(Groups::get(&group.engine, number, name, (members, own), group.terms, true))
+}
+
+/// What a part is called that was not there before its split.
+fn id_of_part(group: &Group, split: u32, color: i64) -> Generation {
     let Generation { number, generation } = group.id;
     let words = number.to_le_bytes().into_iter().chain(color.to_le_bytes());
     let words = words.chain([generation, split].map(u32::to_le_bytes).into_iter().flatten());
-    let members = ranks.iter().map(|&rank| group.member(rank)).collect();
-    Some(Groups::get(&group.engine, hash(words), name, (members, own), group.terms, true))
+    Generation { number: hash(words), generation: 0 }
 }
 
 /// A part that is being agreed on, for its rank.

@@ -38,7 +38,7 @@ use hal_backend::TimeLimit;
 use hal_collectives::{Participants, Result};
 use hal_semaphore::{Code, Failure};
 use mailbox::Mailbox;
-use roll_call::{RollCalls, held_up, not_all_joined, not_joined, not_made, too_late};
+use roll_call::{RollCalls, blocked, held_up, not_all_joined, not_joined, not_made, too_late};
 use smallvec::SmallVec;
 use stall::Stall;
 use std::collections::{BTreeMap, BTreeSet};
@@ -209,6 +209,10 @@ impl Progress {
                     self.creations.want_base(TimeLimit::new(timeout, Instant::now()));
                 }
                 Command::Join(part) => self.want(&part),
+                Command::NeverJoins(part, of, why) => {
+                    let notices = self.creations.never_want(part, of, why);
+                    self.send_all(notices);
+                }
                 Command::Start(started) => self.start(started),
                 Command::Failed(group) => self.group_failed(&group),
                 Command::Created(creation, outcome) => self.created(creation, outcome),
@@ -250,8 +254,9 @@ impl Progress {
             let Started { group, places, .. } = &**started;
             places.iter().map(|place| ((group.id, place.line), group.clone()))
         });
+        let now = Instant::now();
         for ((_, line), group) in lines.collect::<BTreeMap<_, _>>() {
-            self.advance(&group, line);
+            self.advance(&group, line, now);
         }
     }
 
@@ -292,7 +297,7 @@ impl Progress {
         }
         self.active.push((id, started));
         for place in places {
-            self.advance(&group, place.line);
+            self.advance(&group, place.line, now);
         }
     }
 
@@ -301,7 +306,7 @@ impl Progress {
     }
 
     /// Begins what can begin on a line.
-    fn advance(&mut self, group: &Arc<Group>, line: Line) {
+    fn advance(&mut self, group: &Arc<Group>, line: Line, now: Instant) {
         if self.is_blocked() {
             return;
         }
@@ -316,7 +321,7 @@ impl Progress {
                 }
             }
             let Some(begins) = next.begins else { return };
-            if let Err(failure) = self.begin(begins, communicator) {
+            if let Err(failure) = self.begin(begins, communicator, now) {
                 return self.fail(group, &failure);
             }
             if !next.goes_on {
@@ -325,10 +330,13 @@ impl Progress {
         }
     }
 
-    /// Has MPI begin the call of an operation that has a place.
-    fn begin(&mut self, (id, place): (u64, Place), communicator: Handle) -> Result {
+    /// Has MPI begin the call of an operation that has a place. Its time begins anew.
+    fn begin(&mut self, (id, place): (u64, Place), communicator: Handle, now: Instant) -> Result {
         let Self { library, active, .. } = self;
         let Some(started) = find(active, id) else { return Ok(()) };
+        if now > started.at {
+            started.limit = TimeLimit::new(started.group.terms.timeout, now);
+        }
         let mut calls = started.places.iter().zip(&mut started.calls.all);
         match calls.find(|(other, _)| **other == place) {
             Some((_, call)) => library.begin(communicator, call),
@@ -472,7 +480,7 @@ impl Progress {
                     return self.fail(&group, &failure);
                 }
                 group.order.lock().hear(place, round);
-                self.advance(&group, place.line);
+                self.advance(&group, place.line, Instant::now());
             }
             Notice::Waits { rank, place } => self.call_roll(of, rank, place),
             Notice::HasCome { by, place } => {
@@ -560,16 +568,30 @@ impl Progress {
         let group = started.group.clone();
         let mut calls = started.places.iter().zip(&started.calls.all);
         let Some((&place, call)) = calls.find(|(_, call)| !call.is_over()) else { return };
-        let waits = call.waits();
+        let holds_up = if call.waits() { group.order.lock().holds_up(place) } else { None };
+        if let Some(at @ (number, 1..)) = holds_up {
+            // Pieces that have begun have limits of their own, and say who has not come to them. The next one follows.
+            let has_moved = started.behind.replace(at) != Some(at);
+            let before = Place { number, ..place };
+            let is_it = |other: &Started| Arc::ptr_eq(&other.group, &group) && other.has_begun(before);
+            if has_moved || self.active.iter().any(|(_, other)| is_it(other)) {
+                if let Some(started) = self.find(id) {
+                    started.limit = TimeLimit::new(group.terms.timeout, now);
+                }
+                return;
+            }
+        }
+        let Some(started) = self.find(id) else { return };
         if std::mem::replace(&mut started.is_overdue, true) {
             // The rank that calls the roll is gone.
             let failure = too_late(&group, place, group.rank, std::iter::once(0));
             return self.fail(&group, &failure);
         }
         let failure = match place.line.0 {
+            _ if self.is_blocked() => Some(blocked(&group, place)),
             _ if self.mailbox.base().is_none() => Some(not_joined(&group, place)),
             _ if group.communicator.get().is_none() => None,
-            _ if waits && group.order.lock().is_held_up(place) => Some(held_up(&group, place)),
+            _ if holds_up.is_some() => Some(held_up(&group, place)),
             Participants::Everyone => None,
             Participants::Pair { from, to } => {
                 Some(too_late(&group, place, group.rank, std::iter::once(from + to - group.rank)))

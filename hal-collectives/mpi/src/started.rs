@@ -78,6 +78,8 @@ pub(crate) struct Started {
     pub(crate) limit: TimeLimit,
     /// It is overdue, and another rank was asked who has not come.
     pub(crate) is_overdue: bool,
+    /// The piece of another operation that it waited for when its time was over.
+    pub(crate) behind: Option<(u64, u32)>,
 }
 
 impl Started {
@@ -90,7 +92,7 @@ impl Started {
     ) -> Box<Self> {
         let (at, is_overdue) = (Instant::now(), false);
         let limit = TimeLimit::new(group.terms.timeout, at);
-        Box::new(Self { group, operation, places, piece, calls, done, at, limit, is_overdue })
+        Box::new(Self { group, operation, places, piece, calls, done, at, limit, is_overdue, behind: None })
     }
 
     /// The ranks of the job that it receives from, and others that it meets.
@@ -102,6 +104,11 @@ impl Started {
             Participants::Pair { from, to } => Some([from, to]),
         });
         members.iter().copied().chain(pairs.flatten().map(|rank| self.group.member(rank)))
+    }
+
+    /// True if MPI has begun its call at a place.
+    pub(crate) fn has_begun(&self, place: Place) -> bool {
+        self.places.iter().zip(&self.calls.all).any(|(at, call)| *at == place && !call.waits())
     }
 
     /// True if all of its calls were seen to have ended.

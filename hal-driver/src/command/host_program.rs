@@ -8,7 +8,7 @@
 
 use crate::ffi::object::{HostAllocator, Retained};
 use crate::ffi::status::{Result, check, invalid, text, view};
-use hal_backend::{Function, HostCall, HostLoader, HostProgram, Inferred, LoadRequest};
+use hal_backend::{Function, HostCall, HostLoader, HostProgram, Inferred, LoadRequest, MOST_LAYERS};
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
 use parking_lot::Mutex;
@@ -341,17 +341,19 @@ impl Program {
         let local_memory = local_memory(self.own_memory(call.function), call.local_memory)?;
         let [count_x, count_y, count_z] = call.workgroups;
         let [size_x, size_y, size_z] = call.workgroup_size;
-        let to_device_size = |number: u32| {
-            u16::try_from(number).map_err(|_| invalid("a dispatch is deeper than 65,535 workgroups"))
+        let layers = |number: u32| {
+            u16::try_from(number).map_err(|_| {
+                invalid(format!("{number} workgroups in z, and a host executable has at most {MOST_LAYERS}"))
+            })
         };
         let state = sys::iree_hal_executable_dispatch_state_v0_t {
             workgroup_size_x: size_x,
             workgroup_size_y: size_y,
-            workgroup_size_z: to_device_size(size_z)?,
+            workgroup_size_z: layers(size_z)?,
             constant_count: u16::try_from(constants.len()).map_err(|_| invalid("too many constants"))?,
             workgroup_count_x: count_x,
             workgroup_count_y: count_y,
-            workgroup_count_z: to_device_size(count_z)?,
+            workgroup_count_z: layers(count_z)?,
             max_concurrency: u8::try_from(call.concurrency).unwrap_or(u8::MAX),
             binding_count: u8::try_from(pointers.len()).map_err(|_| invalid("too many bindings"))?,
             constants: constants.as_ptr(),

@@ -10,6 +10,7 @@ use hal_backend::{Code, Failure, Function, HostCall, HostProgram, HostRange, Loa
 use hal_gaudi_abi::programs::{CardPrograms, ProgramCall};
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A loaded executable.
@@ -153,11 +154,12 @@ fn check_function(card: &dyn CardPrograms, function: &Function) -> Result<(), Fa
     Err(Failure::new(Code::InvalidArgument, message))
 }
 
-/// A host program whose failures are noted on its card: an engine that fails has its card reset, and the kernel
-/// driver does not say why.
+/// A host program that ends when its device is stopped, and whose failures are noted on its card: an engine that fails
+/// has its card reset, and the kernel driver does not say why.
 struct NotingProgram {
     program: Arc<dyn HostProgram>,
     card: Weak<Card>,
+    ends: Arc<AtomicBool>,
 }
 
 impl HostProgram for NotingProgram {
@@ -166,6 +168,10 @@ impl HostProgram for NotingProgram {
     }
 
     fn run(&self, call: &HostCall<'_>, workgroups: Range<u64>, worker: usize) -> Result<(), Failure> {
+        if self.ends.load(Ordering::Relaxed) {
+            // The emulated card takes it for done, and goes on.
+            return Err(Failure::new(Code::Cancelled, "the device was stopped"));
+        }
         self.program.run(call, workgroups, worker).inspect_err(|failure| {
             if let Some(card) = self.card.upgrade() {
                 card.note(failure.message());
@@ -219,7 +225,9 @@ impl Executable {
     ) -> Result<Loaded<Self>, Failure> {
         let functions = program.functions().to_vec();
         functions.iter().try_for_each(|function| check_function(&**programs, function))?;
-        let program: Arc<dyn HostProgram> = Arc::new(NotingProgram { program, card: Arc::downgrade(card) });
+        let ends = card.ends_programs.clone();
+        let program: Arc<dyn HostProgram> =
+            Arc::new(NotingProgram { program, card: Arc::downgrade(card), ends });
         let number = programs.host().load(program.clone());
         let code = ProgramCode { card: programs.clone(), number, functions: functions.clone(), program };
         let executable = Self { card: card.clone(), code: DeviceCode::Program(code) };

@@ -22,6 +22,7 @@ use parking_lot::RwLock;
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
@@ -48,6 +49,8 @@ pub struct Card {
     holders: DmabufHolders,
     /// The failure of the first program that failed on it. Only an emulated card reports it.
     note: OnceLock<String>,
+    /// True when the programs of an emulated card are to end. Their results are used no more.
+    pub(crate) ends_programs: Arc<AtomicBool>,
     loss: CardLoss,
     /// Its place among the cards that this process has open, if it has one. Released after the file.
     registration: Option<Registration>,
@@ -101,6 +104,7 @@ impl Card {
             driver_events: None,
             holders: DmabufHolders::default(),
             note: OnceLock::new(),
+            ends_programs: Arc::default(),
             loss,
             registration,
         };

@@ -218,7 +218,10 @@ fn retire(state: &mut QueuesState) -> Vec<(JobReport, QueuedJob)> {
                 queue.completed = queued.epoch;
                 again = true;
                 let refusal = queued.indirect.iter().find_map(IndirectDispatch::refusal);
-                let outcome = queued.failure.take().or_else(|| refusal.cloned()).map_or(Ok(()), Err);
+                // Programs end early once the device is stopped.
+                let stopped = || state.aborted.clone();
+                let failure = queued.failure.take().or_else(|| refusal.cloned()).or_else(stopped);
+                let outcome = failure.map_or(Ok(()), Err);
                 queued.end.get_or_insert_with(clock);
                 reports.push((JobReport { id: queued.id, epoch: queued.epoch, outcome }, queued));
             }

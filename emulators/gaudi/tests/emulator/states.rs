@@ -220,6 +220,24 @@ fn timeout_of_a_submission_is_reported_to_its_waiter() {
     assert_eq!((result, answer.status), (Err(Errno::TIMEDOUT), wait::TIMED_OUT));
 }
 
+/// What this machine takes for a host program is not the card's time.
+#[test]
+fn submission_has_its_timeout_beside_the_time_of_host_programs() {
+    let card = card(options(Generation::Gaudi2));
+    let (gate, packet) = gated(&card);
+    let commands = card.commands(&packet);
+    let four_seconds = CsIn { timeout: 80, ..one_second() };
+    let sequence = card.run_with(&four_seconds, &commands, 0, packet.len()).unwrap();
+    gate.reached();
+    std::thread::sleep(Duration::from_secs(5));
+    let seen = (card.status(), card.events());
+    gate.open();
+    assert_eq!(seen, (status::OPERATIONAL, 0));
+    card.finish(sequence);
+    card.give_back(commands);
+    assert_eq!(card.close().hard_resets, 0);
+}
+
 #[test]
 fn timeout_need_not_reset() {
     let card = card(faulty(Generation::Gaudi2, &["hang:2"]));

@@ -86,6 +86,27 @@ fn sum(group: &dyn Communicator, word: u32) -> Begun {
     (recv, told)
 }
 
+/// A sum that is to fail, and where that is told.
+fn doomed_sum(group: &dyn Communicator) -> Receiver<Failure> {
+    let (tell, told) = channel();
+    let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
+    sum_with(group, buffers, Box::new(move |end| tell.send(end.unwrap_err()).unwrap()));
+    told
+}
+
+/// Has some ranks poll until each of them is told of its failure.
+fn failures(ranks: &[&Rank], told: &[Receiver<Failure>]) -> Vec<Failure> {
+    let mut failures = vec![None; told.len()];
+    until("a rank waits", || {
+        ranks.iter().for_each(|rank| rank.poll());
+        for (failure, told) in failures.iter_mut().zip(told) {
+            *failure = failure.take().or_else(|| told.try_recv().ok());
+        }
+        failures.iter().all(Option::is_some)
+    });
+    failures.into_iter().flatten().collect()
+}
+
 /// A rank's end of a transfer of all words of some memory, and where it is told.
 fn transfer(group: &dyn Communicator, kind: Kind, words: HostRange) -> Receiver<Outcome> {
     let (tell, told) = channel();

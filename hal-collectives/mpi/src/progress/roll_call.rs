@@ -78,6 +78,16 @@ pub(super) fn not_made(group: &Group) -> Failure {
     Failure::new(Code::DeadlineExceeded, message)
 }
 
+/// The failure of an operation while MPI takes no call, so that no rank can be asked.
+pub(super) fn blocked(group: &Group, place: Place) -> Failure {
+    let message = format!(
+        "{place} of the group {:?}: rank {} waits in it; MPI makes a communicator, to which another process does not \
+         come, and takes no other call meanwhile, for want of MPI_THREAD_MULTIPLE; waited {:?} (collective_timeout)",
+        group.name, group.rank, group.terms.timeout
+    );
+    Failure::new(Code::DeadlineExceeded, message)
+}
+
 /// The failure of an operation of a group that has no communicator.
 pub(super) fn not_joined(group: &Group, place: Place) -> Failure {
     let message = format!(

@@ -155,6 +155,18 @@ mod tests {
     }
 
     #[test]
+    fn what_came_from_several_ranks_is_believed_when_all_of_them_have_answered() {
+        let mut stall = Stall::new();
+        let now = stall.polled();
+        let question = stall.ask(BTreeSet::from([1, 2]), now);
+        let mut believes_behind = |answer| {
+            stall.answered(question, answer);
+            stall.believes([1, 2].into_iter(), now)
+        };
+        assert_eq!([1, 2].map(&mut believes_behind), [false, true]);
+    }
+
+    #[test]
     fn answer_to_an_earlier_question_is_none_to_this_one() {
         let mut stall = Stall::new();
         let now = stall.polled();

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 /// Processes that reach each other by notices, which arrive in the order of each sender.
 struct World {
+    groups: Vec<Arc<Group>>,
     processes: Vec<Creations>,
     on_their_way: Vec<Vec<VecDeque<(Generation, Notice)>>>,
     /// The group that each process makes, and how many it has made.
@@ -41,7 +42,11 @@ impl World {
     fn make(&mut self) {
         for rank in 0..self.processes.len() {
             let notices = self.processes[rank].decide();
-            self.over += usize::from(matches!(notices.first(), Some((.., Notice::Make { is_made: false }))));
+            if let Some((_, of, Notice::Make { is_made })) = notices.first() {
+                let has_failed = self.groups.iter().any(|group| group.id == *of && group.failure().is_some());
+                assert_eq!(*is_made, !has_failed);
+                self.over += usize::from(has_failed);
+            }
             self.send(rank, notices);
         }
         for (process, making) in self.processes.iter_mut().zip(&mut self.making) {
@@ -85,6 +90,7 @@ fn processes_that_make_communicators_never_wait_for_each_other_for_ever() {
             })
             .collect();
         let mut world = World {
+            groups: groups.clone(),
             processes: (0..count)
                 .map(|rank| {
                     let mut process = Creations::new(u32::try_from(rank).unwrap());
@@ -124,14 +130,44 @@ fn processes_that_make_communicators_never_wait_for_each_other_for_ever() {
     }
 }
 
-/// The library takes calls of one thread at a time, so nothing begins while another one makes a communicator.
+/// A part of a job of two ranks, both in it.
+fn part_of_two(engine: &Arc<Engine>, number: u64) -> Arc<Group> {
+    let id = Generation { number, generation: 0 };
+    Arc::new(Group::new(engine.clone(), id, "part".into(), (vec![0, 1], 1), Terms::from(TERMS), true))
+}
+
 #[test]
-fn operation_that_starts_while_another_group_gets_its_communicator_begins_when_that_is_made() {
+fn process_takes_a_turn_for_what_it_has_come_to_before_one_for_what_it_has_not() {
+    let engine = job(1).swap_remove(0).0;
+    let mut process = Creations::new(1);
+    let base = process.next().unwrap();
+    process.made(&base);
+    let [early, late] = [1, 2].map(|number| part_of_two(&engine, number));
+    process.turn(late.id);
+    process.turn(early.id);
+    process.want(&early, TimeLimit::new(TERMS, Instant::now()));
+    assert!(process.is_reserved());
+    // Another one is not made, for which it is not reserved.
+    process.want(&late, TimeLimit::new(TERMS, Instant::now()));
+    process.make(late.id, false);
+    assert!(process.is_reserved());
+    process.make(early.id, true);
+    assert!(matches!(process.next(), Some(Creation::Group(group)) if group.id == early.id));
+}
+
+/// Ranks of a job whose library takes calls of one thread at a time.
+fn serialized_job(count: u32) -> Vec<Rank> {
     let serialized = |mut library: Library| {
         library.level = 2;
         library
     };
-    let ranks = crate::loopback::job_of(crate::library::fake::network(2).map(serialized));
+    crate::loopback::job_of(crate::library::fake::network(count).map(serialized))
+}
+
+/// The library takes calls of one thread at a time, so nothing begins while another one makes a communicator.
+#[test]
+fn operation_that_starts_while_another_group_gets_its_communicator_begins_when_that_is_made() {
+    let ranks = serialized_job(2);
     let [groups, others] =
         [b"group", b"other"].map(|id| [0, 1].map(|rank: usize| ranks[rank].join(id, TERMS)));
     meet(&ranks, &groups);
@@ -155,6 +191,28 @@ fn operation_that_starts_while_another_group_gets_its_communicator_begins_when_t
     }
 }
 
+/// Nobody can be asked who has not come, and nobody is blamed for it.
+#[test]
+fn operation_that_waits_while_a_communicator_is_not_made_names_no_rank() {
+    let ranks = serialized_job(2);
+    let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"group", PASSES));
+    meet(&ranks, &groups);
+    let others = [0, 1].map(|rank: usize| ranks[rank].join(b"other", TERMS));
+    let _first = others.each_ref().map(|group| sum(&**group, 1));
+    ranks[0].poll();
+    ranks[1].poll();
+    let making = ranks[0].0.with(LONG, |progress| {
+        progress.step();
+        progress.next_creation().is_some()
+    });
+    assert_eq!(making, Some(true));
+    let told = doomed_sum(&*groups[0]);
+    for failure in failures(&[&ranks[0]], &[told]) {
+        let says = "MPI makes a communicator, to which another process does not come";
+        assert!(failure.message().contains(says), "{failure}");
+    }
+}
+
 #[test]
 fn process_without_a_channel_makes_no_communicator() {
     let ranks = job(2);
@@ -173,16 +231,7 @@ fn first_communicator_that_is_not_made_is_waited_for_for_its_time() {
     });
     assert_eq!(making, Some(true));
     let group = rank.join(b"group", time);
-    let (tell, told) = channel();
-    let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
-    sum_with(&*group, buffers, Box::new(move |end| tell.send(end.unwrap_err()).unwrap()));
-    let mut failure = None;
-    until("the operation does not end", || {
-        rank.poll();
-        failure = told.try_recv().ok();
-        failure.is_some()
-    });
-    let failure = failure.unwrap();
+    let failure = failures(&[&rank], &[doomed_sum(&*group)]).swap_remove(0);
     let says = "another rank has not come to make the group";
     assert!(failure.code() == Code::DeadlineExceeded && failure.message().contains(says), "{failure}");
     drop(group);

@@ -3,6 +3,7 @@
 //! How groups fail, and what becomes of memory.
 
 use super::*;
+use crate::notice::Generation;
 
 const SUM: Kind = Kind::AllReduce(Reduction::Sum);
 
@@ -177,54 +178,41 @@ fn pieces_of_a_group_that_fails_are_reported_together() {
     }
 }
 
+/// They go on, and are asked.
 #[test]
 fn ranks_that_have_not_come_are_named_when_the_time_is_over() {
-    let ranks = job(4);
-    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", PASSES)).collect();
-    poll_all(&ranks);
-    let told: Vec<_> = [0, 2]
-        .into_iter()
-        .map(|rank: usize| {
-            let (tell, told) = channel();
-            let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
-            let done = Box::new(move |end: Result| tell.send(end.unwrap_err()).unwrap());
-            sum_with(&*groups[rank], buffers, done);
-            told
-        })
-        .collect();
-    let end = Instant::now() + LONG;
-    for told in told {
-        let failure = loop {
-            ranks.iter().for_each(Rank::poll);
-            match told.try_recv() {
-                Ok(failure) => break failure,
-                Err(_) => assert!(Instant::now() < end),
-            }
-        };
-        assert_eq!(failure.code(), Code::DeadlineExceeded);
-        assert!(failure.message().contains("rank 1, 3 has not come"), "{failure}");
+    for has_met in [false, true] {
+        let ranks = job(4);
+        let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", PASSES)).collect();
+        if has_met {
+            meet(&ranks, &groups);
+        }
+        poll_all(&ranks);
+        let told = [0, 2].map(|rank: usize| doomed_sum(&*groups[rank]));
+        for failure in failures(&ranks.iter().collect::<Vec<_>>(), &told) {
+            assert_eq!(failure.code(), Code::DeadlineExceeded);
+            assert!(failure.message().contains("rank 1, 3 has not come"), "{failure}");
+        }
     }
 }
 
+/// Nor does it answer. The first rank asks the others, unless it is gone.
 #[test]
-fn rank_that_waits_for_one_that_is_gone_fails_in_time_whichever_rank_is_gone() {
-    for gone in 0..3_usize {
+fn rank_that_is_gone_is_named_when_the_time_is_over_whichever_it_is() {
+    for (gone, has_met) in (0..3_usize).flat_map(|gone| [false, true].map(|has_met| (gone, has_met))) {
         let ranks = job(3);
         let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", PASSES)).collect();
+        if has_met {
+            meet(&ranks, &groups);
+        }
         poll_all(&ranks);
         let alive: Vec<usize> = (0..3).filter(|&rank| rank != gone).collect();
-        let told: Vec<_> = alive.iter().map(|&rank| sum(&*groups[rank], 1).1).collect();
-        let end = Instant::now() + LONG;
-        let mut left = told.len();
-        while left > 0 {
-            assert!(Instant::now() < end, "rank {gone} is gone");
-            alive.iter().for_each(|&rank| ranks[rank].poll());
-            for told in &told {
-                if let Ok(outcome) = told.try_recv() {
-                    assert_eq!(outcome, Err(Code::DeadlineExceeded));
-                    left -= 1;
-                }
-            }
+        let told: Vec<_> = alive.iter().map(|&rank| doomed_sum(&*groups[rank])).collect();
+        let alive: Vec<&Rank> = alive.iter().map(|&rank| &ranks[rank]).collect();
+        for failure in failures(&alive, &told) {
+            let says = format!("rank {gone} has not come");
+            assert_eq!(failure.code(), Code::DeadlineExceeded);
+            assert!(failure.message().contains(&says), "{has_met}, {says}: {failure}");
         }
     }
 }
@@ -234,28 +222,78 @@ fn rank_that_waits_for_one_that_is_gone_fails_in_time_whichever_rank_is_gone() {
 fn group_that_a_rank_never_joins_fails_in_time_and_names_it() {
     let ranks = job(3);
     let groups: Vec<_> = ranks[..2].iter().map(|rank| rank.join(b"group", PASSES)).collect();
-    let told: Vec<_> = groups
-        .iter()
-        .map(|group| {
-            let (tell, told) = channel();
-            let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
-            let done = Box::new(move |end: Result| tell.send(end.unwrap_err()).unwrap());
-            sum_with(&**group, buffers, done);
-            told
-        })
-        .collect();
-    let end = Instant::now() + LONG;
-    for told in told {
-        let failure = loop {
-            ranks.iter().for_each(Rank::poll);
-            match told.try_recv() {
-                Ok(failure) => break failure,
-                Err(_) => assert!(Instant::now() < end),
-            }
-        };
+    let told: Vec<_> = groups.iter().map(|group| doomed_sum(&**group)).collect();
+    for failure in failures(&ranks.iter().collect::<Vec<_>>(), &told) {
         assert_eq!(failure.code(), Code::DeadlineExceeded);
         assert!(failure.message().contains("rank 2 has not come"), "{failure}");
     }
+}
+
+/// The same for a transfer, whose other end waits as well.
+#[test]
+fn rank_that_never_joins_is_named_by_transfers_of_others() {
+    let ranks = job(3);
+    let groups: Vec<_> = ranks[..2].iter().map(|rank| rank.join(b"group", PASSES)).collect();
+    let told =
+        [Kind::Send { to: 1 }, Kind::Recv { from: 0 }].into_iter().zip(&groups).map(|(kind, group)| {
+            let (tell, told) = channel();
+            let (send, recv) = if matches!(kind, Kind::Send { .. }) {
+                (Some(memory(&[1])), None)
+            } else {
+                (None, Some(memory(&[0])))
+            };
+            let operation = Operation { kind, element: Element::U32, count: 1 };
+            let done = Box::new(move |end: Result| tell.send(end.unwrap_err()).unwrap());
+            assert!(group.enter(operation).unwrap().start(Buffers { send, recv }, done).is_none());
+            told
+        });
+    for failure in failures(&ranks.iter().collect::<Vec<_>>(), &told.collect::<Vec<_>>()) {
+        assert!(failure.message().contains("rank 2 has not come"), "{failure}");
+    }
+}
+
+/// It may be told of one of its later generations first.
+#[test]
+fn failure_of_a_group_is_that_of_all_generations_before() {
+    let rank = job(1).swap_remove(0);
+    let _group = rank.join(b"group", TERMS);
+    let known = &rank.0.groups;
+    let id = known.all()[0].id;
+    let [before, last, next] = [2, 3, 4].map(|generation| Generation { generation, ..id });
+    let failed = known.remember_failure(last, &Failure::new(Code::DataLoss, "gone"));
+    assert!(failed.is_some_and(|group| group.id == id));
+    assert_eq!([id, before, last, next].map(|id| known.failure(id).is_some()), [true, true, true, false]);
+    let _again = rank.join(b"group", TERMS);
+    assert_eq!(known.all()[0].id, next);
+    assert!(known.remember_failure(last, &Failure::new(Code::DataLoss, "gone")).is_none());
+}
+
+/// Its ranks need not wait for the time of the group.
+#[test]
+fn communicator_of_a_group_that_has_failed_is_waited_for_no_longer() {
+    let ranks = job(2);
+    let group = ranks[0].join(b"group", TERMS);
+    let told = doomed_sum(&*group);
+    poll_all(&ranks);
+    group.end(&Failure::new(Code::DataLoss, "gone"));
+    failures(&[&ranks[0]], &[told]);
+    until("the communicator is waited for", || {
+        ranks[0].poll();
+        !ranks[0].0.with(LONG, |progress| progress.waits()).unwrap()
+    });
+}
+
+/// Other ranks come to it later.
+#[test]
+fn operation_that_is_under_way_holds_up_the_end_unless_a_rank_may_be_gone() {
+    let (ranks, groups) = pair();
+    let _told = sum(&*groups[0], 1);
+    let holds_up =
+        |has_patience| ranks[0].0.with(LONG, |progress| progress.holds_up_end(has_patience)).unwrap();
+    // The program has kept its channels.
+    assert_eq!([true, false].map(holds_up), [true, false]);
+    drop(groups);
+    assert_eq!([true, false].map(holds_up), [true, true]);
 }
 
 #[test]

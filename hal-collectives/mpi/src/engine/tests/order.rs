@@ -3,7 +3,8 @@
 //! The order in which operations begin, and what ranks compare before.
 
 use super::*;
-use hal_collectives::OperationEntry;
+use hal_collectives::{Memory, OperationEntry, PieceEntry};
+use std::collections::VecDeque;
 
 const SUM: Kind = Kind::AllReduce(Reduction::Sum);
 
@@ -30,6 +31,31 @@ fn job_with(ranks: u32, check: Check) -> (Vec<Rank>, Vec<Box<dyn Communicator>>)
     (ranks, groups)
 }
 
+/// The pieces of two ranks that they have not started.
+type Left = [VecDeque<Box<dyn PieceEntry>>; 2];
+
+/// Two ranks of a group, and the pieces of their first operation, the first of which has ended.
+fn pair_in_pieces(count: u64) -> ([Rank; 2], [Box<dyn Communicator>; 2], Left) {
+    let ranks: [Rank; 2] = job(2).try_into().ok().unwrap();
+    let terms = Terms { check: Check::Off, piece: 4, ..Terms::from(PASSES) };
+    let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", terms));
+    meet(&ranks, &groups);
+    let mut pieces =
+        groups.each_ref().map(|group| group.enter(operation(SUM, count)).unwrap().divide().into());
+    start_piece(&ranks, &mut pieces, &[0, 1]);
+    (ranks, groups, pieces)
+}
+
+/// Has some ranks start their next piece.
+fn start_piece(ranks: &[Rank], pieces: &mut Left, by: &[usize]) {
+    for &rank in by {
+        let memory = || Some(Memory::Alone(memory(&[1])));
+        let piece = pieces[rank].pop_front().unwrap();
+        assert!(piece.start(Buffers { send: memory(), recv: memory() }, Box::new(drop)).is_none());
+    }
+    poll_all(ranks);
+}
+
 #[test]
 fn operations_begin_in_the_order_in_which_they_were_entered() {
     let (ranks, groups) = pair();
@@ -54,19 +80,54 @@ fn operation_waits_for_one_that_was_entered_before_and_says_so_when_its_time_is_
     let groups = [0, 1].map(|rank: usize| ranks[rank].join(b"pair", PASSES));
     meet(&ranks, &groups);
     let _first = groups[0].enter(operation(SUM, 1)).unwrap();
-    let (tell, told) = channel();
-    let buffers = Buffers { send: Some(memory(&[1])), recv: Some(memory(&[0])) };
-    let done = Box::new(move |end: Result| tell.send(end.unwrap_err().message().to_owned()).unwrap());
-    groups[0].enter(operation(SUM, 1)).unwrap().start(buffers, done);
-    let end = Instant::now() + LONG;
-    let message = loop {
-        ranks.iter().for_each(Rank::poll);
-        match told.try_recv() {
-            Ok(message) => break message,
-            Err(_) => assert!(Instant::now() < end),
+    let told = doomed_sum(&*groups[0]);
+    let failure = failures(&ranks.iter().collect::<Vec<_>>(), &[told]).swap_remove(0);
+    let says = "rank 0 has not begun an operation that it entered before";
+    assert!(failure.message().contains(says), "{failure}");
+}
+
+/// What waits for the time of another rank is the piece that has begun, though that has come later.
+#[test]
+fn operation_behind_pieces_of_one_that_another_rank_leaves_fails_because_of_that_rank() {
+    let (ranks, groups, mut pieces) = pair_in_pieces(3);
+    let sums = groups.each_ref().map(|group| doomed_sum(&**group));
+    start_piece(&ranks, &mut pieces, &[0]);
+    for failure in failures(&[&ranks[0]], &sums[..1]) {
+        assert!(failure.message().contains("rank 1 has not come"), "{failure}");
+    }
+}
+
+/// Neither rank goes on with its pieces.
+#[test]
+fn operation_behind_pieces_that_do_not_go_on_fails_because_of_them() {
+    let (ranks, groups, _pieces) = pair_in_pieces(3);
+    let told = groups.each_ref().map(|group| doomed_sum(&**group));
+    for failure in failures(&ranks.iter().collect::<Vec<_>>(), &told) {
+        assert!(failure.message().contains("has not begun an operation that it entered before"), "{failure}");
+    }
+}
+
+/// Its time begins when it does.
+#[test]
+fn operation_behind_many_pieces_waits_for_as_long_as_they_go_on() {
+    let (ranks, groups, mut pieces) = pair_in_pieces(12);
+    let begin = Instant::now();
+    let sums = groups.each_ref().map(|group| sum(&**group, 1));
+    while !pieces[0].is_empty() {
+        be_late();
+        start_piece(&ranks, &mut pieces, &[0, 1]);
+        let next = Instant::now() + PASSES / 8;
+        while Instant::now() < next {
+            poll_all(&ranks);
+            std::thread::sleep(Duration::from_millis(1));
         }
-    };
-    assert!(message.contains("rank 0 has not begun an operation that it entered before"), "{message}");
+        arrive();
+        poll_all(&ranks);
+    }
+    assert!(begin.elapsed() > PASSES);
+    for (rank, (_, told)) in ranks.iter().zip(&sums) {
+        assert_eq!(notified_in_time(rank, told), Ok(()));
+    }
 }
 
 #[test]

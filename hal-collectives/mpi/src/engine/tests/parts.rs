@@ -188,6 +188,27 @@ fn part_that_has_failed_before_a_rank_comes_out_of_the_split_holds_up_no_other_p
     }
 }
 
+/// Others came out of the split before the group failed. They are reserved for a part that this rank never comes to.
+#[test]
+fn part_whose_rank_never_comes_out_of_the_split_holds_up_no_other_group() {
+    for fails in 0..3_usize {
+        let ranks = job(3);
+        let terms = Terms { check: Check::Off, ..Terms::from(TERMS) };
+        let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", terms)).collect();
+        meet(&ranks, &groups);
+        let _parts: Vec<_> = groups.iter().map(|group| group.split(Some(1), 0).unwrap().unwrap()).collect();
+        let others: Vec<&Rank> = (0..3).filter(|&rank| rank != fails).map(|rank| &ranks[rank]).collect();
+        until("the split is not over", || {
+            others.iter().for_each(|rank| rank.poll());
+            others.iter().all(|rank| rank.0.groups.all().len() > 1)
+        });
+        groups[fails].end(&Failure::new(Code::DataLoss, "gone"));
+        poll_all(&ranks);
+        let again: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", terms)).collect();
+        meet(&ranks, &again);
+    }
+}
+
 #[test]
 fn groups_that_ranks_join_in_different_orders_get_their_communicators() {
     let ranks = job(3);

@@ -347,6 +347,20 @@ fn thread_of_the_engine_naps_for_a_part_of_the_time_in_which_there_was_always_a_
     assert_eq!(naps, [200, 200, 1_000, 3_000, 20_000, 20_000].map(Duration::from_micros));
 }
 
+/// It is in a callback, or stopped. If the thread of the engine took a whole long nap for each poll, these would take
+/// more than a minute.
+#[test]
+fn thread_that_is_expected_to_poll_and_does_not_holds_the_engine_up_once() {
+    let (ranks, groups) = pair();
+    served(&ranks[..1]);
+    let _under_way = sum(&*groups[0], 1);
+    ranks[0].0.pollers.fetch_add(1, Ordering::SeqCst);
+    let polls = || ranks[0].0.polls.load(Ordering::Relaxed);
+    let last = polls() + 3500;
+    until("the engine does not poll", || polls() > last);
+    ranks[0].0.pollers.fetch_sub(1, Ordering::SeqCst);
+}
+
 /// True if a rank takes notices from MPI.
 fn listens(rank: &Rank) -> bool {
     rank.0.with(LONG, |progress| progress.listens()).unwrap()
