@@ -11,6 +11,7 @@
 //! another card. The first transfer of a card enters it.
 
 use crate::drivers::Gaudi;
+use crate::ffi::cancellation::NotCancelled;
 use hal_backend::{Code, Failure, HostRange};
 use hal_gaudi::dma::{CardTransfers, Dma, Request};
 use hal_gaudi::memory::Memory;
@@ -62,8 +63,9 @@ fn number(failure: &Failure) -> c_int {
     }
 }
 
-/// Runs the body of a C function. A panic becomes a failure.
+/// Runs the body of a C function. A panic becomes a failure, and the thread is not cancelled meanwhile.
 fn guard(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+    let _not_cancelled = NotCancelled::new();
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(result)) => result,
         Ok(Err(failure)) => number(&failure),

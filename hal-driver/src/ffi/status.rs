@@ -6,6 +6,7 @@
 //! boundary it becomes a status with the same code and message, made by IREE's own allocator and owned by its
 //! receiver. In the other direction [`check`] consumes a status, so none is lost or freed twice.
 
+use crate::ffi::cancellation::NotCancelled;
 use crate::ffi::process;
 use hal_semaphore::{Code, EngineError, Failure, SubmitError};
 use hal_sys as sys;
@@ -128,8 +129,10 @@ pub(crate) unsafe fn check(status: sys::iree_status_t) -> Result {
     }
 }
 
-/// Runs a slot of a vtable: failures become statuses, and so does a panic. A [forked](process) process is refused.
+/// Runs a slot of a vtable: failures become statuses, and so does a panic. A [forked](process) process is refused, and
+/// the thread is [not cancelled](NotCancelled) meanwhile.
 pub(crate) fn guard(slot: impl FnOnce() -> Result) -> sys::iree_status_t {
+    let _not_cancelled = NotCancelled::new();
     if process::is_forked() {
         return raw(&process::forked());
     }
@@ -146,6 +149,13 @@ pub(crate) fn guard(slot: impl FnOnce() -> Result) -> sys::iree_status_t {
 /// Runs a slot that cannot report an error: after a panic it returns `otherwise`, and so it does in a
 /// [forked](process) process, where nothing is run.
 pub(crate) fn guard_or<T>(otherwise: T, slot: impl FnOnce() -> T) -> T {
+    let _not_cancelled = NotCancelled::new();
+    guard_in_memory(otherwise, slot)
+}
+
+/// The same for a slot of which each instruction counts. It works in memory, where no thread is cancelled, and does for
+/// calls around it what these have left.
+pub(crate) fn guard_in_memory<T>(otherwise: T, slot: impl FnOnce() -> T) -> T {
     if process::is_forked() {
         return otherwise;
     }

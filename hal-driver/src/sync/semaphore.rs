@@ -17,11 +17,12 @@
 //! This file has the C object and its vtable; `handle.rs` has a counted reference as the engine's timeline,
 //! `list.rs` lists of them, and `timepoint.rs` waits for foreign ones.
 
+use crate::ffi::cancellation::NotCancelled;
 use crate::ffi::constants::WAIT_FOR_ALL;
 use crate::ffi::object::HostAllocator;
 use crate::ffi::process;
 use crate::ffi::status::{
-    Missing, Result, check, code, describe, guard, guard_or, invalid, raw, unimplemented,
+    Missing, Result, check, code, describe, guard, guard_in_memory, guard_or, invalid, raw, unimplemented,
 };
 use crate::sync::frontier::Frontiers;
 use crate::sync::live_semaphores::{self, ListPlace};
@@ -376,7 +377,7 @@ impl Unreferenced {
 unsafe extern "C" fn query(base: *mut sys::iree_async_semaphore_t) -> u64 {
     // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
     let semaphore = unsafe { &*base.cast::<Semaphore>() };
-    guard_or((), || {
+    guard_in_memory((), || {
         caller::begins_to_wait();
         semaphore.registration.run_deferred();
         semaphore.spin_before_query();
@@ -448,6 +449,8 @@ unsafe extern "C" fn wait(
     timeout: sys::iree_timeout_t,
     flags: sys::iree_async_wait_flags_t,
 ) -> sys::iree_status_t {
+    // IREE's part and the proactor are asked below, too.
+    let _not_cancelled = NotCancelled::new();
     if process::is_forked() {
         return raw(&process::forked());
     }
@@ -456,7 +459,7 @@ unsafe extern "C" fn wait(
     let (deadline, mut now) = unsafe { (sys::iree_timeout_as_deadline_ns(timeout), sys::iree_time_now()) };
     // SAFETY: C keeps the semaphore, one of ours, for the call.
     let ours = unsafe { &*semaphore.cast::<Semaphore>() };
-    guard_or((), || {
+    guard_in_memory((), || {
         caller::begins_to_wait();
         ours.registration.run_deferred();
         let left = deadline.saturating_sub(now);

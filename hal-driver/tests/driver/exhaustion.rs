@@ -14,16 +14,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A device, and operations one after the other.
-struct Program {
-    device: Device,
-    chain: Semaphore,
-    value: u64,
+pub(crate) struct Program {
+    pub(crate) device: Device,
+    pub(crate) chain: Semaphore,
+    pub(crate) value: u64,
 }
 
 impl Program {
     /// Submits an operation between the last one and the next. An accepted operation ends, whether it succeeds or
     /// not; a refused one has not changed the chain.
-    fn step(&mut self, queue: impl FnOnce(&Device, &List, &List) -> Result) -> Result {
+    pub(crate) fn step(&mut self, queue: impl FnOnce(&Device, &List, &List) -> Result) -> Result {
         let (waits, signals) = (self.chain.at(self.value), self.chain.at(self.value + 1));
         match queue(&self.device, &waits, &signals) {
             Ok(()) => {
@@ -50,7 +50,7 @@ fn counting(count: &AtomicUsize) -> sys::iree_hal_buffer_release_callback_t {
 #[repr(align(4096))]
 struct Page([u8; 4096]);
 
-fn imports(program: &mut Program) -> Result {
+pub(crate) fn imports(program: &mut Program) -> Result {
     let (mut page, released) = (Page([3; 4096]), AtomicUsize::new(0));
     let of_host = sys::iree_hal_buffer_params_t {
         type_: sys::IREE_HAL_MEMORY_TYPE_HOST_LOCAL | sys::IREE_HAL_MEMORY_TYPE_DEVICE_VISIBLE,
@@ -99,7 +99,7 @@ fn shares(program: &mut Program) -> Result {
     Ok(())
 }
 
-fn streams(program: &mut Program) -> Result {
+pub(crate) fn streams(program: &mut Program) -> Result {
     for length in [4096, 40 << 20] {
         let mut buffer = None;
         program.step(|device, waits, signals| {
@@ -150,7 +150,7 @@ impl Program {
     }
 }
 
-fn records(program: &mut Program, buffers: [&Buffer; 2]) -> Result {
+pub(crate) fn records(program: &mut Program, buffers: [&Buffer; 2]) -> Result {
     let mut commands = null_mut();
     let mode = sys::IREE_HAL_COMMAND_BUFFER_MODE_DEFAULT;
     unsafe {
@@ -278,7 +278,7 @@ unsafe extern "C" fn end_session(
     null_mut()
 }
 
-fn profiles(program: &mut Program, buffer: &Buffer) -> Result {
+pub(crate) fn profiles(program: &mut Program, buffer: &Buffer) -> Result {
     let resource = sys::iree_hal_resource_t { ref_count: 1, vtable: (&raw const SINK).cast() };
     let mut sink = Sink { resource, open: AtomicUsize::new(0) };
     let options = sys::iree_hal_device_profiling_options_t {

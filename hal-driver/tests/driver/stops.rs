@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//! A process that is stopped and goes on.
+//! A process that is stopped and goes on, and a thread that is cancelled.
 
 use crate::common::forbidden::is_alone_for;
-use crate::common::{Device, List};
+use crate::common::{Device, File, List, Result, check, new_pool};
+use crate::exhaustion::{self, imports, profiles, records, streams};
 use crate::limits::{Program, work};
+use crate::processes::DEVICES;
 use hal_semaphore::Code;
+use hal_sys as sys;
+use std::ffi::c_void;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -149,4 +153,93 @@ fn dispatch_of_tenstorrent_has_its_timeout_beside_the_time_in_which_the_process_
         "hang:2",
         (Code::DeadlineExceeded, "has not ended in 5 s"),
     );
+}
+
+unsafe extern "C-unwind" {
+    fn pthread_create(
+        thread: *mut libc::pthread_t,
+        attributes: *const libc::pthread_attr_t,
+        start: unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+        argument: *mut c_void,
+    ) -> libc::c_int;
+    fn pthread_testcancel();
+}
+
+/// Does something on a thread that is to be cancelled: libc ends it by unwinding, wherever it next calls a function of
+/// libc's that uses files or waits. So nothing but calls of drivers may do that. True if the thread ends afterwards.
+fn on_a_cancelled_thread(body: impl FnOnce()) -> bool {
+    struct Body<F>(Option<F>);
+    unsafe extern "C-unwind" fn start<F: FnOnce()>(argument: *mut c_void) -> *mut c_void {
+        unsafe {
+            assert_eq!(libc::pthread_cancel(libc::pthread_self()), 0);
+            let body = (*argument.cast::<Body<F>>()).0.take();
+            body.unwrap()();
+            // Here nothing is left that has to be dropped.
+            pthread_testcancel();
+        }
+        std::ptr::null_mut()
+    }
+    fn of<F: FnOnce()>(_: &Body<F>) -> unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void {
+        start::<F>
+    }
+    let mut body = Body(Some(body));
+    let (mut thread, mut ended) = (0, std::ptr::null_mut());
+    unsafe {
+        let start = of(&body);
+        assert_eq!(pthread_create(&raw mut thread, std::ptr::null(), start, (&raw mut body).cast()), 0);
+        assert_eq!(libc::pthread_join(thread, &raw mut ended), 0);
+    }
+    // `PTHREAD_CANCELED`
+    ended.addr() == usize::MAX
+}
+
+/// Opens a device, makes calls of each kind, and releases it.
+fn call_everything(
+    uri: &str,
+    program: &Program,
+    pool: *mut sys::iree_async_proactor_pool_t,
+    file: &File,
+) -> Result {
+    let device = Device::open_with_pool(uri, pool)?;
+    work(&device, program)?;
+    let chain = device.semaphore(0);
+    let mut steps = exhaustion::Program { device: device.again(), chain, value: 0 };
+    let [first, second] = [device.buffer(4096), device.buffer(4096)];
+    imports(&mut steps)?;
+    streams(&mut steps)?;
+    records(&mut steps, [&first, &second])?;
+    profiles(&mut steps, &first)?;
+    steps.step(|device, waits, signals| device.read_file(waits, signals, file, 0, &first, 64))?;
+    steps.step(|device, waits, signals| device.write_file(waits, signals, &first, file, 64, 64))?;
+    steps.step(|device, waits, signals| device.host_call(waits, signals, 0, Box::new(std::ptr::null_mut)))?;
+    first.write(0, &[1, 2, 3]);
+    assert_eq!(first.read()[..3], [1, 2, 3]);
+    let never = device.semaphore(0);
+    // For long enough to look whether its proactor still polls.
+    assert_eq!(never.wait_for(1, 1_500).unwrap_err().code, Code::DeadlineExceeded);
+    assert_eq!(never.value()?, 0);
+    // A callback of the program's own may do what it likes, in the call that makes it.
+    never.when(1, || drop(std::fs::read("/proc/self/comm")));
+    never.signal(1)?;
+    let mut point = sys::iree_hal_external_timepoint_t::default();
+    let kind = sys::IREE_HAL_EXTERNAL_TIMEPOINT_TYPE_ASYNC_PRIMITIVE;
+    unsafe {
+        check(sys::iree_hal_semaphore_export_timepoint(never.0, 2, u64::MAX, kind, 0, &raw mut point))?;
+        check(sys::iree_hal_device_trim(device.0))?;
+    }
+    never.fail(Code::DataLoss, "on purpose");
+    device.query("hal.device", "concurrency").map(drop)
+}
+
+#[test]
+fn thread_that_is_cancelled_ends_behind_its_calls() {
+    let test = "stops::thread_that_is_cancelled_ends_behind_its_calls";
+    let Some(uri) = is_alone_for(test, &DEVICES) else { return };
+    let (program, file, (pool, _)) = (Program::read(&uri), File::with(&[7; 128]), new_pool().unwrap());
+    // Registers the drivers.
+    crate::common::registry();
+    let mut outcome = None;
+    assert!(on_a_cancelled_thread(|| outcome = Some(call_everything(&uri, &program, pool, &file))));
+    outcome.unwrap().unwrap();
+    unsafe { sys::iree_async_proactor_pool_release(pool) };
 }
