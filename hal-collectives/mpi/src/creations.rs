@@ -9,7 +9,7 @@
 //!   job; all ranks of a part come out of one split;
 //! - its ranks are reserved for it one after the other, in ascending order in the job, so that no two processes wait
 //!   for each other. A *turn* goes from each to the next. The last one tells all to make it, or not to, if the group
-//!   has failed by then.
+//!   has failed by then. So does one whose turn it is for a part that it never comes to, as its split has failed.
 //!
 //! A process that is reserved remains so until it is told that, and the communicator is made, and does not leave MPI
 //! before. That depends on nothing but on the other processes' being alive. When the time of a group is over, its ranks
