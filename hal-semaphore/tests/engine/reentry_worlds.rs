@@ -183,6 +183,7 @@ impl World {
     }
 
     /// Something that a program does; with its lock held, what it may do then.
+    #[expect(clippy::too_many_lines, reason = "an arm for each kind")]
     fn act(self: &Arc<Self>, holds: bool) {
         let clock = SystemClock::new();
         match self.below(if holds { 6 } else { 22 }) {
@@ -627,6 +628,7 @@ impl Backend for Rogue {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "one story, from its beginning to its end")]
 fn run(seed: u64) {
     let mut random = Seeded::new(seed);
     let (engines, rough) = (1 + random.below(3), random.below(2) == 0);
