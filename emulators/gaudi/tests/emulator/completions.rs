@@ -161,7 +161,7 @@ fn words_follow_each_other_in_a_ring() {
 
 /// The complaint of commands that fail, and the events.
 fn trouble(packets: impl Fn(&Card) -> Vec<u8>) -> (String, u64) {
-    let card = card(options(SECOND));
+    let card = card(executing(SECOND, |execution| execution.speed = 1));
     let packets = packets(&card);
     let commands = card.commands(&packets);
     card.lost(card.run(&commands, 0, packets.len()).unwrap());

@@ -320,7 +320,7 @@ fn transfer_of_the_second_generation_signals_a_sync_object_at_its_end() {
 
 /// The error of commands that fail.
 fn complaint(generation: Generation, queue: u32, packets: &[u8]) -> String {
-    let card = card(options(generation));
+    let card = card(executing(generation, |execution| execution.speed = 1));
     let commands = card.commands(packets);
     card.stopped(card.run(&commands, queue, packets.len()).unwrap());
     card.complaint().unwrap()

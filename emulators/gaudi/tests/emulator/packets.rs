@@ -73,7 +73,7 @@ fn complaint(
     packets: impl Fn(&Card, u64) -> Vec<u8>,
     events: u64,
 ) -> String {
-    let card = card(options(generation));
+    let card = card(executing(generation, |execution| execution.speed = 1));
     let memory = host(8192);
     let address = card.map_host(&memory);
     let packets = packets(&card, address);
