@@ -123,6 +123,8 @@ pub struct Queue {
     pub is_full: bool,
     /// A thread is inside of [`Backend::submit`](crate::Backend::submit) for it, or about to be.
     pub is_submitting: bool,
+    /// A thread has ended operations of it, and may have yet to show what they signal.
+    pub is_ending: bool,
     /// The last epoch that its device has accepted.
     pub submitted: u64,
     /// The last epoch that its device has reported.

@@ -88,6 +88,7 @@ pub(crate) struct Progress {
     /// This process listens to others: it has a channel, or had one when it was asked last.
     listens: bool,
     has_quit: bool,
+    asks: bool,
     /// Before the last commands were taken a split was under way, whose callback may join a part.
     is_splitting: bool,
     /// A group has failed because a rank did not come in time, or because MPI failed: that may be so at the end too.
@@ -113,6 +114,7 @@ impl Progress {
             ended: Ended::default(),
             listens: false,
             has_quit: false,
+            asks: false,
             is_splitting: false,
             is_any_missing: false,
         }
@@ -158,9 +160,10 @@ impl Progress {
         self.creations.is_making() && !self.library.is_multiple()
     }
 
-    /// True if a poll asks MPI at least whether a notice has come.
+    /// True if the last step asked MPI, at least whether a notice has come.
+    #[inline]
     pub(crate) fn asks(&self) -> bool {
-        self.listens && !self.is_blocked() && self.mailbox.receives()
+        self.asks
     }
 
     /// The mailbox, with the library if calls may be made. The program may have ended one that was left alone.
@@ -387,6 +390,7 @@ impl Progress {
             moved |= self.receive_notices();
             moved |= self.poll_operations();
         }
+        self.asks = can_call && self.mailbox.listens();
         let now = Instant::now();
         if can_call {
             self.polled(now);

@@ -71,6 +71,7 @@ impl<B: Backend> Shared<B> {
             if chunk == 0 {
                 read.is_full = state.window.is_full();
                 read.is_submitting = state.flight.is_submitting();
+                read.is_ending = !state.host.is_idle();
                 (read.submitted, read.reported) = (state.flight.submitted(), state.flight.completed());
                 all = state.ops.len();
                 // It is in the snapshot however many there are.

@@ -52,8 +52,8 @@ impl Report {
         device.snapshot.queues.get(place.queue)?.operations.get(place.operation)
     }
 
-    /// True if a queue was locked, or has more operations than a snapshot takes: a value may be promised by an
-    /// operation that was not seen.
+    /// True if a queue was locked, has more operations than a snapshot takes, or has operations that are ending: a value
+    /// may be promised by an operation that was not seen.
     pub fn is_partial(&self) -> bool {
         self.is_partial
     }
@@ -61,7 +61,7 @@ impl Report {
 
 fn is_partial(process: &Process) -> bool {
     let queues = process.devices.iter().flat_map(|device| &device.snapshot.queues);
-    queues.into_iter().any(|queue| queue.is_locked || queue.omitted > 0)
+    queues.into_iter().any(|queue| queue.is_locked || queue.is_ending || queue.omitted > 0)
 }
 
 /// Marks what is not the same in another snapshot, and removes waits that are over there.

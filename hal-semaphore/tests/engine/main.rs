@@ -47,7 +47,6 @@ mod panics;
 mod promises;
 mod reclaimed;
 mod reentry;
-mod reentry_worlds;
 #[path = "../common/rig.rs"]
 mod rig;
 mod same_values;

@@ -516,6 +516,15 @@ fn more_operations_than_a_snapshot_has_are_counted() {
 
 /// Reports of threads at full speed: they end, several at once, and claim nothing that is wrong: no operation of this
 /// program ever waits for a value that nobody has promised, and none for another in a circle.
+/// The others stop when this is dropped, also if a claim is wrong.
+struct StopsOthers<'a>(&'a AtomicBool);
+
+impl Drop for StopsOthers<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn reports_beside_threads_at_full_speed_claim_nothing_wrong() {
     within(10 * LIMIT, || {
@@ -545,6 +554,7 @@ fn reports_beside_threads_at_full_speed_claim_nothing_wrong() {
             }
             for _ in 0..2 {
                 scope.spawn(|| {
+                    let _stops = StopsOthers(&stop);
                     let end = Instant::now() + Duration::from_secs(2);
                     while Instant::now() < end {
                         let report = report(&[&rigs[0], &rigs[1]]);
@@ -555,7 +565,6 @@ fn reports_beside_threads_at_full_speed_claim_nothing_wrong() {
                         assert!(report.is_partial() || !report.causes.iter().any(wrong), "{report}");
                         assert!(!report.to_json().is_empty());
                     }
-                    stop.store(true, Ordering::Relaxed);
                 });
             }
         });

@@ -57,14 +57,8 @@ impl Mailbox {
     }
 
     /// True if notices are taken from MPI.
-    #[cfg(test)]
     pub(super) fn listens(&self) -> bool {
         self.inbox.is_some()
-    }
-
-    /// True if MPI can be asked for notices.
-    pub(super) fn receives(&self) -> bool {
-        self.base.is_some() && self.failure.is_none()
     }
 
     /// True if notices are on their way to others.
