@@ -385,18 +385,19 @@ impl Progress {
         if self.has_quit {
             return false;
         }
-        let (mut moved, can_call) = (false, !self.is_blocked() && self.listens);
-        if can_call {
-            moved |= self.receive_notices();
-            moved |= self.poll_operations();
-        }
-        self.asks = can_call && self.mailbox.listens();
-        let now = Instant::now();
-        if can_call {
+        let can_call = !self.is_blocked() && self.listens;
+        let (now, moved) = if can_call {
+            let moved = self.receive_notices() | self.poll_operations();
+            self.asks = self.mailbox.listens();
+            let now = Instant::now();
             self.polled(now);
             self.mailbox.flush(&self.library);
             self.endings.release(&self.library, &mut self.ended);
-        }
+            (now, moved)
+        } else {
+            self.asks = false;
+            (Instant::now(), false)
+        };
         self.check_deadlines(now);
         self.endings.report(Some(&*self.library).filter(|_| can_call), now, &mut self.ended);
         self.read_own();
