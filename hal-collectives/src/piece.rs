@@ -102,10 +102,9 @@ impl Pieces {
             Kind::AllGather | Kind::ReduceScatter(_) => (ranks, operation.count),
             _ => (1, operation.count),
         };
-        let column = operation.element.size().saturating_mul(parts);
+        let column = operation.element.size().saturating_mul(parts.div_ceil(WIDER));
         // At most as many pieces as a number can name.
-        let each =
-            (most.saturating_mul(parts.min(WIDER)) / column).max(1).max(part.div_ceil(u64::from(u32::MAX)));
+        let each = (most / column).max(1).max(part.div_ceil(u64::from(u32::MAX)));
         Self { operation, ranks, part, each }
     }
 
