@@ -52,8 +52,8 @@ impl Report {
         device.snapshot.queues.get(place.queue)?.operations.get(place.operation)
     }
 
-    /// True if a queue was locked, has more operations than a snapshot takes, or has operations that are ending: a value
-    /// may be promised by an operation that was not seen.
+    /// True if a queue was locked, has more operations than a snapshot takes, or has operations that are ending: a
+    /// value may be promised by an operation that was not seen.
     pub fn is_partial(&self) -> bool {
         self.is_partial
     }
