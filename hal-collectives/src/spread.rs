@@ -12,6 +12,7 @@
 //! The owner removes the work from the list, waits until no helper is counted, and then owns it alone again: what
 //! it releases then is released.
 
+use hal_backend::AdaptiveSpin;
 use parking_lot::{Condvar, Mutex};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -25,6 +26,12 @@ const IDLE: Duration = Duration::from_secs(2);
 
 /// The most threads, on any number of processors.
 const MOST: usize = 15;
+
+/// How long an owner spins for the last grains of its helpers before it sleeps: longer than a grain takes.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// One for all work: whether spinning pays depends on the load of the processors.
+static LAST_GRAINS: AdaptiveSpin = AdaptiveSpin::new();
 
 /// The function that does a grain.
 type GrainFn = Arc<dyn Fn(u32) + Send + Sync>;
@@ -211,6 +218,7 @@ pub fn spread<W: Send + Sync + 'static>(
     while own.one() {}
     drop(own);
     POOL.lock().open.retain(|other| !Arc::ptr_eq(other, &open));
+    LAST_GRAINS.spin_until(SPIN, || open.helpers.try_lock().is_some_and(|helpers| helpers.count == 0));
     let mut helpers = open.helpers.lock();
     while helpers.count > 0 {
         open.gone.wait(&mut helpers);

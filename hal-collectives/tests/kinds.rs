@@ -403,6 +403,21 @@ fn bytes_go_where_each_kind_says_for_every_type_and_number_of_ranks() {
     }
 }
 
+/// Lengths around those at which threads divide a part.
+#[test]
+fn parts_that_threads_share_are_moved_whole() {
+    let mut random = Random::new(3);
+    for ranks in [2, 3, 8] {
+        let members = group(ranks, LONG);
+        for count in [4097, 8192, 8193, 16_383, 37_501, 131_071] {
+            for kind in [Kind::AllGather, Kind::AllReduce(Reduction::Maximum)] {
+                let case = case(&mut random, Element::U64, count, ranks, kind);
+                run(&mut random, &members, &case);
+            }
+        }
+    }
+}
+
 #[test]
 fn transfers_go_from_each_rank_to_each() {
     let mut random = Random::new(3);

@@ -10,7 +10,7 @@ use crate::{Job, Operation, Result, Terms};
 use hal_backend::TimeLimit;
 use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ pub(super) struct GroupState {
     /// The number of operations that each side has entered.
     entered: BTreeMap<(Participants, Side), u64>,
     /// The rendezvous of each piece.
-    rendezvous_by_piece: HashMap<(OperationSlot, u32), Rendezvous>,
+    rendezvous_by_piece: BTreeMap<(OperationSlot, u32), Rendezvous>,
     /// Memory of a rendezvous that is over, for the next one. Like that of the table it stays: one thread would
     /// allocate it and another release it, and threads that do this meet in the allocator's lock, where they sleep.
     spare: Ends,

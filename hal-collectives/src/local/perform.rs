@@ -15,9 +15,11 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
-/// The bytes of a part that one thread moves at a time. A multiple of every element's size. A smaller grain costs
-/// less than the help of another thread.
-const GRAIN: u64 = 128 << 10;
+/// The bytes of a part that one thread moves at a time: each rank's share of the part, within these limits, rounded up
+/// to a multiple of the least, and so of every element's size. A smaller grain costs less than the help of another
+/// thread.
+const LEAST_GRAIN: u64 = 32 << 10;
+const LARGEST_GRAIN: u64 = 128 << 10;
 
 /// The memory of all ranks for one operation, in rank order; for a transfer that of the sender and of the receiver.
 struct AllRanks(Vec<Arrival>);
@@ -33,12 +35,14 @@ pub(super) fn perform(
     let ranks = if participants == Participants::Everyone { arrivals.len() as u32 } else { 2 };
     let all = AllRanks(arrivals);
     let length = all.first().piece.part(ranks);
-    if length <= GRAIN {
+    if length <= LEAST_GRAIN {
         let outcome = all.try_to_perform(participants, &(0..length));
         return (all.0, outcome);
     }
-    let grains = u32::try_from(length.div_ceil(GRAIN)).unwrap_or(u32::MAX);
-    let grain = length.div_ceil(u64::from(grains)).next_multiple_of(GRAIN);
+    let share = length.div_ceil(u64::from(ranks)).clamp(LEAST_GRAIN, LARGEST_GRAIN);
+    let share = share.next_multiple_of(LEAST_GRAIN);
+    let grains = u32::try_from(length.div_ceil(share)).unwrap_or(u32::MAX);
+    let grain = length.div_ceil(u64::from(grains)).next_multiple_of(LEAST_GRAIN);
     // A rank's share is the same in each operation, whichever rank comes last: what it wrote the last time is near
     // its processor.
     let first = u64::from(grains) * u64::from(own) / u64::from(ranks);
