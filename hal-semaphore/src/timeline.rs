@@ -183,6 +183,12 @@ impl Registration {
         Self { engine, timeline_state }
     }
 
+    /// True if it is a registration with that engine.
+    #[inline]
+    pub(crate) fn is_with<E: EngineEvents>(&self, engine: &E) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.engine), engine)
+    }
+
     #[inline]
     pub(crate) fn timeline_state(&self) -> &Arc<TimelineState> {
         &self.timeline_state

@@ -35,15 +35,15 @@ const BUDGETS: [callgrind::Budget; 18] = [
     ("gate_fan_out_in_fills", 4_580),
     ("gate_alloca_dealloca", 12_900),
     ("gate_fills_behind", 2_480),
-    ("gate_allocas_behind", 13_830),
-    ("gate_fills_submitted", 1_660),
-    ("gate_copies_submitted", 1_730),
-    ("gate_updates_submitted", 1_820),
+    ("gate_allocas_behind", 13_700),
+    ("gate_fills_submitted", 1_630),
+    ("gate_copies_submitted", 1_700),
+    ("gate_updates_submitted", 1_790),
     ("gate_ownership", 75),
     // Another thread releases the memory of an execution, which the next one takes: these vary by 5 %.
     ("gate_execute_100", 4_500),
     ("gate_execute_100_bound", 166_000),
-    ("gate_record_100", 400_000),
+    ("gate_record_100", 395_000),
 ];
 
 /// The number of jobs that the device completes at a time.

@@ -18,7 +18,7 @@ use crate::command::executable::{DeviceIdentity, is_same_device};
 use crate::command::record::{Record, Reference, Substitutes, Use, Uses};
 use crate::command::update_staging;
 use crate::ffi::object::{Borrowed, HostAllocator, HostMemory, Out, Retained, allocate, bytes, free, to_u64};
-use crate::ffi::status::{Result, guard, guard_or, invalid};
+use crate::ffi::status::{Result, guard, guard_in_memory, guard_or, invalid};
 use crate::memory::buffer_range::BufferRange;
 use hal_backend::{Command, Commands, Device, Recording as Identity};
 use hal_semaphore::{Code, Failure};
@@ -371,7 +371,7 @@ unsafe fn open<'a>(base: Base) -> Result<&'a mut Recording> {
 ///
 /// As for [`recording`].
 unsafe fn record(base: Base, make: impl FnOnce() -> Result<Record>) -> sys::iree_status_t {
-    guard(|| {
+    guard_in_memory(|| {
         // SAFETY: as for `recording`, as the caller promises.
         let recording = unsafe { open(base)? };
         recording.add(make()?);
@@ -411,7 +411,7 @@ unsafe extern "C" fn destroy(base: Base) {
 }
 
 unsafe extern "C" fn begin(base: Base) -> sys::iree_status_t {
-    guard(|| {
+    guard_in_memory(|| {
         // SAFETY: C passes a live command buffer of ours.
         let recording = unsafe { recording(base) };
         match recording.state {
@@ -434,7 +434,7 @@ unsafe extern "C" fn begin(base: Base) -> sys::iree_status_t {
 }
 
 unsafe extern "C" fn end(base: Base) -> sys::iree_status_t {
-    guard(|| {
+    guard_in_memory(|| {
         // SAFETY: C passes a live command buffer of ours.
         let recording = unsafe { open(base)? };
         recording.steps.iter_mut().for_each(|step| step.records.shrink_to_fit());
@@ -450,12 +450,12 @@ unsafe extern "C" fn begin_debug_group(
     _location: *const sys::iree_hal_label_location_t,
 ) -> sys::iree_status_t {
     // SAFETY: C passes a live command buffer of ours.
-    guard(|| unsafe { open(base) }.map(drop))
+    guard_in_memory(|| unsafe { open(base) }.map(drop))
 }
 
 unsafe extern "C" fn end_debug_group(base: Base) -> sys::iree_status_t {
     // SAFETY: C passes a live command buffer of ours.
-    guard(|| unsafe { open(base) }.map(drop))
+    guard_in_memory(|| unsafe { open(base) }.map(drop))
 }
 
 unsafe extern "C" fn execution_barrier(
@@ -478,7 +478,7 @@ unsafe extern "C" fn change_event(
     event: *mut sys::iree_hal_event_t,
     _source: sys::iree_hal_execution_stage_t,
 ) -> sys::iree_status_t {
-    guard(|| {
+    guard_in_memory(|| {
         if event.is_null() {
             return Err(invalid("there is no event to signal or reset"));
         }
@@ -510,12 +510,12 @@ unsafe extern "C" fn advise_buffer(
     _arg1: u64,
 ) -> sys::iree_status_t {
     // Advice may be ignored. SAFETY: C passes a live command buffer of ours.
-    guard(|| unsafe { open(base) }.map(drop))
+    guard_in_memory(|| unsafe { open(base) }.map(drop))
 }
 
 /// A flush only checks its range: a queue's writes are visible once its epoch is reported.
 unsafe extern "C" fn flush_buffer(base: Base, target: sys::iree_hal_buffer_ref_t) -> sys::iree_status_t {
-    guard(|| {
+    guard_in_memory(|| {
         // SAFETY: C passes a live command buffer of ours, and a buffer that is alive or null.
         unsafe {
             open(base)?;

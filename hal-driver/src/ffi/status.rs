@@ -133,6 +133,13 @@ pub(crate) unsafe fn check(status: sys::iree_status_t) -> Result {
 /// the thread is [not cancelled](NotCancelled) meanwhile.
 pub(crate) fn guard(slot: impl FnOnce() -> Result) -> sys::iree_status_t {
     let _not_cancelled = NotCancelled::new();
+    guard_in_memory(slot)
+}
+
+/// The same for a slot of which each instruction counts. It works in memory, where no thread is cancelled, and does for
+/// calls around it what these have left.
+#[inline]
+pub(crate) fn guard_in_memory(slot: impl FnOnce() -> Result) -> sys::iree_status_t {
     if process::is_forked() {
         return raw(&process::forked());
     }
@@ -150,12 +157,11 @@ pub(crate) fn guard(slot: impl FnOnce() -> Result) -> sys::iree_status_t {
 /// [forked](process) process, where nothing is run.
 pub(crate) fn guard_or<T>(otherwise: T, slot: impl FnOnce() -> T) -> T {
     let _not_cancelled = NotCancelled::new();
-    guard_in_memory(otherwise, slot)
+    guard_in_memory_or(otherwise, slot)
 }
 
-/// The same for a slot of which each instruction counts. It works in memory, where no thread is cancelled, and does for
-/// calls around it what these have left.
-pub(crate) fn guard_in_memory<T>(otherwise: T, slot: impl FnOnce() -> T) -> T {
+/// The same for a slot that [works in memory](guard_in_memory).
+pub(crate) fn guard_in_memory_or<T>(otherwise: T, slot: impl FnOnce() -> T) -> T {
     if process::is_forked() {
         return otherwise;
     }

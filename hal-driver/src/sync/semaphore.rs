@@ -22,7 +22,7 @@ use crate::ffi::constants::WAIT_FOR_ALL;
 use crate::ffi::object::HostAllocator;
 use crate::ffi::process;
 use crate::ffi::status::{
-    Missing, Result, check, code, describe, guard, guard_in_memory, guard_or, invalid, raw, unimplemented,
+    Missing, Result, check, code, describe, guard, guard_in_memory_or, guard_or, invalid, raw, unimplemented,
 };
 use crate::sync::frontier::Frontiers;
 use crate::sync::live_semaphores::{self, ListPlace};
@@ -377,7 +377,7 @@ impl Unreferenced {
 unsafe extern "C" fn query(base: *mut sys::iree_async_semaphore_t) -> u64 {
     // SAFETY: C passes a live semaphore of ours, and keeps it for the call.
     let semaphore = unsafe { &*base.cast::<Semaphore>() };
-    guard_in_memory((), || {
+    guard_in_memory_or((), || {
         caller::begins_to_wait();
         semaphore.registration.run_deferred();
         semaphore.spin_before_query();
@@ -459,7 +459,7 @@ unsafe extern "C" fn wait(
     let (deadline, mut now) = unsafe { (sys::iree_timeout_as_deadline_ns(timeout), sys::iree_time_now()) };
     // SAFETY: C keeps the semaphore, one of ours, for the call.
     let ours = unsafe { &*semaphore.cast::<Semaphore>() };
-    guard_in_memory((), || {
+    guard_in_memory_or((), || {
         caller::begins_to_wait();
         ours.registration.run_deferred();
         let left = deadline.saturating_sub(now);

@@ -50,8 +50,8 @@ impl<B: Backend> Shared<B> {
     pub(super) fn own_state<'a>(&self, timeline: &'a B::Timeline) -> Option<&'a Arc<TimelineState>> {
         timeline
             .registration()
+            .filter(|registration| registration.is_with(self))
             .map(|registration| registration.timeline_state())
-            .filter(|timeline_state| timeline_state.name().engine() == Some(self.id))
     }
 
     /// Validates a request before anything changes. Returns whether it waits for foreign timelines.
@@ -223,9 +223,8 @@ impl<B: Backend> QueueGuard<'_, B> {
         let is_clear = may_take_fast_path && kind == ActionKind::Queue && self.is_clear();
         let key = self.state.ops.next_key();
         // The operation is made in place.
-        let lost = self.device.lost();
-        self.state.ops.insert_with(key, move || Op::new(kind, lost));
-        self.live(key).trace.clone_from(&item.trace);
+        let (lost, trace) = (self.device.lost(), item.trace.clone());
+        self.state.ops.insert_with(key, move || Op::new(kind, lost, trace));
         let admission = AdmissionGuard { guard: self, key };
         admission.guard.record_signals(key, signals);
         let blocked = admission.guard.record_waits(key, kind, waits, foreign);

@@ -161,7 +161,7 @@ pub(super) struct Op<B: Backend> {
 impl<B: Backend> Op<B> {
     /// A pending operation. The caller adds its waits, signals and work.
     #[inline(always)]
-    pub(super) fn new(kind: ActionKind, failure: Option<Failure>) -> Self {
+    pub(super) fn new(kind: ActionKind, failure: Option<Failure>, trace: Trace) -> Self {
         Self {
             state: OpState::Pending,
             kind,
@@ -174,7 +174,7 @@ impl<B: Backend> Op<B> {
             waits: SmallVec::new(),
             signals: SmallVec::new(),
             work: None,
-            trace: Trace::default(),
+            trace,
         }
     }
 
