@@ -38,9 +38,9 @@ impl NotCancelled {
 impl Drop for NotCancelled {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: as in `new`, without the state before, as Linux permits. A thread that is to be cancelled at any
-        // moment may end in this call, as in any of the program's own: then nothing of ours is left on its stack that an
-        // unwinding has to release.
+        // SAFETY: as in `new`, without the state before, as Linux permits. A thread that is to be cancelled at
+        // any moment may end in this call, as in any of the program's own: then nothing of ours is left on its
+        // stack that an unwinding has to release.
         unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
     }
 }
