@@ -15,6 +15,7 @@ use crate::element::{Element, Reduction};
 use crate::tree::Tree;
 use hal_backend::HostRange;
 use half::{bf16, f16};
+use smallvec::{SmallVec, smallvec};
 
 /// The bytes of each rank in a block. A multiple of every element's size.
 const PIECE: usize = 8 << 10;
@@ -397,29 +398,11 @@ fn combine_by<T: Scalar, F: Fold<T>>(
     }
 }
 
-/// Partial results of some ranks for one block, each as long as the block.
-struct Partials<S> {
-    /// Subtrees that wait for their right sibling, the largest first.
-    waiting: Vec<Vec<S>>,
-    spare: Vec<Vec<S>>,
+/// Elements as partial results.
+fn opened<T: Scalar, F: Fold<T>>(elements: &[u8]) -> impl Iterator<Item = F::Partial> {
+    elements.chunks_exact(T::SIZE).map(|value| F::first(T::from_bytes(value)))
 }
 
-impl<S: Copy> Partials<S> {
-    /// Adds the partial results of the next leaf of the tree, and combines the subtrees that are complete.
-    #[expect(clippy::expect_used, reason = "a skipped rank would be missing in the result")]
-    fn push(&mut self, leaf: u32, mut right: Vec<S>, combine: impl Fn(S, S) -> S) {
-        for _ in 0..leaf.trailing_ones() {
-            let mut left = self.waiting.pop().expect("a block for each bit of the leaf's number");
-            for (left, right) in left.iter_mut().zip(&right) {
-                *left = combine(*left, *right);
-            }
-            self.spare.push(std::mem::replace(&mut right, left));
-        }
-        self.waiting.push(right);
-    }
-}
-
-#[expect(clippy::expect_used, reason = "a skipped target would silently keep its old bytes")]
 fn pieces<T: Scalar, F: Fold<T>>(
     sources: &[HostRange],
     (offset, length): (u64, u64),
@@ -431,33 +414,44 @@ fn pieces<T: Scalar, F: Fold<T>>(
         return;
     }
     let tree = Tree::new(ranks);
-    let mut bytes = vec![0_u8; PIECE.min(usize::try_from(length).unwrap_or(PIECE))];
-    let mut partials: Partials<F::Partial> = Partials { waiting: Vec::new(), spare: Vec::new() };
+    let most = usize::try_from(length).map_or(PIECE, |length| length.min(PIECE));
+    // A small operation allocates nothing.
+    let mut bytes: SmallVec<[u8; 64]> = smallvec![0; most];
+    let Some(none) = opened::<T, F>(&bytes).next() else { return };
+    let block = most / T::SIZE;
+    // A block for each subtree that waits for its right sibling, the largest first, and one for the present leaf.
+    let mut partials: SmallVec<[F::Partial; 16]> = smallvec![none; block * (tree.height() + 1)];
     let mut done = 0;
     while done < length {
-        let count = usize::try_from(length - done).map_or(PIECE, |left| left.min(PIECE));
+        let count = usize::try_from(length - done).map_or(most, |left| left.min(most));
+        let mut waiting = 0;
         for leaf in 0..tree.leaves() {
-            let mut steps = partials.spare.pop().unwrap_or_default();
-            steps.clear();
-            let mut of_leaf = tree.ranks_of(leaf).filter_map(|rank| sources.get(rank as usize));
-            if let Some(source) = of_leaf.next() {
+            let (_, partial) = partials.split_at_mut(waiting * block);
+            let of_leaf = tree.ranks_of(leaf).filter_map(|rank| sources.get(rank as usize));
+            for (number, source) in of_leaf.enumerate() {
                 let piece = read_piece(source, offset + done, &mut bytes, count);
-                steps.extend(piece.chunks_exact(T::SIZE).map(|value| F::first(T::from_bytes(value))));
-            }
-            for source in of_leaf {
-                let piece = read_piece(source, offset + done, &mut bytes, count);
-                for (step, value) in steps.iter_mut().zip(piece.chunks_exact(T::SIZE)) {
-                    *step = F::next(*step, F::first(T::from_bytes(value)));
+                let steps = partial.iter_mut().zip(opened::<T, F>(piece));
+                if number == 0 {
+                    steps.for_each(|(step, value)| *step = value);
+                } else {
+                    steps.for_each(|(step, value)| *step = F::next(*step, value));
                 }
             }
-            partials.push(leaf, steps, F::next);
+            for _ in 0..leaf.trailing_ones() {
+                let (left, right) = partials.split_at_mut(waiting * block);
+                waiting -= 1;
+                let (_, left) = left.split_at_mut(waiting * block);
+                let (right, _) = right.split_at(count / T::SIZE);
+                for (left, &right) in left.iter_mut().zip(right) {
+                    *left = F::next(*left, right);
+                }
+            }
+            waiting += 1;
         }
-        let whole = partials.waiting.pop().expect("the block of all ranks");
         let (piece, _) = bytes.split_at_mut(count);
-        for (&step, value) in whole.iter().zip(piece.chunks_exact_mut(T::SIZE)) {
+        for (&step, value) in partials.iter().zip(piece.chunks_exact_mut(T::SIZE)) {
             F::last(step, ranks).write(value);
         }
-        partials.spare.push(whole);
         write(done, piece);
         done += count as u64;
     }

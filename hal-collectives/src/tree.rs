@@ -26,6 +26,11 @@ impl Tree {
         self.leaves
     }
 
+    /// The number of steps from a leaf to the root.
+    pub(crate) fn height(self) -> usize {
+        self.leaves.ilog2() as usize
+    }
+
     /// The number of leaves that are pairs of ranks: the first ones.
     fn pairs(self) -> u32 {
         self.ranks - self.leaves

@@ -11,6 +11,7 @@ use crate::spread::spread;
 use crate::{Element, Parts, Reduction, Result, reduce};
 use hal_backend::HostRange;
 use hal_semaphore::Failure;
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -113,7 +114,7 @@ impl AllRanks {
                 }
             }
             Kind::AllReduce(reduction) | Kind::Reduce { reduction, .. } => {
-                let targets: Vec<_> =
+                let targets: SmallVec<[_; 4]> =
                     self.0.iter().filter_map(|rank| Some(rank.memory.recv.as_ref()?.whole())).collect();
                 self.reduce((operation.element, reduction), 0, &targets, span);
             }
@@ -142,7 +143,7 @@ impl AllRanks {
 
     /// Reduces a range of a part over all ranks, and writes the result into each target.
     fn reduce(&self, how: (Element, Reduction), part: u32, targets: &[HostRange], span: &Range<u64>) {
-        let sources: Vec<HostRange> =
+        let sources: SmallVec<[HostRange; 4]> =
             self.0.iter().filter_map(|arrival| Some(arrival.memory.send.as_ref()?.of(part))).collect();
         reduce(how.0, how.1, &sources, (span.start, span.end - span.start), &mut |at, bytes| {
             for target in targets {
