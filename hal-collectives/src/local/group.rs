@@ -6,13 +6,13 @@ use super::rendezvous::{Arrival, Ends, OperationSlot, Rendezvous, Wait, job, ran
 use super::split::Split;
 use super::timekeeper;
 use crate::operation::{Participants, Side};
-use crate::{Job, Operation, Result, Terms};
+use crate::{Job, Operation, Piece, Result, Terms};
 use hal_backend::TimeLimit;
 use hal_semaphore::{Code, Failure};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(super) struct Group {
     name: String,
@@ -124,8 +124,14 @@ impl Group {
         Err(failure)
     }
 
-    /// Adds a rank that has started. The last one gets the job.
-    pub(super) fn arrive(self: &Arc<Self>, slot: OperationSlot, side: Side, arrival: Arrival) -> Option<Job> {
+    /// Adds a rank that has started a piece, and how long it waits for the others. The last one gets the job.
+    pub(super) fn arrive(
+        self: &Arc<Self>,
+        (slot, side): (OperationSlot, Side),
+        piece: Piece,
+        arrival: Arrival,
+        timeout: Duration,
+    ) -> Option<Job> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if let Some(failure) = state.failed.clone() {
@@ -133,16 +139,16 @@ impl Group {
             timekeeper::notify_arrivals(vec![arrival], &failure);
             return None;
         }
-        let (key, timeout) = ((slot, arrival.piece.number), arrival.timeout);
+        let key = (slot, piece.number);
         let rendezvous = state.rendezvous_by_piece.entry(key).or_insert_with(|| {
             Rendezvous::new(slot.participants, self.count, std::mem::take(&mut state.spare))
         });
         rendezvous.arrive(side, arrival);
         if rendezvous.is_complete() {
             let rendezvous = state.rendezvous_by_piece.remove(&key)?;
-            let last = rendezvous.last();
             let arrivals = rendezvous.into_arrivals(&mut state.spare);
-            return Some(job(slot.participants, arrivals, last));
+            drop(guard);
+            return Some(job(slot.participants, piece, arrivals, side));
         }
         let wait = rendezvous.wait(timeout);
         self.keep_time(state, wait);
@@ -260,7 +266,6 @@ impl GroupState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn timeout_longer_than_any_clock_can_tell_never_comes() {

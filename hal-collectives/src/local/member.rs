@@ -122,12 +122,11 @@ impl GroupOperation for EnteredSides {
             }
         };
         let mut jobs: SmallVec<[Job; 2]> = SmallVec::new();
-        let (group, operation, timeout) = (self.group.clone(), self.operation, self.timeout);
-        let arrival = Arrival { group, operation, piece, memory, part, timeout };
+        let arrival = Arrival { group: self.group.clone(), operation: self.operation, memory, part };
         // The last one is no clone: counts of references are shared with other ranks' processors.
         let mut arrivals = std::iter::repeat_n(arrival, parts);
-        for ((slot, side), arrival) in self.slots.iter().zip(&mut arrivals) {
-            jobs.extend(self.group.arrive(*slot, *side, arrival));
+        for (&place, arrival) in self.slots.iter().zip(&mut arrivals) {
+            jobs.extend(self.group.arrive(place, piece, arrival, self.timeout));
         }
         jobs.extend(arrivals.next().map(|alone| -> Job {
             Box::new(move || {

@@ -6,9 +6,9 @@
 //! byte ranges. One thread folds each element, in the order that is the same for all.
 
 use super::rendezvous::Arrival;
-use crate::operation::{Kind, Participants, Side};
+use crate::operation::{Kind, Operation, Participants, Side};
 use crate::spread::spread;
-use crate::{Element, Parts, Reduction, Result, reduce};
+use crate::{Element, Parts, Piece, Reduction, Result, reduce};
 use hal_backend::HostRange;
 use hal_semaphore::Failure;
 use smallvec::SmallVec;
@@ -25,19 +25,20 @@ const LARGEST_GRAIN: u64 = 128 << 10;
 /// The memory of all ranks for one operation, in rank order; for a transfer that of the sender and of the receiver.
 struct AllRanks(Vec<Arrival>);
 
-/// Performs the operation of all ranks, on the thread of the rank with the side `own`. Returns the ranks, whose
+/// Performs a piece of all ranks, on the thread of the rank with the side `own`. Returns the ranks, whose
 /// memory no other thread uses any more, and the outcome, which is a failure if a thread panicked.
 pub(super) fn perform(
     participants: Participants,
+    piece: Piece,
     arrivals: Vec<Arrival>,
     own: Side,
 ) -> (Vec<Arrival>, Result) {
     #[expect(clippy::cast_possible_truncation, reason = "ranks are 32-bit numbers")]
     let ranks = if participants == Participants::Everyone { arrivals.len() as u32 } else { 2 };
     let all = AllRanks(arrivals);
-    let length = all.first().piece.part(ranks);
+    let (operation, length) = (piece.operation, piece.part(ranks));
     if length <= LEAST_GRAIN {
-        let outcome = all.try_to_perform(participants, &(0..length));
+        let outcome = all.try_to_perform(participants, operation, &(0..length));
         return (all.0, outcome);
     }
     let share = length.div_ceil(u64::from(ranks)).clamp(LEAST_GRAIN, LARGEST_GRAIN);
@@ -50,7 +51,7 @@ pub(super) fn perform(
     let first = u32::try_from(first).unwrap_or_default();
     let (all, failed) = spread((all, OnceLock::new()), grains, first, move |(all, failed), number| {
         let from = u64::from(number) * grain;
-        if let Err(failure) = all.try_to_perform(participants, &(from..length.min(from + grain))) {
+        if let Err(failure) = all.try_to_perform(participants, operation, &(from..length.min(from + grain))) {
             let _ = failed.set(failure);
         }
     });
@@ -78,21 +79,15 @@ fn transfer(sender: &Arrival, receiver: &Arrival, span: &Range<u64>) {
 }
 
 impl AllRanks {
-    /// The first rank, which has the operation.
-    #[expect(clippy::indexing_slicing, reason = "a group has a rank, and a transfer two ends")]
-    fn first(&self) -> &Arrival {
-        &self.0[0]
-    }
-
     /// Performs a range of each part. A panic becomes a failure for all ranks; the thread goes on.
-    fn try_to_perform(&self, participants: Participants, span: &Range<u64>) -> Result {
-        let performed = catch_unwind(AssertUnwindSafe(|| self.perform(participants, span)));
+    fn try_to_perform(&self, participants: Participants, operation: Operation, span: &Range<u64>) -> Result {
+        let performed = catch_unwind(AssertUnwindSafe(|| self.perform(participants, operation, span)));
         performed.map_err(|payload| Failure::panicked("the thread that moves its bytes", payload))
     }
 
     /// Performs a range of each part.
     #[expect(clippy::indexing_slicing, reason = "a root is one of the ranks, as each of them has checked")]
-    fn perform(&self, participants: Participants, span: &Range<u64>) {
+    fn perform(&self, participants: Participants, operation: Operation, span: &Range<u64>) {
         if let Participants::Pair { .. } = participants {
             match self.0.as_slice() {
                 [sender, receiver] => transfer(sender, receiver, span),
@@ -100,7 +95,6 @@ impl AllRanks {
             }
             return;
         }
-        let operation = self.first().piece.operation;
         match operation.kind {
             Kind::AllGather => {
                 self.for_each_pair(|from, _, source, target| copy(&source.whole(), &target.of(from), span));

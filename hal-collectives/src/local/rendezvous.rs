@@ -54,12 +54,9 @@ pub(super) struct Arrival {
     /// Keeps the group while a rank waits in it, even if all others have released it.
     pub(super) group: Arc<Group>,
     pub(super) operation: Operation,
-    pub(super) piece: Piece,
     pub(super) memory: Buffers<Parts>,
     /// The parts of the rank's operation that have not ended: most operations have one, a send-receive has two.
     pub(super) part: Arc<EndCountdown>,
-    /// How long the rank waits for the others.
-    pub(super) timeout: Duration,
 }
 
 impl Arrival {
@@ -99,8 +96,6 @@ pub(super) struct Rendezvous {
     /// The first rank that entered, and its operation. The operations of all present ranks match.
     first_request: Option<(u32, Operation)>,
     here: usize,
-    /// The side that came last.
-    last: Side,
     /// The wait that ends first among the present ranks.
     pub(super) wait: Option<Wait>,
 }
@@ -111,7 +106,7 @@ impl Rendezvous {
         let sides = if participants == Participants::Everyone { ranks } else { 2 };
         ends.0.clear();
         ends.0.extend((0..sides).map(|_| Progress::Absent));
-        Self { ends, first_request: None, here: 0, last: 0, wait: None }
+        Self { ends, first_request: None, here: 0, wait: None }
     }
 
     /// Another rank and its operation, if that does not match.
@@ -146,17 +141,11 @@ impl Rendezvous {
         if let Some(end) = self.ends.0.get_mut(side as usize) {
             *end = Progress::Here(arrival);
             self.here += 1;
-            self.last = side;
         }
     }
 
     pub(super) fn is_complete(&self) -> bool {
         self.here == self.ends.0.len()
-    }
-
-    /// The side that came last.
-    pub(super) fn last(&self) -> Side {
-        self.last
     }
 
     /// The ranks that have started. Leaves the memory that they were in.
@@ -207,10 +196,10 @@ impl Rendezvous {
     }
 }
 
-/// The job of the last rank, once all ranks have started.
-pub(super) fn job(participants: Participants, arrivals: Vec<Arrival>, last: Side) -> Job {
+/// The job of the rank that was the last to start a piece, and has the side `last`.
+pub(super) fn job(participants: Participants, piece: Piece, arrivals: Vec<Arrival>, last: Side) -> Job {
     Box::new(move || {
-        let (arrivals, performed) = perform(participants, arrivals, last);
+        let (arrivals, performed) = perform(participants, piece, arrivals, last);
         let outcome = match (performed, arrivals.first()) {
             (Err(why), Some(first)) => Err(first.group.fail_in(&first.operation, &why)),
             (outcome, _) => outcome,
@@ -256,9 +245,8 @@ mod tests {
                 let host = |length| Memory::Alone(HostRange::allocate(length, 1).unwrap());
                 let buffers = Buffers { send: Some(host(count / 2)), recv: Some(host(count)) };
                 let memory = piece(count / 2).cut(buffers, (rank, 2)).unwrap();
-                let (operation, piece, timeout) = (operation(count), piece(count), Duration::from_secs(60));
-                let arrival = Arrival { group: group.clone(), operation, piece, memory, part, timeout };
-                job = group.arrive(slot, rank, arrival);
+                let arrival = Arrival { group: group.clone(), operation: operation(count), memory, part };
+                job = group.arrive((slot, rank), piece(count), arrival, Duration::from_secs(60));
             }
             job.unwrap()();
             for _ in 0..2 {
