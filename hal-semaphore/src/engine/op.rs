@@ -126,6 +126,7 @@ impl WaitRecord {
     }
 }
 
+#[derive(Clone)]
 pub(super) struct SignalRecord<T> {
     pub(super) timeline: T,
     pub(super) value: u64,

@@ -33,6 +33,7 @@ impl<B: Backend> QueueGuard<'_, B> {
     fn fail_unfinished_signals(&mut self, chunk: u32, failure: &Failure) -> Option<Unfinished> {
         let keys: SmallVec<[Key; 64]> = self.state.ops.keys_of_chunk(chunk)?.collect();
         let mut unfinished = Unfinished { in_flight: 0, host: 0 };
+        let shared = self.shared;
         for key in keys {
             let Some(op) = self.state.ops.get_mut(key) else { continue };
             match op.state {
@@ -41,6 +42,13 @@ impl<B: Backend> QueueGuard<'_, B> {
                 OpState::Pending | OpState::Queued => continue,
             }
             let mut signals = std::mem::take(&mut op.signals);
+            // Those for foreign timelines stay, too: the end of the operation is delivered behind this failure and
+            // refused there, and its work is reclaimed after that.
+            op.signals = signals
+                .iter()
+                .filter(|signal| shared.own_state(&signal.timeline).is_none())
+                .cloned()
+                .collect();
             // A cleanup that runs belongs to an earlier failure.
             let cause = op.failure.clone().unwrap_or_else(|| failure.clone());
             self.make_signals(&mut signals, Some(&cause), None);

@@ -47,6 +47,7 @@ mod panics;
 mod promises;
 mod reclaimed;
 mod reentry;
+mod reentry_worlds;
 #[path = "../common/rig.rs"]
 mod rig;
 mod same_values;

@@ -4,6 +4,7 @@
 
 use crate::callbacks::deep_inside;
 use crate::fake::Fake;
+use crate::fake_timeline::{FakeTimeline, TimelineCall};
 use crate::rig::{Devices, Job, LIMIT, Moment, TestEngine, broken, device, gone, within};
 use hal_semaphore::backend::{Completion, DeviceSpec, NativeWaits};
 use hal_semaphore::*;
@@ -156,4 +157,31 @@ fn shutdown_on_a_thread_that_must_not_call_back_runs_no_callback() {
     drop(guard);
     engine.backend().run_deferred();
     called.try_recv().unwrap();
+}
+
+/// A shutdown at its limit fails the signals of a job. Its device reports the job while the failure is being delivered
+/// to another driver's timeline. The work is reclaimed after the delivery (S5, S9, S10).
+#[test]
+fn work_that_ends_after_a_shutdown_is_reclaimed_after_its_deliveries() {
+    let engine = Fake::<FakeTimeline, u64>::new(device(1, NativeWaits::None)).keeps_deferred().start();
+    let [x, y] = std::array::from_fn(|_| FakeTimeline::foreign());
+    engine.submit(Affinity::ANY, &[], &[(x.clone(), 1), (y.clone(), 1)], Action::Queue(1)).unwrap();
+    let (sender, reclaimed) = mpsc::channel();
+    y.at(TimelineCall::Deliver, {
+        let engine = engine.clone();
+        move || {
+            engine.backend().complete_all();
+            sender.send(engine.backend().reclaimed()).unwrap();
+        }
+    });
+    assert_eq!(engine.shut_down(&VirtualClock::new(), Duration::ZERO, Duration::ZERO), Ok(()));
+    assert_eq!(reclaimed.try_recv(), Ok(0));
+    assert_eq!(engine.backend().reclaimed(), 1);
+    for timeline in [x, y] {
+        let delivered = timeline.delivered.lock().unwrap();
+        assert!(
+            matches!(&delivered[..], [Err(failure), ..] if failure.code() == Code::Cancelled),
+            "{delivered:?}"
+        );
+    }
 }
