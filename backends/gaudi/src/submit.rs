@@ -11,8 +11,8 @@
 //! them, one buffer serves every submission.
 
 use crate::generation::Capabilities;
-use crate::kmd::uapi::{cb, event};
-use crate::kmd::{Card, Errno, LossCause, OPERATIONAL, Progress};
+use crate::kmd::uapi::cb;
+use crate::kmd::{Card, Errno, GONE, LossCause, OPERATIONAL, Progress};
 use crate::memory::{Heap, Memory};
 use crate::open_card::OpenCard;
 use hal_backend::{Code, Failure, HostRange, Origin};
@@ -137,23 +137,11 @@ impl Submitter {
         match errno {
             Errno::AGAIN => Refused::Full,
             // Not operational any more; or the device was taken out of the machine.
-            Errno::BUSY | Errno::NODEV | Errno::IO | Errno::BADF => Refused::Lost(self.lost(errno)),
+            Errno::BUSY | Errno::NODEV | Errno::IO | Errno::BADF => {
+                Refused::Lost(self.ended(LossCause::Refused(errno)))
+            }
             errno => Refused::Failed(self.card.failure(what, errno)),
         }
-    }
-
-    /// Why the card is lost.
-    fn lost(&self, errno: Errno) -> Failure {
-        // A card that is about to be reset is operational until then, and refuses waits.
-        if errno == Errno::BUSY && self.card.take_events() & event::DEVICE_RESET != 0 {
-            return self.reset_failure();
-        }
-        let (name, state) = (self.card.name(), refusing(self.card.state(), errno));
-        let message = match self.card.noted() {
-            Some(note) => format!("{name} is {state} ({errno}): {note}; its memory is lost, open it again"),
-            None => format!("{name} is {state} ({errno}); its memory is lost, open it again"),
-        };
-        Failure::with_origin(Code::Unavailable, Origin::Device, message)
     }
 
     /// Puts commands on a hardware queue.
@@ -257,25 +245,12 @@ impl Submitter {
 
     /// The failure of a submission; `None` if it has ended well, or not yet.
     pub(crate) fn failure(&self, queue: u32, sequence: u64, progress: &Progress) -> Option<Failure> {
-        let name = self.card.name();
         match progress {
             Progress::Busy | Progress::Done { .. } => None,
             Progress::TimedOut => {
                 Some(self.too_late(&format!("submission {sequence} on hardware queue {queue}")))
             }
-            // A notice of an error does not name the submission.
-            Progress::Aborted if self.card.take_events() & event::CS_TIMEOUT != 0 => {
-                Some(self.too_late("a submission"))
-            }
-            Progress::Aborted => {
-                let message = format!(
-                    "{name}: submission {sequence} on hardware queue {queue} was ended by a reset of the card ({}); \
-                     its memory is lost, open it again",
-                    self.card.events()
-                );
-                Some(Failure::with_origin(Code::Aborted, Origin::Device, message))
-            }
-            Progress::Lost(errno) => Some(self.lost(*errno)),
+            Progress::Lost(errno) => Some(self.ended(LossCause::Refused(*errno))),
         }
     }
 
@@ -297,26 +272,32 @@ impl Submitter {
         self.card.loss_cause().map(|cause| self.ended(cause))
     }
 
-    /// Why the card is lost.
+    /// Why the card is lost: the same for all its users, however each of them has found out.
     pub(crate) fn ended(&self, cause: LossCause) -> Failure {
-        match cause {
-            LossCause::Notified => self.reset_failure(),
-            LossCause::Refused(errno) => self.lost(errno),
-            LossCause::Lost(failure) => failure,
+        // Another user that has found out may have closed it.
+        let known = self.card.loss_cause().filter(|known| matches!(known, LossCause::Lost(_)));
+        let refusal = match known.unwrap_or(cause) {
+            LossCause::Lost(failure) => return failure,
+            LossCause::Notified => None,
+            LossCause::Refused(errno) => Some(errno),
+        };
+        // The reset that comes of it ends all other work.
+        if let Some(sequence) = self.card.timed_out() {
+            return self.too_late(&format!("submission {sequence}"));
         }
-    }
-
-    /// Why the card is lost, if its driver has reported it.
-    fn reset_failure(&self) -> Failure {
-        if self.card.take_events() & event::CS_TIMEOUT != 0 {
-            return self.too_late("a submission");
+        let state = self.card.state();
+        let (code, state) = match (state, refusal) {
+            // The driver refuses waits, and then reports that a reset is to come, half a minute before it does.
+            (OPERATIONAL, None | Some(Errno::BUSY | Errno::IO)) => (Code::Aborted, "to be reset"),
+            (GONE | OPERATIONAL, _) => (Code::Unavailable, state),
+            _ => (Code::Aborted, state),
+        };
+        let mut why = self.card.events();
+        if let Some(errno) = refusal {
+            why = format!("{errno}: {why}");
         }
-        let message = format!(
-            "{} is to be reset ({}); its memory is lost, open it again",
-            self.card.name(),
-            self.card.events()
-        );
-        Failure::with_origin(Code::Aborted, Origin::Device, message)
+        let message = format!("{} is {state} ({why}); its memory is lost, open it again", self.card.name());
+        Failure::with_origin(code, Origin::Device, message)
     }
 
     /// Frees the kernel's objects for it.
@@ -335,18 +316,14 @@ impl Drop for Submitter {
     }
 }
 
-/// The state of a card that refuses work, for people. The driver refuses waits before it reports that a reset is to
-/// come, and the reset may have ended when the state is read.
-fn refusing(state: &'static str, errno: Errno) -> &'static str {
-    if errno == Errno::BUSY && state == OPERATIONAL { "taken by a reset" } else { state }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kmd::uapi::event;
     use emulator_gaudi::{Emulator, Options};
+    use hal_backend::Parameters;
     use hal_kernel::System;
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, OwnedFd};
     use std::path::Path;
 
     #[test]
@@ -361,24 +338,86 @@ mod tests {
         assert_eq!(Arc::strong_count(&in_flight), 1, "references that are not given back");
     }
 
-    #[test]
-    fn card_that_refuses_work_is_not_called_operational() {
-        assert_eq!(refusing(OPERATIONAL, Errno::BUSY), "taken by a reset");
-        assert_eq!(refusing("being reset", Errno::BUSY), "being reset");
-        assert_eq!(refusing(OPERATIONAL, Errno::NODEV), OPERATIONAL);
+    /// A card that a program has opened, whose events go to another user of the same file: the driver reports each
+    /// once.
+    struct WithoutEvents {
+        emulator: Arc<Emulator>,
+        _file: OwnedFd,
+        notified: Arc<Card>,
+        open: OpenCard,
     }
 
-    /// The driver reports an event once, and here to another user of the same file.
+    impl WithoutEvents {
+        fn new(parameters: &[(&str, &str)]) -> Self {
+            let mut parameters = Parameters::new("gaudi", parameters.iter().copied());
+            let emulator = Emulator::new(Options::read(&mut parameters).unwrap()).unwrap();
+            let file = emulator.open(Path::new("/dev/accel/accel0")).unwrap();
+            let adopt = |name: &str| Card::adopt(emulator.clone(), file.as_fd(), name.to_owned()).unwrap();
+            let (notified, open) = (adopt("one"), OpenCard::of(adopt("two")));
+            Self { emulator, _file: file, notified, open }
+        }
+
+        fn until_reset(&self) {
+            while self.notified.take_events() & event::DEVICE_RESET == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// The failures of a card that is about to be reset, in each way in which a user of it may find out.
+    fn found(submitter: &Submitter) -> [Failure; 4] {
+        [
+            submitter.failure(0, 1, &Progress::Lost(Errno::IO)).unwrap(),
+            submitter.failure(0, 1, &Progress::Lost(Errno::BUSY)).unwrap(),
+            submitter.ended(LossCause::Notified),
+            submitter.ended(LossCause::Refused(Errno::BUSY)),
+        ]
+    }
+
     #[test]
-    fn card_that_refuses_waits_before_it_is_reset_is_said_to_be_taken_by_that() {
-        let emulator = Emulator::new(Options::default()).unwrap();
-        let file = emulator.open(Path::new("/dev/accel/accel0")).unwrap();
-        let adopt = |name: &str| Card::adopt(emulator.clone(), file.as_fd(), name.to_owned()).unwrap();
-        let (notified, other) = (adopt("one"), adopt("two"));
-        emulator.report_error(0);
-        assert_ne!(notified.take_events() & event::DEVICE_RESET, 0);
-        let shared = OpenCard::of(other);
-        let failure = Submitter::new(&shared, None, None).lost(Errno::BUSY);
-        assert!(failure.message().contains("two is taken by a reset"), "{failure}");
+    fn reset_has_aborted_the_work_however_it_is_found_out() {
+        let card = WithoutEvents::new(&[]);
+        card.emulator.report_error(0);
+        card.until_reset();
+        for failure in found(&Submitter::new(&card.open, None, None)) {
+            assert_eq!(failure.code(), Code::Aborted, "{failure}");
+            assert!(failure.message().contains("reset"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn submission_that_timed_out_is_the_cause_however_it_is_found_out() {
+        let card = WithoutEvents::new(&[("fault", "hang:1"), ("speed", "100")]);
+        let submitter = Submitter::new(&card.open, None, Some(1));
+        let _hung = submitter.signal(0).unwrap();
+        card.until_reset();
+        for failure in found(&submitter) {
+            assert_eq!(failure.code(), Code::Aborted, "{failure}");
+            assert!(failure.message().contains("submission 1 did not end within 1 s"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn card_that_is_pulled_out_is_gone_however_that_is_found_out() {
+        let card = WithoutEvents::new(&[]);
+        card.emulator.pull_out(0);
+        let submitter = Submitter::new(&card.open, None, None);
+        let refused = submitter.ended(LossCause::Refused(Errno::NODEV));
+        for failure in found(&submitter).into_iter().chain([refused]) {
+            assert_eq!(failure.code(), Code::Unavailable, "{failure}");
+            assert!(failure.message().contains("two is gone"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn cause_that_another_user_of_the_card_has_found_is_that_of_all() {
+        let card = WithoutEvents::new(&[]);
+        let why = Failure::new(Code::DataLoss, "it was on fire");
+        card.open.card.lose(&why);
+        let submitter = Submitter::new(&card.open, None, None);
+        let refused = submitter.ended(LossCause::Refused(Errno::NODEV));
+        for failure in found(&submitter).into_iter().chain([refused]) {
+            assert_eq!((failure.code(), failure.message()), (why.code(), why.message()));
+        }
     }
 }

@@ -121,12 +121,7 @@ fn is_lost(semaphore: &Semaphore, value: u64) -> String {
     let begin = Instant::now();
     let failed = semaphore.wait(value).unwrap_err();
     assert!(begin.elapsed() < Duration::from_secs(60), "a waiter slept through the reset");
-    assert!(
-        matches!(failed.code, Code::Aborted | Code::Unavailable | Code::DeadlineExceeded),
-        "{:?}: {}",
-        failed.code,
-        failed.text
-    );
+    assert_eq!(failed.code, Code::Aborted, "{}", failed.text);
     assert!(failed.text.contains("accel0"), "{}", failed.text);
     failed.text
 }
@@ -193,7 +188,7 @@ fn submission_that_hangs_is_reported_and_the_card_opens_again() {
             let order = device.semaphore(0);
             assert_eq!(dependent_fills(&device, &order, &buffer, 64, 1, 10), 10);
             let text = is_lost(&order, 10);
-            assert!(text.contains("8 s") || text.contains("reset"), "{text}");
+            assert!(text.contains("8 s"), "{text}");
         }
         reopens(&uri);
     }

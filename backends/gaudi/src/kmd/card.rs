@@ -6,11 +6,11 @@
 //! lost card. The layer's one state is whether the file is open. The kernel kills a process that holds a card through
 //! a reset, so [`Card::close`] closes the file while other threads may still call.
 
-use super::error::{DRIVER, event_names, failure, state_advice, state_name, state_passes};
+use super::error::{DRIVER, GONE, event_names, failure, state_advice, state_name, state_passes};
 use super::holders::{DmabufHolder, DmabufHolders};
-use super::loss::{CardLoss, DriverEvents, LossCause};
+use super::loss::{CardLoss, EventFd, LossCause};
 use super::nodes::CARDS;
-use super::uapi::{Abi, Call, HwIpInfo, InfoIn, info, status};
+use super::uapi::{Abi, Call, HwIpInfo, InfoIn, TimeoutEvent, info, status};
 use super::{Errno, System};
 use crate::generation::Generation;
 use hal_backend::memory_file::limit_advice;
@@ -18,7 +18,7 @@ use hal_backend::{Code, Failure};
 use hal_kernel::CardFile;
 use hal_kernel::drm::Unidentified;
 use hal_kernel::registry::Registration;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
@@ -44,7 +44,9 @@ pub struct Card {
     generation: Generation,
     info: HwIpInfo,
     /// `None` if the program that opened the card gets the events itself, or the driver has none.
-    driver_events: Option<DriverEvents>,
+    driver_events: Option<EventFd>,
+    /// The driver's events since the card was opened. The driver reports each once.
+    events: Mutex<u64>,
     /// The holders of dma-bufs of its memory.
     holders: DmabufHolders,
     /// The failure of the first program that failed on it. Only an emulated card reports it.
@@ -102,6 +104,7 @@ impl Card {
             generation: Generation::Gaudi2,
             info: HwIpInfo::new_zeroed(),
             driver_events: None,
+            events: Mutex::new(0),
             holders: DmabufHolders::default(),
             note: OnceLock::new(),
             ends_programs: Arc::default(),
@@ -145,9 +148,9 @@ impl Card {
     }
 
     /// Registers an eventfd that the driver signals on errors.
-    fn register_for_events(&self) -> Result<Option<DriverEvents>, Errno> {
-        let driver_events = DriverEvents::new()?;
-        let counter = u32::try_from(driver_events.counter().as_raw_fd()).map_err(|_| Errno::BADF)?;
+    fn register_for_events(&self) -> Result<Option<EventFd>, Errno> {
+        let driver_events = EventFd::new()?;
+        let counter = u32::try_from(driver_events.as_fd().as_raw_fd()).map_err(|_| Errno::BADF)?;
         let request = InfoIn { op: info::REGISTER_EVENTFD, dcore_id: counter, ..InfoIn::default() };
         match self.call::<_, InfoIn>(Call::Info, &request).1 {
             Ok(()) => Ok(Some(driver_events)),
@@ -157,7 +160,8 @@ impl Card {
         }
     }
 
-    pub(super) fn driver_events(&self) -> Option<&DriverEvents> {
+    /// The eventfd that the driver signals. All devices that share the card poll it.
+    pub(super) fn driver_events(&self) -> Option<&EventFd> {
         self.driver_events.as_ref()
     }
 
@@ -315,7 +319,7 @@ impl Card {
 
     /// Its state, for people.
     pub fn state(&self) -> &'static str {
-        self.status().map_or("gone", state_name)
+        self.status().map_or(GONE, state_name)
     }
 
     /// Asks whether it is usable, and takes it out of the registry if it is not.
@@ -329,8 +333,17 @@ impl Card {
 
     /// The driver's events since the card was opened.
     pub(crate) fn take_events(&self) -> u64 {
-        let events = self.info::<u64>(info::GET_EVENTS).unwrap_or(0);
-        self.driver_events().map_or(events, |driver_events| driver_events.record(events))
+        // Under the lock, so that no other thread finds neither the driver with them nor this.
+        let mut events = self.events.lock();
+        *events |= self.info::<u64>(info::GET_EVENTS).unwrap_or(0);
+        *events
+    }
+
+    /// The first submission that took too long since the card was opened. The driver has recorded it before it reports
+    /// that or refuses anything because of it.
+    pub(crate) fn timed_out(&self) -> Option<u64> {
+        let timeout = self.info::<TimeoutEvent>(info::CS_TIMEOUT_EVENT).ok()?;
+        (timeout.seq != 0).then_some(timeout.seq)
     }
 
     /// Records that a program failed on it.

@@ -49,6 +49,9 @@ pub(super) fn event_names(events: u64) -> impl Iterator<Item = &'static str> {
 /// The name of the state of a usable card.
 pub(crate) const OPERATIONAL: &str = "operational";
 
+/// The name of the state of a card that answers no question.
+pub(crate) const GONE: &str = "gone";
+
 /// The name of a state, for people.
 pub(super) fn state_name(state: u32) -> &'static str {
     match state {

@@ -12,7 +12,7 @@ use hal_kernel::Errno;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The events that end the use of a card.
 const ENDS: u64 = event::DEVICE_RESET | event::DEVICE_UNAVAILABLE;
@@ -60,28 +60,6 @@ impl EventFd {
     }
 }
 
-/// The eventfd that the driver signals, and the events so far. All devices that share a card poll it.
-pub(super) struct DriverEvents {
-    eventfd: EventFd,
-    /// Every event since the card was opened. The driver reports each once.
-    events: AtomicU64,
-}
-
-impl DriverEvents {
-    pub(super) fn new() -> Result<Self, Errno> {
-        Ok(Self { eventfd: EventFd::new()?, events: AtomicU64::new(0) })
-    }
-
-    pub(super) fn counter(&self) -> BorrowedFd<'_> {
-        self.eventfd.as_fd()
-    }
-
-    /// Adds events that the driver has reported, and returns all so far.
-    pub(super) fn record(&self, events: u64) -> u64 {
-        self.events.fetch_or(events, Ordering::AcqRel) | events
-    }
-}
-
 /// Why a card is lost.
 #[derive(Clone, Debug)]
 pub(crate) enum LossCause {
@@ -120,8 +98,7 @@ impl Card {
     /// Sleeps until the card is lost, and returns why; `None` once `stop` is signalled.
     pub(crate) fn wait_for_loss(&self, stop: &EventFd) -> Option<LossCause> {
         // A program that has opened the card itself may have registered its own eventfd; then there is none here.
-        let driver_eventfd = self.driver_events().map(|driver_events| &driver_events.eventfd);
-        let eventfds = [Some(stop), Some(&self.loss().eventfd), driver_eventfd];
+        let eventfds = [Some(stop), Some(&self.loss().eventfd), self.driver_events()];
         loop {
             let mut polled: Vec<PollFd<'_>> = eventfds
                 .iter()
@@ -147,7 +124,7 @@ impl Card {
                 return self.loss_cause();
             }
             if let Some(driver_events) = self.driver_events() {
-                driver_events.eventfd.clear();
+                driver_events.clear();
                 // A card that is gone refuses the question, which reports the loss.
                 if self.take_events() & ENDS != 0 {
                     self.give_up();

@@ -9,7 +9,7 @@ mod loss;
 mod nodes;
 
 pub use card::{Card, Progress};
-pub(crate) use error::OPERATIONAL;
+pub(crate) use error::{GONE, OPERATIONAL};
 pub use hal_gaudi_abi::uapi;
 pub use hal_kernel::{Errno, Linux, System, borrow};
 pub(crate) use hal_kernel::{clock, map_shared};

@@ -21,9 +21,7 @@ pub enum Progress {
     },
     /// It did not end in the time it had.
     TimedOut,
-    /// A reset ended it.
-    Aborted,
-    /// The wait itself failed: the card is being reset, or gone.
+    /// The card is being reset, which ended it (`EIO`), or gone.
     Lost(Errno),
 }
 
@@ -84,7 +82,6 @@ impl Card {
             // A signal of the process ended the wait; the waiting thread looks again.
             (_, Ok(()) | Err(Errno::INTR)) => Progress::Busy,
             (_, Err(Errno::TIMEDOUT)) => Progress::TimedOut,
-            (_, Err(Errno::IO)) => Progress::Aborted,
             (_, Err(errno)) => Progress::Lost(errno),
         }
     }

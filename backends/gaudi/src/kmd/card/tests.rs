@@ -7,7 +7,6 @@ use super::*;
 use emulator_gaudi::{Emulator, Options};
 use hal_backend::HostRange;
 use hal_kernel::drm;
-use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
