@@ -9,6 +9,7 @@ use hal_gaudi_abi::uapi::{
     self, Call, DeviceStatus, DramUsage, HwIpInfo, InfoIn, MemAlloc, MemFree, MemMapDevice, MemMapHost,
     MemOut, MemUnmap, PageFault, SyncManager, event, info, mem, status,
 };
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -361,6 +362,22 @@ fn reset_waits_for_the_last_dma_buf() {
     assert_eq!(again.close().hard_resets, 1);
 }
 
+/// rule(export-holds-file): and begins when the last dma-buf goes, which is no request of this card's.
+#[test]
+fn card_is_released_as_soon_as_its_last_dma_buf_goes() {
+    // Minutes until the watchdog resets it.
+    let card = card(executing(SECOND, |execution| execution.slowness = 10));
+    let machine = card.machine().clone();
+    let notified = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    register(&card, &notified);
+    let buffer = card.export(card.dram(1), 4096, 0, 0o2_000_002).unwrap();
+    machine.report_error(0);
+    card.close();
+    assert_eq!(machine.counts(0).hard_resets, 0, "a dma-buf holds the file");
+    drop(buffer);
+    until("the reset of the close", || machine.counts(0).hard_resets == 1);
+}
+
 /// rule(reset-waits): a reset that a process blocks is given up, and the card is broken.
 #[test]
 fn reset_is_given_up_when_the_file_is_kept() {
@@ -374,15 +391,20 @@ fn reset_is_given_up_when_the_file_is_kept() {
     assert_eq!((try_open(&machine, 0).err(), machine.counts(0).kills), (Some(Errno::PERM), 1));
 }
 
+/// Has errors notified.
+fn register(card: &Card, notified: &impl AsRawFd) {
+    let number = u32::try_from(notified.as_raw_fd()).unwrap();
+    let request = InfoIn { op: info::REGISTER_EVENTFD, dcore_id: number, ..InfoIn::default() };
+    assert_eq!(card.call::<_, [u8; 24]>(Call::Info, &request).0, Ok(()));
+}
+
 /// rule(abort-waits), rule(wait-watchdog), rule(error-events): a program with an eventfd has time, and is notified
 /// of the error's kind.
 #[test]
 fn error_is_notified_once_and_the_card_still_answers() {
     let card = card(options(SECOND));
     let notified = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-    let number = u32::try_from(std::os::fd::AsRawFd::as_raw_fd(&notified)).unwrap();
-    let request = InfoIn { op: info::REGISTER_EVENTFD, dcore_id: number, ..InfoIn::default() };
-    assert_eq!(card.call::<_, [u8; 24]>(Call::Info, &request).0, Ok(()));
+    register(&card, &notified);
     let bad = card.commands(&[0; 8]);
     let sequence = card.run(&bad, 0, 8).unwrap();
     let (result, _) = card.wait_for(sequence, LONG);
