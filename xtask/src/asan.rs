@@ -111,7 +111,6 @@ fn tests(tree: &Tree) -> Result<Command> {
         .env("RUSTFLAGS", format!("{ASAN_RUSTFLAGS} -Zpre-link-arg=-lasan"))
         .env("TARGET_CFLAGS", ASAN_CFLAGS)
         .env("HAL_TESTDATA", cts::testdata(tree)?)
-        .env("HAL_TEST_SECONDS", "100")
         // Of bad calls, those on IREE's own drivers do what a sanitizer ends. At a process's limits the sanitizer has
         // no memory, descriptors and threads either.
         .args(["--", "--skip", "answers_of_iree_s_drivers_are_as_written", "--skip", "limits::"])

@@ -255,9 +255,7 @@ const BY_CARGO: [Entry; 17] = [
         "unit",
         "unit, property and regression tests, random programs, examples in the documentation",
         "test --workspace --all-features",
-    )
-    // A deadline that tests do not wait for is far off where other steps keep the processors busy.
-    .given(&[("HAL_TEST_SECONDS", "100")]),
+    ),
     cargo("example", "the walkthrough runs", "run --all-features --example walkthrough"),
     cargo(
         "instructions",

@@ -55,7 +55,7 @@ fn any_number_may_be_on_their_way() {
                 scope.spawn(move || {
                     for request in part.iter().rev() {
                         while request.poll().is_none() {
-                            assert!(begin.elapsed() < Duration::from_secs(30), "a transfer never ends");
+                            assert!(begin.elapsed() < Duration::from_secs(60), "a transfer never ends");
                             std::thread::yield_now();
                         }
                         assert!(request.poll().unwrap().is_ok());
@@ -141,9 +141,9 @@ fn dropped_device_leaves_no_transfers_behind() {
 fn reset_ends_every_transfer_with_its_cause_and_the_card_opens_again() {
     for generation in ["gaudi1", "gaudi2"] {
         for fault in ["reset:3", "partial:3", "hang:3", "unplug:60", "malfunction:3"] {
-            // The kernel of the first generation gives a submission twenty times as long.
-            let speed = if generation == "gaudi1" && fault.starts_with("hang") { 400 } else { 20 };
-            let uri = machine(&format!("generation={generation}&fault={fault}&speed={speed}"));
+            // The card has its own time: a busy machine closes the file before the kernel kills for it.
+            let timeout = if fault.starts_with("hang") { "&timeout=1" } else { "" };
+            let uri = machine(&format!("generation={generation}&fault={fault}{timeout}"));
             let _machine = open(&uri.replace("emulated?", "emulated/1?"));
             {
                 let device = open(&uri);
@@ -233,7 +233,7 @@ fn devices_that_share_a_card_are_all_notified_of_its_errors() {
 #[test]
 fn card_that_is_gone_begins_nothing_new() {
     for unplugged_at in 60..100 {
-        let device = open(&machine(&format!("fault=unplug:{unplugged_at}&speed=20")));
+        let device = open(&machine(&format!("fault=unplug:{unplugged_at}")));
         let dma = device.dma();
         let memory = device.ipc().allocate(1 << 20).unwrap();
         let ends = |number| dma.host_to_device(&pattern(4096, number), memory.address())?.wait();

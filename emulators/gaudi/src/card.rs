@@ -119,6 +119,8 @@ pub(crate) struct Card {
     /// The next time at which a reset checks for holders of the file, and how often it has.
     pub(crate) next_check: Option<Instant>,
     pub(crate) checks: u32,
+    /// When the emulator looks again whether dma-bufs still hold a file that was closed.
+    pub(crate) next_release: Option<Instant>,
     pub(crate) injections: Injections,
     pub(crate) counts: Counts,
     /// How many whole resets have ended.
@@ -162,6 +164,7 @@ impl Card {
             until: None,
             watchdog: None,
             next_check: None,
+            next_release: None,
             checks: 0,
             injections,
             counts: Counts::default(),

@@ -20,7 +20,10 @@ use hal_backend::HostRange;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How often the emulator looks whether dma-bufs still hold a file that was closed.
+const HELD: Duration = Duration::from_millis(10);
 
 /// The data of an open file.
 #[derive(Clone, Copy, Debug)]
@@ -149,14 +152,18 @@ impl Machine {
     }
 
     /// Begins to release a compute file, if no dma-buf holds it.
-    fn begin_release(&self, state: &mut State, number: usize) {
+    pub(crate) fn begin_release(&self, state: &mut State, number: usize) {
         let card = &mut state.cards[number];
+        card.next_release = None;
         if !card.closed || card.releasing {
             return;
         }
         let Some(context) = &card.context else { return };
         if context.exports.iter().any(|export| is_held(export.file.as_fd())) {
-            return;
+            // Linux releases the file when the last one goes, of which no process notifies the emulator.
+            let at = Instant::now() + HELD;
+            card.next_release = Some(at);
+            return self.wind(state, at);
         }
         // A context that was reset counts as clean, and so do handles and mappings that are left.
         // rule(close-clean)

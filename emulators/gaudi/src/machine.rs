@@ -127,7 +127,7 @@ impl Machine {
     }
 
     /// Makes the clock wake by then.
-    fn wind(&self, state: &mut State, at: Instant) {
+    pub(crate) fn wind(&self, state: &mut State, at: Instant) {
         self.core.wind(state, at);
     }
 
@@ -135,7 +135,7 @@ impl Machine {
     fn next_alarm(state: &State) -> Option<Instant> {
         let cards = state.cards.iter().flat_map(|card| {
             let look = card.context.as_ref().and_then(Context::next_look);
-            [card.until, card.watchdog, card.next_check, look]
+            [card.until, card.watchdog, card.next_check, card.next_release, look]
         });
         cards.flatten().chain(state.late.next()).min()
     }
@@ -163,6 +163,10 @@ impl Machine {
         let card = &mut state.cards[number];
         if card.next_check.is_some_and(|at| at <= now) {
             self.check_holders(state, number);
+        }
+        let card = &mut state.cards[number];
+        if card.next_release.is_some_and(|at| at <= now) {
+            self.begin_release(state, number);
         }
         let card = &mut state.cards[number];
         if card.watchdog.is_some_and(|at| at <= now) {

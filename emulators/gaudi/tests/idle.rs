@@ -26,8 +26,11 @@ fn idle_machine_uses_no_processor() {
     let commands = card.commands(&Card::nop());
     card.finish(card.run(&commands, 0, 8).unwrap());
     assert!(context_switches("gaudi-") > 0);
-    std::thread::sleep(Duration::from_millis(100));
-    let before = context_switches("gaudi-");
-    std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(context_switches("gaudi-"), before, "threads were woken for nothing");
+    // On a busy machine it takes a while until they sleep. Threads that are woken for nothing never stop.
+    let is_quiet = || {
+        let before = context_switches("gaudi-");
+        std::thread::sleep(Duration::from_millis(300));
+        context_switches("gaudi-") == before
+    };
+    assert!((0..20).any(|_| is_quiet()), "threads are woken for nothing");
 }

@@ -16,7 +16,7 @@
 #[path = "emulator/common.rs"]
 mod common;
 
-use common::{Card, bytes, card, executing, host, open, options, try_open};
+use common::{Card, LONG, bytes, card, executing, host, open, options, try_open};
 use emulator_core::process::{OwnProcess, Process};
 use emulator_core::{EmulatedMachine, Errno, System};
 use emulator_gaudi::{Emulator, Options};
@@ -184,7 +184,7 @@ fn reset_kills_the_process_that_opened_the_card() {
     assert_eq!(status.signal(), Some(9));
     assert_eq!(try_open(&machine, 0).err(), Some(Errno::AGAIN));
     drop(file);
-    let limit = Instant::now() + Duration::from_secs(60);
+    let limit = Instant::now() + LONG;
     while try_open(&machine, 0).is_err() && Instant::now() < limit {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -211,7 +211,7 @@ fn machine_without_threads_is_refused_and_the_next_is_made() {
     }
     let name = "machine_without_threads_is_refused_and_the_next_is_made";
     let (mut crowded, _stream) = other(name, "crowded");
-    let limit = Instant::now() + Duration::from_secs(60);
+    let limit = Instant::now() + LONG;
     let status = loop {
         if let Some(status) = crowded.try_wait().unwrap() {
             break status;

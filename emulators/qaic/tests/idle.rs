@@ -13,7 +13,7 @@
 #[path = "emulator/common.rs"]
 mod common;
 
-use common::{card, options};
+use common::{LONG, card, options};
 use emulator_qaic::{Module, Options};
 use emulator_testbench::context_switches;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn idle_machine_uses_no_processor() {
         let active = card.channel(8);
         let poster = card.poster(&active, 3);
         card.execute(active.channel, &[poster]).unwrap();
-        assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+        assert_eq!(card.wait(active.channel, poster, LONG), Ok(()));
         assert!(context_switches("qaic-") > 0);
         // The kernel polls the channel some more times, and then stops. On a busy machine that takes a while; threads
         // that are woken for nothing never stop.

@@ -15,7 +15,7 @@
 #[path = "emulator/common.rs"]
 mod common;
 
-use common::{Buffers, Program, card, image, open, options, passthrough};
+use common::{Buffers, LONG, Program, card, image, open, options, passthrough};
 use emulator_core::{EmulatedMachine, Errno, Process, System};
 use emulator_qaic::Emulator;
 use emulator_qaic::programs::Call as Dispatched;
@@ -223,7 +223,7 @@ fn client_that_is_killed_in_the_middle_of_a_call_leaves_nothing_behind() {
     assert!(buffers.memory[0].write(0, &call.write()));
     again.execute(buffers.active.channel, &buffers.handles).unwrap();
     let last = *buffers.handles.last().unwrap();
-    assert_eq!(again.wait(buffers.active.channel, last, 10_000), Ok(()));
+    assert_eq!(again.wait(buffers.active.channel, last, LONG), Ok(()));
     let stranger = Wait { handle: last, timeout: 1, dbc_id: buffers.active.channel, pad: 0 };
     assert_eq!(other.call(Call::Wait, &stranger).0, Err(Errno::PERM));
 }

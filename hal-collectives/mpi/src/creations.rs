@@ -257,11 +257,12 @@ impl Creations {
         self.asked.remove(&of).into_iter().flat_map(|asked| asked.by.into_keys())
     }
 
-    /// The groups whose time is over by now.
-    pub(crate) fn give_up(&mut self, now: Instant) -> Vec<Arc<Group>> {
+    /// The groups whose time is over by now, but for those with an operation that waits: it has a limit of its own, and
+    /// says who has not come.
+    pub(crate) fn give_up(&mut self, now: Instant, waits: impl Fn(&Arc<Group>) -> bool) -> Vec<Arc<Group>> {
         self.base_limit.take_if(|limit| limit.look(now).is_zero());
         let give_up = |wanted: &mut Wanted| {
-            let is_late = wanted.limit.look(now).is_zero();
+            let is_late = wanted.limit.look(now).is_zero() && !waits(&wanted.group);
             (is_late && !std::mem::replace(&mut wanted.is_given_up, is_late)).then(|| wanted.group.clone())
         };
         self.wanted.values_mut().filter_map(give_up).collect()

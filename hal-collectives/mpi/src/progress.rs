@@ -555,7 +555,9 @@ impl Progress {
             self.next_look = self.active.iter().map(|(_, started)| started.limit.next_look()).min();
         }
         if self.creations.are_open() {
-            for group in self.creations.give_up(now) {
+            let active = &self.active;
+            let waits = |group: &Arc<Group>| active.iter().any(|(_, other)| Arc::ptr_eq(&other.group, group));
+            for group in self.creations.give_up(now, waits) {
                 let failure = not_made(&group);
                 self.fail(&group, &failure);
             }

@@ -120,7 +120,8 @@ fn affinity_of_no_queue_here_is_folded_into_one_that_is() {
         done.iter().for_each(|done| done.wait(1).unwrap());
         begin.elapsed()
     };
-    assert!(took([1 << 39, 1 << 40, 1 << 41]) < 3 * LATENCY, "three queues");
+    // A busy machine may be late, but not each time.
+    assert!((0..10).any(|_| took([1 << 39, 1 << 40, 1 << 41]) < 3 * LATENCY), "three queues");
     assert!(took([1 << 40; 3]) >= 3 * LATENCY, "one queue");
     assert!(took([1 << 1, 1 << 40, 1 << 61]) >= 2 * LATENCY, "two of them are one queue");
 }

@@ -343,7 +343,7 @@ fn thread_that_waits_for_a_step_is_woken_before_callbacks_of_what_the_step_relea
             std::thread::yield_now();
         }
         let (sender, called) = mpsc::channel();
-        on(&done, 1, move |_| sender.send(is_woken.recv_timeout(Duration::from_secs(2))).unwrap());
+        on(&done, 1, move |_| sender.send(is_woken.recv_timeout(SOON)).unwrap());
         step(&semaphore);
         assert_eq!(called.recv().unwrap(), Ok(()), "the thread sleeps until the callback has returned");
         waiter.join().unwrap();
@@ -507,7 +507,7 @@ fn every_semaphore_of_a_host_call_is_notified_of_its_end() {
     device.host_call(&List::none(), &List::of(&[(&one, 1), (&two, 1)]), 0, call).unwrap();
     let receiver = outcome_of(&two, 1);
     assert_eq!(one.wait(1).unwrap_err().code, Code::DataLoss);
-    assert!(receiver.recv_timeout(Duration::from_secs(2)).is_ok(), "the other one never receiver");
+    assert!(receiver.recv_timeout(SOON).is_ok(), "the other one is never notified");
 }
 
 #[test]

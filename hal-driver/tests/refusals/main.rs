@@ -83,7 +83,8 @@ fn answers(uri: &str) -> Vec<String> {
             }
         });
         let hangs = loop {
-            match receiver.recv_timeout(Duration::from_secs(30)) {
+            // Longer than a case waits.
+            match receiver.recv_timeout(Duration::from_secs(120)) {
                 Ok(answer) => answers.push(answer),
                 Err(error) => break error == std::sync::mpsc::RecvTimeoutError::Timeout,
             }

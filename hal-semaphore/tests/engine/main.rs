@@ -21,6 +21,8 @@ mod completion;
 mod dag;
 mod defaults;
 mod defects;
+#[path = "../common/delays.rs"]
+mod delays;
 mod directions;
 mod early;
 #[path = "../common/fake.rs"]

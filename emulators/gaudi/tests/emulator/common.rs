@@ -22,12 +22,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+/// What nothing here takes, on a busy machine.
+pub const LONG: Duration = Duration::from_secs(60);
+
 /// Both generations.
 pub const BOTH: [Generation; 2] = [Generation::Gaudi1, Generation::Gaudi2];
 
-/// Options of a test: few threads, and a driver whose seconds are short.
+/// Options of a test: few threads. The driver's seconds are long ones, which a busy machine does not use up.
 pub fn options(generation: Generation) -> Options {
-    let execution = Execution { workers: 2, speed: 20, ..Execution::default() };
+    let execution = Execution { workers: 2, ..Execution::default() };
     Options { execution, ..Options::of(generation) }
 }
 
@@ -59,7 +62,7 @@ pub struct Card {
 
 /// Opens a card, waiting for what a reset takes.
 pub fn open(machine: &Arc<Emulator>, number: usize) -> Card {
-    let limit = Instant::now() + Duration::from_secs(60);
+    let limit = Instant::now() + LONG;
     loop {
         match try_open(machine, number) {
             Ok(card) => return card,
@@ -82,11 +85,20 @@ pub fn try_open(machine: &Arc<Emulator>, number: usize) -> Result<Card, Errno> {
     })
 }
 
+/// Waits until something is so.
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
+    let limit = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < limit, "{what} does not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// The card that the environment names: a path such as `/dev/accel/accel0`.
 pub fn hardware() -> Option<Card> {
     let path = std::env::var("HAL_GAUDI_NODE").ok()?;
     let kernel: Arc<dyn System> = Arc::new(emulator_core::Linux);
-    let limit = Instant::now() + Duration::from_secs(60);
+    let limit = Instant::now() + LONG;
     loop {
         match kernel.open(Path::new(&path)) {
             Ok(file) => {
@@ -369,7 +381,7 @@ impl Card {
 
     /// Waits for a submission that a reset ends. A wait after the reset finds no submission.
     pub fn lost(&self, seq: u64) {
-        let (result, answer) = self.wait_for(seq, Duration::from_secs(20));
+        let (result, answer) = self.wait_for(seq, LONG);
         match result {
             Err(Errno::IO) => assert_eq!(answer.status, wait::ABORTED),
             other => assert_eq!(other, Err(Errno::BUSY), "{:?}", self.complaint()),
@@ -382,7 +394,7 @@ impl Card {
         if self.generation == Generation::Gaudi2 {
             return self.lost(seq);
         }
-        let limit = Instant::now() + Duration::from_secs(60);
+        let limit = Instant::now() + LONG;
         while self.complaint().is_none() {
             assert!(Instant::now() < limit, "{seq} meets no error");
             std::thread::sleep(Duration::from_millis(1));
@@ -393,7 +405,7 @@ impl Card {
 
     /// Waits for the end of a submission, which must be a good one.
     pub fn finish(&self, seq: u64) -> WaitOut {
-        let (result, answer) = self.wait_for(seq, Duration::from_secs(20));
+        let (result, answer) = self.wait_for(seq, LONG);
         assert_eq!((result, answer.status), (Ok(()), wait::COMPLETED), "{seq}: {:?}", self.complaint());
         answer
     }

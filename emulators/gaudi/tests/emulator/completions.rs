@@ -2,7 +2,7 @@
 
 //! Completion queues of the second generation: how a program's packets fill them, and who is woken.
 
-use crate::common::{Card, bytes, card, executing, host, open, options};
+use crate::common::{Card, bytes, card, host, open, options, until};
 use emulator_core::Errno;
 use hal_backend::HostRange;
 use hal_gaudi_abi::generation::Generation;
@@ -70,7 +70,7 @@ fn wait_for(card: &Card, interrupt: u32, handle: u64, place: u64, target: u64) -
     let flags = wait::INTERRUPT | wait::INTERRUPT_KERNEL_CQ | interrupt << 20;
     let mut request = WaitIn { flags, seq: handle, timeout_us: target, ..WaitIn::default() };
     request.cq_counters_offset = place;
-    let [first, rest @ ..] = 10_000_000_u64.to_le_bytes();
+    let [first, rest @ ..] = 60_000_000_u64.to_le_bytes();
     (request.seq_arr_len, request.pad) = (first, rest);
     let (result, answer) = card.call::<_, WaitOut>(Call::Wait, &request);
     (result, answer.status)
@@ -112,7 +112,7 @@ fn monitor_fills_a_completion_queue_whose_message_wakes_a_wait() {
 #[test]
 fn completion_queue_that_counts_ends_with_the_sum() {
     const ROUNDS: usize = 50;
-    let card = card(executing(SECOND, |execution| execution.speed = 1));
+    let card = card(options(SECOND));
     let (object, number, first) = free(&card);
     let (handle, address, view) = counters(&card);
     card.execute(0, &queue(first, address, 3, (DOORBELL, 50), true));
@@ -161,7 +161,7 @@ fn words_follow_each_other_in_a_ring() {
 
 /// The complaint of commands that fail, and the events.
 fn trouble(packets: impl Fn(&Card) -> Vec<u8>) -> (String, u64) {
-    let card = card(executing(SECOND, |execution| execution.speed = 1));
+    let card = card(options(SECOND));
     let packets = packets(&card);
     let commands = card.commands(&packets);
     card.lost(card.run(&commands, 0, packets.len()).unwrap());
@@ -217,9 +217,7 @@ fn decoders_interrupts_have_two_numbers_each() {
             let sleeps = card.counts().waits + 1;
             let waits = scope.spawn(|| wait_for(&card, waits, handle, 0, 1));
             // A wait is counted under the lock under which it begins to sleep. It looks at the counter before that.
-            while card.counts().waits < sleeps {
-                std::thread::yield_now();
-            }
+            until("it sleeps", || card.counts().waits >= sleeps);
             card.execute(0, &long(address, 1));
             // Its second interrupt is for errors, and the next one's is another's.
             for number in [2 + 2 * decoder, 3 + 2 * decoder] {

@@ -2,7 +2,7 @@
 
 //! The parts that an engine's queues share: the arbiter, and the registers of its transfers.
 
-use crate::common::{BOTH, Card, bytes, card, executing, host, open, options};
+use crate::common::{BOTH, Card, LONG, bytes, card, host, open, options};
 use emulator_core::Errno;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::packet::opcode;
@@ -50,7 +50,7 @@ fn switch_on(card: &Card, generation: Generation, in_turn: bool) {
 #[test]
 fn queue_with_the_higher_priority_is_first() {
     for generation in BOTH {
-        let card = card(executing(generation, |execution| execution.speed = 1));
+        let card = card(options(generation));
         let free: SyncManager = card.info(info::SYNC_MANAGER).unwrap();
         let (object, number) = (free.first_available_sync_object, free.first_available_monitor);
         let memory = host(4096);
@@ -101,7 +101,7 @@ fn engine_is_one_queues_until_it_gives_it_back_or_the_card_is_closed() {
     for (generation, in_turn) in
         BOTH.into_iter().flat_map(|generation| [(generation, false), (generation, true)])
     {
-        let card = card(executing(generation, |execution| execution.speed = 1));
+        let card = card(options(generation));
         // While it is off, every queue has the engine.
         card.execute(0, &ask(1));
         card.execute(1, &ask(1));
@@ -143,7 +143,7 @@ fn execute(card: &Card, queue: u32, packets: &[u8]) {
     let (result, answer) = card.submit_with(&CsIn::default(), &[internal, card.chunk(&nop, 0, 8)]);
     result.unwrap();
     card.finish(answer.seq);
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + LONG;
     while bytes(&memory, 4096, 1) != [1] {
         assert!(Instant::now() < end, "queue {queue}: {:?}", card.complaint());
         std::thread::yield_now();
@@ -320,7 +320,7 @@ fn transfer_of_the_second_generation_signals_a_sync_object_at_its_end() {
 
 /// The error of commands that fail.
 fn complaint(generation: Generation, queue: u32, packets: &[u8]) -> String {
-    let card = card(executing(generation, |execution| execution.speed = 1));
+    let card = card(options(generation));
     let commands = card.commands(packets);
     card.stopped(card.run(&commands, queue, packets.len()).unwrap());
     card.complaint().unwrap()
@@ -434,7 +434,7 @@ fn transfer_that_begins_itself_again_is_a_submission_that_is_late() {
     let held = card.commands(&commands);
     let request = CsIn { timeout: 1, cs_flags: cs::CUSTOM_TIMEOUT, ..CsIn::default() };
     let sequence = card.run_with(&request, &held, 0, commands.len()).unwrap();
-    let (result, answer) = card.wait_for(sequence, Duration::from_secs(20));
+    let (result, answer) = card.wait_for(sequence, LONG);
     let late = result == Err(Errno::BUSY) || answer.status == wait::TIMED_OUT;
     assert!(late, "{result:?} {}: {:?}", answer.status, card.complaint());
     assert!(card.complaint().unwrap().contains("has not ended"), "{:?}", card.complaint());
@@ -479,7 +479,7 @@ fn registers_of_engines_that_compute_are_refused_by_name() {
             let chunks = [work, card.chunk(&nop, 0, 8)];
             let (chunks, _) = chunks.split_at(if generation == FIRST { 2 } else { 1 });
             assert_eq!(card.submit_with(&CsIn::default(), chunks).0, Ok(()), "{generation} {queue}");
-            let end = Instant::now() + Duration::from_secs(60);
+            let end = Instant::now() + LONG;
             let said = loop {
                 match card.complaint() {
                     Some(said) => break said,

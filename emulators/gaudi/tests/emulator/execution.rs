@@ -2,7 +2,7 @@
 
 //! Submissions: transfers, dispatches, and their order.
 
-use crate::common::{BOTH, Card, Gate, Program, bytes, card, dispatch, executing, host, options};
+use crate::common::{BOTH, Card, Gate, LONG, Program, bytes, card, dispatch, executing, host, options};
 use emulator_gaudi::{Emulator, Options};
 use hal_backend::HostCall;
 use hal_gaudi_abi::generation::Generation;
@@ -285,7 +285,7 @@ fn soak(faults: &[&str], generation: Generation, rounds: u32) {
                     let commands = card.commands(&steps);
                     let sequence = retry(&commands, enabled(generation)[thread as usize], steps.len());
                     loop {
-                        let (result, answer) = card.wait_for(sequence, Duration::from_secs(10));
+                        let (result, answer) = card.wait_for(sequence, LONG);
                         match result {
                             Err(emulator_core::Errno::INTR) => {}
                             other => break assert_eq!((other, answer.status), (Ok(()), wait::COMPLETED)),

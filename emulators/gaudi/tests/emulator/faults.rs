@@ -2,7 +2,7 @@
 
 //! Each fault by its name, and what the user of the driver sees of it.
 
-use crate::common::{BOTH, Card, bytes, card, faulty, host, open, try_open};
+use crate::common::{BOTH, Card, LONG, bytes, card, faulty, host, open, try_open, until};
 use emulator_core::{Errno, System};
 use emulator_gaudi::Emulator;
 use hal_gaudi_abi::generation::Generation;
@@ -186,8 +186,7 @@ fn malfunction_is_for_ever() {
     assert_eq!(card.run(&commands, 0, 8), Err(Errno::BUSY));
     assert_eq!(card.events(), event::DEVICE_RESET | event::DEVICE_UNAVAILABLE);
     card.close();
-    std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(try_open(&machine, 0).err(), Some(Errno::PERM));
+    until("its end", || try_open(&machine, 0).err() == Some(Errno::PERM));
     let status = machine.read(Path::new("/sys/class/accel/accel0/device/status"));
     assert_eq!(status.as_deref(), Ok("Disabled\n"));
 }
@@ -198,7 +197,7 @@ fn unplug_ends_everything() {
     let commands = card.commands(&Card::nop());
     let sequence = card.run(&commands, 0, 8).unwrap();
     // The third request is this one; a waiter of before is woken.
-    assert_eq!(card.wait_for(sequence, Duration::from_secs(20)).0, Err(Errno::NODEV));
+    assert_eq!(card.wait_for(sequence, LONG).0, Err(Errno::NODEV));
     assert_eq!(card.info::<uapi::DeviceStatus>(info::DEVICE_STATUS).err(), Some(Errno::NODEV));
     assert_eq!(card.alloc(1), Err(Errno::NODEV));
     assert_eq!(card.see(1 << 60, 4096).err(), Some(Errno::NODEV));
@@ -215,8 +214,8 @@ fn unplug_wakes_waits() {
     let commands = card.commands(&Card::nop());
     let sequence = card.run(&commands, 0, 8).unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| card.wait_for(sequence, Duration::from_secs(20)).0);
-        std::thread::sleep(Duration::from_millis(20));
+        let waiter = scope.spawn(|| card.wait_for(sequence, LONG).0);
+        until("it sleeps", || card.counts().waits == 1);
         assert_eq!(card.status(), status::OPERATIONAL);
         assert_eq!(card.alloc(1), Err(Errno::NODEV));
         assert_eq!(waiter.join().unwrap(), Err(Errno::IO));

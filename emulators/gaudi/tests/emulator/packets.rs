@@ -4,12 +4,12 @@
 //! scalars; the lower of a queue's two processors; and what the second generation's transfers and sync objects
 //! can that the first's cannot.
 
-use crate::common::{BOTH, Card, bytes, card, executing, host, options};
+use crate::common::{self, BOTH, Card, LONG, bytes, card, executing, host, options};
 use emulator_core::Errno;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::packet::opcode;
 use hal_gaudi_abi::uapi::{SyncManager, event, info, wait};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const FIRST: Generation = Generation::Gaudi1;
 const SECOND: Generation = Generation::Gaudi2;
@@ -42,18 +42,9 @@ fn list(index: u64, table: u64) -> Vec<u8> {
     packet(opcode::CB_LIST, 0, 0, &[index, table])
 }
 
-/// A card whose driver gives submissions their whole time, for what is held up or much.
-fn patient(generation: Generation) -> Card {
-    card(executing(generation, |execution| execution.speed = 1))
-}
-
 /// Waits until a byte is there.
 fn until(memory: &hal_backend::HostRange, at: u64, byte: u8) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while bytes(memory, at, 1) != [byte] {
-        assert!(Instant::now() < end, "{byte} never came to {at:#x}");
-        std::thread::yield_now();
-    }
+    common::until(&format!("{byte} at {at:#x}"), || bytes(memory, at, 1) == [byte]);
 }
 
 const SCALARS: u32 = 1;
@@ -73,7 +64,7 @@ fn complaint(
     packets: impl Fn(&Card, u64) -> Vec<u8>,
     events: u64,
 ) -> String {
-    let card = card(executing(generation, |execution| execution.speed = 1));
+    let card = card(options(generation));
     let memory = host(8192);
     let address = card.map_host(&memory);
     let packets = packets(&card, address);
@@ -98,7 +89,7 @@ const COMMANDS: u64 = 0x2000;
 fn list_executes_the_entry_of_its_index_repeatedly() {
     const ENTRIES: u64 = 300;
     const COMMANDS: u64 = TABLE + ENTRIES * 16;
-    let card = patient(SECOND);
+    let card = card(options(SECOND));
     let memory = host(0x2_0000);
     let address = card.map_host(&memory);
     let free: SyncManager = card.info(info::SYNC_MANAGER).unwrap();
@@ -130,7 +121,7 @@ fn list_executes_the_entry_of_its_index_repeatedly() {
 /// A list goes on behind a fence where it was, whatever its index says by then.
 #[test]
 fn list_that_waits_goes_on_where_it_was() {
-    let card = patient(SECOND);
+    let card = card(options(SECOND));
     let memory = host(0x4000);
     let address = card.map_host(&memory);
     let mut inner = long(0, address + 0x800, 1);
@@ -156,7 +147,7 @@ fn list_that_waits_goes_on_where_it_was() {
 /// Commands that end with others: a fence in those is waited for, and they are not begun again.
 #[test]
 fn commands_that_end_with_others_go_on_in_those() {
-    let card = patient(SECOND);
+    let card = card(options(SECOND));
     let memory = host(0x4000);
     let address = card.map_host(&memory);
     let inner = [long(0, address + 0x804, 2), fence(0), long(0, address + 0x808, 3)].concat();
@@ -189,7 +180,7 @@ fn list_without_end_is_a_submission_that_is_late() {
     assert!(memory.write(TABLE, &elsewhere(address + COMMANDS, 24, true)));
     let commands = card.commands(&list(address, address + TABLE));
     let late = card.run(&commands, 0, 24).unwrap();
-    assert_eq!(card.wait_for(late, Duration::from_secs(20)).0, Err(Errno::TIMEDOUT));
+    assert_eq!(card.wait_for(late, LONG).0, Err(Errno::TIMEDOUT));
     assert_ne!(card.events() & event::CS_TIMEOUT, 0);
     std::mem::forget(memory);
 }
@@ -247,7 +238,7 @@ fn undocumented_packets_are_refused_by_name() {
 #[test]
 fn packets_are_passed_over_by_predicates_that_are_false() {
     for (generation, dense) in [(FIRST, 0), (SECOND, 0), (SECOND, DENSE), (FIRST, DENSE)] {
-        let card = patient(generation);
+        let card = card(options(generation));
         let memory = host(4096);
         let address = card.map_host(&memory);
         // The first generation has but one way to lay them out.
@@ -353,7 +344,7 @@ fn lower_processor_has_fences_of_its_own() {
         (FIRST, 17, 0x7F_FC54_8000_u64 + 2 * 0x2_0000 + 0x308),
         (SECOND, 1, 0x1000_007F_FCC8_A000_u64 + 0x290),
     ] {
-        let card = patient(generation);
+        let card = card(options(generation));
         let memory = host(8192);
         let address = card.map_host(&memory);
         let inner = [fence(2), long(0, address + 4096, 1)].concat();
@@ -395,7 +386,7 @@ fn lower_processor_has_fences_of_its_own() {
 
 #[test]
 fn transfer_turns_words_round() {
-    let card = patient(SECOND);
+    let card = card(options(SECOND));
     let (source, target) = (host(8192), host(8192));
     let (from, to) = (card.map_host(&source), card.map_host(&target));
     let content: Vec<u8> = (0..4096_u32).map(|at| (at * 7 % 251) as u8).collect();

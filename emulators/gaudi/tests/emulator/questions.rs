@@ -2,13 +2,14 @@
 
 //! Questions about a card, memory and its addresses, and reports of errors.
 
-use crate::common::{BOTH, Card, card, executing, faulty, host, open, options, try_open};
+use crate::common::{BOTH, Card, LONG, card, executing, faulty, host, open, options, try_open, until};
 use emulator_core::{Errno, System};
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::uapi::{
     self, Call, DeviceStatus, DramUsage, HwIpInfo, InfoIn, MemAlloc, MemFree, MemMapDevice, MemMapHost,
     MemOut, MemUnmap, PageFault, SyncManager, event, info, mem, status,
 };
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -252,7 +253,7 @@ fn card_that_does_nothing_takes_little() {
 /// rule(info-in-reset)
 #[test]
 fn some_questions_are_answered_in_a_reset() {
-    let card = card(executing(SECOND, |execution| execution.speed = 1));
+    let card = card(options(SECOND));
     card.machine().report_error(0);
     assert_eq!(card.status(), status::IN_RESET);
     for op in [info::HW_EVENTS, info::CS_COUNTERS, info::DRAM_USAGE, info::OPEN_STATS, info::USER_MAPPINGS] {
@@ -352,10 +353,7 @@ fn reset_waits_for_the_last_dma_buf() {
     let buffer = card.export(card.dram(1), 4096, 0, 0o2_000_002).unwrap();
     machine.report_error(0);
     card.close();
-    let limit = std::time::Instant::now() + Duration::from_secs(60);
-    while machine.counts(0).kills == 0 && std::time::Instant::now() < limit {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("a kill", || machine.counts(0).kills > 0);
     assert_eq!(machine.counts(0).kills, 1, "who opened it is killed, though it has closed");
     assert_eq!(try_open(&machine, 0).err(), Some(Errno::AGAIN));
     drop(buffer);
@@ -364,19 +362,40 @@ fn reset_waits_for_the_last_dma_buf() {
     assert_eq!(again.close().hard_resets, 1);
 }
 
+/// rule(export-holds-file): and begins when the last dma-buf goes, which is no request of this card's.
+#[test]
+fn card_is_released_as_soon_as_its_last_dma_buf_goes() {
+    // Minutes until the watchdog resets it.
+    let card = card(executing(SECOND, |execution| execution.slowness = 10));
+    let machine = card.machine().clone();
+    let notified = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    register(&card, &notified);
+    let buffer = card.export(card.dram(1), 4096, 0, 0o2_000_002).unwrap();
+    machine.report_error(0);
+    card.close();
+    assert_eq!(machine.counts(0).hard_resets, 0, "a dma-buf holds the file");
+    drop(buffer);
+    until("the reset of the close", || machine.counts(0).hard_resets == 1);
+}
+
 /// rule(reset-waits): a reset that a process blocks is given up, and the card is broken.
 #[test]
 fn reset_is_given_up_when_the_file_is_kept() {
     let card = card(executing(SECOND, |execution| execution.speed = 5000));
     let machine = card.machine().clone();
     machine.report_error(0);
-    let limit = std::time::Instant::now() + Duration::from_secs(60);
-    while card.info::<DeviceStatus>(info::DEVICE_STATUS).unwrap().status != status::MALFUNCTION {
-        assert!(std::time::Instant::now() < limit, "it goes on for ever");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("its end", || {
+        card.info::<DeviceStatus>(info::DEVICE_STATUS).unwrap().status == status::MALFUNCTION
+    });
     card.close();
     assert_eq!((try_open(&machine, 0).err(), machine.counts(0).kills), (Some(Errno::PERM), 1));
+}
+
+/// Has errors notified.
+fn register(card: &Card, notified: &impl AsRawFd) {
+    let number = u32::try_from(notified.as_raw_fd()).unwrap();
+    let request = InfoIn { op: info::REGISTER_EVENTFD, dcore_id: number, ..InfoIn::default() };
+    assert_eq!(card.call::<_, [u8; 24]>(Call::Info, &request).0, Ok(()));
 }
 
 /// rule(abort-waits), rule(wait-watchdog), rule(error-events): a program with an eventfd has time, and is notified
@@ -385,12 +404,10 @@ fn reset_is_given_up_when_the_file_is_kept() {
 fn error_is_notified_once_and_the_card_still_answers() {
     let card = card(options(SECOND));
     let notified = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-    let number = u32::try_from(std::os::fd::AsRawFd::as_raw_fd(&notified)).unwrap();
-    let request = InfoIn { op: info::REGISTER_EVENTFD, dcore_id: number, ..InfoIn::default() };
-    assert_eq!(card.call::<_, [u8; 24]>(Call::Info, &request).0, Ok(()));
+    register(&card, &notified);
     let bad = card.commands(&[0; 8]);
     let sequence = card.run(&bad, 0, 8).unwrap();
-    let (result, _) = card.wait_for(sequence, Duration::from_secs(10));
+    let (result, _) = card.wait_for(sequence, LONG);
     assert!(matches!(result, Err(Errno::IO | Errno::BUSY)), "{result:?}");
     assert_eq!(card.wait_for(sequence, Duration::ZERO).0, Err(Errno::BUSY));
     assert_eq!(card.events(), event::UNDEFINED_OPCODE | event::USER_ENGINE_ERROR | event::DEVICE_RESET);
@@ -420,7 +437,7 @@ fn memory_is_mapped_in_whole_pages() {
         assert_eq!(card.unmap(start), Err(Errno::INVAL));
         let bad = card.commands(&card.fill([3; 4], end - 4, 8));
         card.run(&bad, 0, 24).unwrap();
-        let limit = std::time::Instant::now() + Duration::from_secs(60);
+        let limit = std::time::Instant::now() + LONG;
         while card.info::<PageFault>(info::PAGE_FAULT_EVENT).is_ok_and(|fault| fault.timestamp == 0) {
             assert!(std::time::Instant::now() < limit, "{generation}");
         }

@@ -3,7 +3,8 @@
 //! The states of cards and files: opening, closing, and the effects of a reset.
 
 use crate::common::{
-    BOTH, Card, Program, bytes, card, dispatch, executing, faulty, gated, host, open, options, try_open,
+    BOTH, Card, LONG, Program, bytes, card, dispatch, executing, faulty, gated, host, open, options,
+    try_open, until,
 };
 use emulator_core::{Errno, SupervisedMachine, System};
 use emulator_gaudi::{Emulator, Options};
@@ -14,16 +15,7 @@ use hal_kernel::ProgramHost;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Waits until something is so.
-fn until(what: &str, so: impl Fn() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(60);
-    while !so() {
-        assert!(Instant::now() < limit, "{what} does not happen");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
+use std::time::Duration;
 
 /// Questions about a card that the machine does not have get no answer, or that of no card.
 #[test]
@@ -37,7 +29,7 @@ fn unknown_card_number_is_refused() {
 
 #[test]
 fn card_is_opened_once_at_a_time() {
-    let machine = Emulator::new(executing(Generation::Gaudi2, |execution| execution.speed = 1)).unwrap();
+    let machine = Emulator::new(options(Generation::Gaudi2)).unwrap();
     let first = open(&machine, 0);
     assert_eq!(try_open(&machine, 0).err(), Some(Errno::BUSY));
     assert!(
@@ -189,7 +181,7 @@ fn timeout_of_a_submission_resets_the_card_and_wakes_all() {
         let machine = card.machine().clone();
         let hung = hang(&card, &one_second());
         let behind = card.signal(0).unwrap().seq;
-        let (result, answer) = card.wait_for(behind, Duration::from_secs(10));
+        let (result, answer) = card.wait_for(behind, LONG);
         assert_eq!((result, answer.status), (Err(Errno::IO), wait::ABORTED), "{generation}");
         let state: uapi::TimeoutEvent = card.info(info::CS_TIMEOUT_EVENT).unwrap();
         assert_eq!(state.seq, hung);
@@ -216,7 +208,7 @@ fn timeout_of_a_submission_resets_the_card_and_wakes_all() {
 fn timeout_of_a_submission_is_reported_to_its_waiter() {
     let card = card(faulty(Generation::Gaudi2, &["hang:2"]));
     let hung = hang(&card, &one_second());
-    let (result, answer) = card.wait_for(hung, Duration::from_secs(10));
+    let (result, answer) = card.wait_for(hung, LONG);
     assert_eq!((result, answer.status), (Err(Errno::TIMEDOUT), wait::TIMED_OUT));
 }
 
@@ -273,7 +265,7 @@ fn register(card: &Card, file: &impl AsRawFd) -> Result<(), Errno> {
 fn listener_to_notices_has_time_to_close() {
     let card = card(Options {
         injections: faulty(Generation::Gaudi2, &["hang:2"]).injections,
-        ..executing(Generation::Gaudi2, |execution| execution.speed = 200)
+        ..executing(Generation::Gaudi2, |execution| execution.speed = 10)
     });
     let machine = card.machine().clone();
     let notifier = eventfd();
@@ -284,7 +276,7 @@ fn listener_to_notices_has_time_to_close() {
     until("the notification", || rustix::io::read(&notifier, &mut counter.clone()).is_ok());
     let _ = rustix::io::read(&notifier, &mut counter);
     assert_eq!((card.status(), card.counts().hard_resets), (status::OPERATIONAL, 0));
-    assert_eq!(card.wait_for(hung, Duration::from_secs(5)).0, Err(Errno::BUSY));
+    assert_eq!(card.wait_for(hung, LONG).0, Err(Errno::BUSY));
     assert_eq!(card.events(), event::CS_TIMEOUT | event::DEVICE_RESET);
     // The file is not closed: the watchdog resets the card, and the process that has the file is killed.
     until("the watchdog", || card.counts().hard_resets == 1);
@@ -313,7 +305,7 @@ fn notified_error_ends_waits_with_an_error_and_refuses_new_ones() {
         let hung = hang(&card, &CsIn::default());
         let waits = card.counts().waits;
         std::thread::scope(|scope| {
-            let sleeper = scope.spawn(|| card.wait_for(hung, Duration::from_secs(20)));
+            let sleeper = scope.spawn(|| card.wait_for(hung, LONG));
             // A wait is counted under the lock under which it begins to sleep.
             until("the sleeper sleeps", || card.counts().waits > waits);
             card.machine().report_error(0);
@@ -335,14 +327,14 @@ fn notified_error_ends_waits_with_an_error_and_refuses_new_ones() {
 #[test]
 fn error_without_a_listener_kills_holders_of_the_file() {
     for closes in [true, false] {
-        let options = executing(Generation::Gaudi2, |execution| execution.speed = 20);
-        let card = card(options);
+        let card = card(options(Generation::Gaudi2));
         let machine = card.machine().clone();
         machine.report_error(0);
         assert_eq!(card.counts().hard_resets, 1);
         if closes {
             drop(card);
-            std::thread::sleep(Duration::from_millis(100));
+            // Its reset is over, and with it the time at which it would be killed.
+            drop(open(&machine, 0));
             assert_eq!(machine.counts(0).kills, 0);
         } else {
             until("the kernel's patience", || card.counts().kills == 1);
@@ -364,7 +356,7 @@ fn reset_wakes_every_waiter_whatever_it_waits_for() {
         std::thread::scope(|scope| {
             let wait = |sequence| {
                 let card = &card;
-                scope.spawn(move || card.wait_for(sequence, Duration::from_secs(20)).0)
+                scope.spawn(move || card.wait_for(sequence, LONG).0)
             };
             let waiters = [running, queued, signal].map(wait);
             let map = (generation == Generation::Gaudi1).then(|| {
@@ -375,7 +367,7 @@ fn reset_wakes_every_waiter_whatever_it_waits_for() {
                         seq: list.as_ptr() as u64,
                         seq_arr_len: 2,
                         flags: wait::MULTI_CS,
-                        timeout_us: 20_000_000,
+                        timeout_us: 60_000_000,
                         ..uapi::WaitIn::default()
                     };
                     card.call::<_, uapi::WaitOut>(Call::Wait, &request)

@@ -2,7 +2,7 @@
 
 //! Sync objects, monitors and fences of programs, reserved signals, interrupts and timestamps.
 
-use crate::common::{BOTH, Card, bytes, card, host, open, options};
+use crate::common::{BOTH, Card, LONG, bytes, card, host, open, options, until};
 use emulator_core::Errno;
 use hal_gaudi_abi::generation::Generation;
 use hal_gaudi_abi::packet::opcode;
@@ -159,6 +159,7 @@ fn commands_at_an_address_are_executed_in_their_place() {
     outer.extend(card.fill([3; 4], address + 4112, 8));
     let commands = card.commands(&outer);
     let held = card.run(&commands, 1, outer.len()).unwrap();
+    until("what is before the fence", || bytes(&memory, 4096, 8) == [1; 8]);
     assert_eq!(card.wait_for(held, Duration::from_millis(20)).1.status, wait::BUSY);
     assert_eq!(bytes(&memory, 4096, 24), [[1; 8], [0; 8], [0; 8]].concat());
     // Packets before the fence are not executed again.
@@ -309,8 +310,10 @@ fn interrupt_wakes_who_waits_for_a_counter_and_nothing_else_does() {
     count(1);
     assert_eq!(ask(1, 0).1.status, wait::COMPLETED, "who does not sleep looks himself");
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| ask(3, 20_000_000));
-        std::thread::sleep(Duration::from_millis(30));
+        let sleeps = card.counts().waits + 1;
+        let waiter = scope.spawn(|| ask(3, 60_000_000));
+        // A wait is counted under the lock under which it begins to sleep. It looks at the counter before that.
+        until("it sleeps", || card.counts().waits >= sleeps);
         count(3);
         std::thread::sleep(Duration::from_millis(30));
         assert!(!waiter.is_finished(), "it was woken too early");
@@ -355,16 +358,16 @@ fn reset_ends_waits_for_interrupts() {
         let own = scope.spawn(|| {
             interrupt(&card, 48, 0, |request| {
                 (request.seq, request.timeout_us) = ((&raw const word) as u64, 1);
-                patience(request, 20_000_000);
+                patience(request, 60_000_000);
             })
         });
         let kernels = scope.spawn(|| {
             interrupt(&card, 48, wait::INTERRUPT_KERNEL_CQ, |request| {
                 (request.seq, request.timeout_us) = (handle, 1);
-                patience(request, 20_000_000);
+                patience(request, 60_000_000);
             })
         });
-        std::thread::sleep(Duration::from_millis(50));
+        until("both sleep", || card.counts().waits == 2);
         card.machine().report_error(0);
         let (result, answer) = own.join().unwrap();
         assert_eq!((result, answer.status), (Ok(()), wait::ABORTED));
@@ -424,8 +427,8 @@ fn third_wait_for_the_first_of_several_finds_no_room() {
         card.call::<_, WaitOut>(Call::Wait, &request).0
     };
     std::thread::scope(|scope| {
-        let sleepers = [(); 2].map(|()| scope.spawn(|| wait(10_000_000)));
-        let end = std::time::Instant::now() + Duration::from_secs(60);
+        let sleepers = [(); 2].map(|()| scope.spawn(|| wait(60_000_000)));
+        let end = std::time::Instant::now() + LONG;
         while wait(0) != Err(Errno::NOMEM) {
             assert!(std::time::Instant::now() < end, "there is room for a third");
         }

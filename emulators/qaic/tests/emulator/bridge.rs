@@ -2,7 +2,7 @@
 
 //! The DMA bridge: semaphores, fences, doorbells, responses, interrupts.
 
-use crate::common::{BINDING, STUCK, bytes, card, options, wait_for};
+use crate::common::{BINDING, LONG, STUCK, bytes, card, options, wait_for};
 use emulator_core::Errno;
 use emulator_qaic::{Module, Options};
 use hal_qaic_abi::uapi::{FROM_DEVICE, Semaphore, TO_DEVICE, sem};
@@ -15,7 +15,7 @@ fn elements_that_do_not_wait_pass_those_that_do() {
     let stuck = card.stuck(&active);
     let plain = card.object(&active, 4096, TO_DEVICE, |_| ());
     card.execute(active.channel, &[stuck, plain]).unwrap();
-    assert_eq!(card.wait(active.channel, plain, 5000), Ok(()));
+    assert_eq!(card.wait(active.channel, plain, LONG), Ok(()));
     assert_eq!(card.wait(active.channel, stuck, 20), Err(Errno::TIMEDOUT));
 }
 
@@ -28,8 +28,8 @@ fn those_that_wait_for_one_semaphore_go_in_order() {
     let poster = card.poster(&active, STUCK);
     for number in 0..3 {
         card.execute(active.channel, &[poster]).unwrap();
-        assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
-        assert_eq!(card.wait(active.channel, objects[number], 5000), Ok(()), "{number}");
+        assert_eq!(card.wait(active.channel, poster, LONG), Ok(()));
+        assert_eq!(card.wait(active.channel, objects[number], LONG), Ok(()), "{number}");
         if let Some(&next) = objects.get(number + 1) {
             assert_eq!(card.wait(active.channel, next, 20), Err(Errno::TIMEDOUT), "{number}");
         }
@@ -48,11 +48,11 @@ fn one_that_could_go_waits_behind_one_that_cannot_if_they_wait_for_one_semaphore
     card.execute(active.channel, &[two, one, other]).unwrap();
     let poster = card.poster(&active, STUCK);
     card.execute(active.channel, &[poster]).unwrap();
-    assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
-    assert_eq!(card.wait(active.channel, other, 5000), Ok(()), "another semaphore");
+    assert_eq!(card.wait(active.channel, poster, LONG), Ok(()));
+    assert_eq!(card.wait(active.channel, other, LONG), Ok(()), "another semaphore");
     assert_eq!(card.wait(active.channel, one, 50), Err(Errno::TIMEDOUT));
     card.execute(active.channel, &[poster]).unwrap();
-    assert_eq!(card.wait(active.channel, one, 5000), Ok(()));
+    assert_eq!(card.wait(active.channel, one, LONG), Ok(()));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn requests_go_on_when_the_kernel_has_made_room_for_responses() {
         std::thread::yield_now();
     }
     for &poster in &posters {
-        assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+        assert_eq!(card.wait(active.channel, poster, LONG), Ok(()));
     }
 }
 
@@ -111,7 +111,7 @@ fn fence_waits_for_transfers_of_its_direction() {
         assert_eq!(card.wait(active.channel, fenced, 50), result);
         let poster = card.poster(&active, STUCK);
         card.execute(active.channel, &[poster]).unwrap();
-        assert_eq!(card.wait(active.channel, fenced, 5000), Ok(()));
+        assert_eq!(card.wait(active.channel, fenced, LONG), Ok(()));
     }
 }
 
@@ -125,14 +125,14 @@ fn command_after_the_transfer_may_wait_too() {
     assert!(card.memory(object, 4096).write(0, &[7; 4096]));
     let poster = card.poster(&active, STUCK);
     card.execute(active.channel, &[object, poster]).unwrap();
-    assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+    assert_eq!(card.wait(active.channel, poster, LONG), Ok(()));
     // It was transferred, and is not complete.
     card.execute(active.channel, &[from]).unwrap();
-    assert_eq!(card.wait(active.channel, from, 5000), Ok(()));
+    assert_eq!(card.wait(active.channel, from, LONG), Ok(()));
     assert_eq!(bytes(&card.memory(from, 4096), 4096), [7; 4096]);
     assert_eq!(card.wait(active.channel, object, 20), Err(Errno::TIMEDOUT));
     card.execute(active.channel, &[poster]).unwrap();
-    assert_eq!(card.wait(active.channel, object, 5000), Ok(()));
+    assert_eq!(card.wait(active.channel, object, LONG), Ok(()));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn doorbell_writes_as_many_bits_as_it_has() {
         });
         let from = card.object(&active, 4096, FROM_DEVICE, |_| ());
         card.execute(active.channel, &[clear, bell, from]).unwrap();
-        assert_eq!(card.wait(active.channel, from, 5000), Ok(()));
+        assert_eq!(card.wait(active.channel, from, LONG), Ok(()));
         assert_eq!(bytes(&card.memory(from, 4096), 4), expected, "{bits}");
         for handle in [clear, bell, from] {
             card.detach(handle).unwrap();
@@ -164,11 +164,11 @@ fn network_reaches_its_own_memory_alone() {
     assert!(card.memory(foreign, 4096).write(0, &[9; 4096]));
     card.execute(one.channel, &[foreign]).unwrap();
     // The error is in the kernel's log; the wait succeeds.
-    assert_eq!(card.wait(one.channel, foreign, 5000), Ok(()));
+    assert_eq!(card.wait(one.channel, foreign, LONG), Ok(()));
     assert!(card.emulator.complaint(0).unwrap().contains("failed with status 1"));
     let from = card.object(&two, 4096, FROM_DEVICE, |_| ());
     card.execute(two.channel, &[from]).unwrap();
-    assert_eq!(card.wait(two.channel, from, 5000), Ok(()));
+    assert_eq!(card.wait(two.channel, from, LONG), Ok(()));
     assert_eq!(bytes(&card.memory(from, 4096), 4096), [0; 4096]);
 }
 
@@ -179,14 +179,14 @@ fn busy_channel_is_polled_and_an_idle_one_interrupts() {
     let poster = card.poster(&active, 3);
     for _ in 0..200 {
         card.execute(active.channel, &[poster]).unwrap();
-        assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+        assert_eq!(card.wait(active.channel, poster, LONG), Ok(()));
     }
     // The device interrupts whenever its ring was empty; the kernel has disabled the line most of the time, so that
     // completions were found by looking.
     assert!(card.counts().interrupts >= 1);
     std::thread::sleep(Duration::from_millis(50));
     card.execute(active.channel, &[poster]).unwrap();
-    assert_eq!(card.wait(active.channel, poster, 5000), Ok(()), "the line is enabled again");
+    assert_eq!(card.wait(active.channel, poster, LONG), Ok(()), "the line is enabled again");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn mitigation_takes_interrupts_away_and_no_completion() {
         for _ in 0..rounds {
             card.execute(active.channel, &posters).unwrap();
             for &poster in &posters {
-                assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+                assert_eq!(card.wait(active.channel, poster, LONG), Ok(()));
             }
         }
         let counts = card.counts();
@@ -226,7 +226,7 @@ fn module_that_polls_needs_no_interrupt() {
     let poster = card.poster(&active, 3);
     for _ in 0..3 {
         card.execute(active.channel, &[poster]).unwrap();
-        assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+        assert_eq!(card.wait(active.channel, poster, LONG), Ok(()));
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -2,7 +2,7 @@
 
 //! Corners of the kernel's functions: counts and sizes at their ends, and requests that meet each other.
 
-use crate::common::{Card, STUCK, card, open, options, passthrough};
+use crate::common::{Card, LONG, STUCK, card, open, options, passthrough};
 use emulator_core::Errno;
 use emulator_qaic::Options;
 use hal_qaic_abi::nnc::command::{self, DeactivateRequest, DeactivateResponse, LoadConstantsRequest};
@@ -161,7 +161,7 @@ fn command_to_stop_a_foreign_network_takes_no_channel_from_its_user() {
         assert_ne!(stop(&other, id), 0);
         assert_eq!(other.execute(active.channel, &[1]), Err(Errno::PERM), "{id}");
         assert_eq!(owner.execute(active.channel, &[poster]), Ok(()), "{id}");
-        assert_eq!(owner.wait(active.channel, poster, 5000), Ok(()), "{id}");
+        assert_eq!(owner.wait(active.channel, poster, LONG), Ok(()), "{id}");
     }
     // Nor does a message that is no command at all.
     let mut memory = raw(&[PASSTHROUGH_FROM_USER, 8]);
@@ -192,7 +192,7 @@ fn two_clients_that_do_everything_at_once_leave_nothing_behind() {
                             let _ = card.close_handle(handle);
                         }
                         let _ = card.detach(handle);
-                        let waited = card.wait(active.channel, handle, 10_000);
+                        let waited = card.wait(active.channel, handle, LONG);
                         assert!(matches!(waited, Ok(()) | Err(Errno::NOENT)), "{waited:?}");
                         // The handle may be another thread's by now. Of no byte at all would its object never
                         // complete, as with the kernel.

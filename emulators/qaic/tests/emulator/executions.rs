@@ -2,7 +2,7 @@
 
 //! Executions: `__qaic_execute_bo_ioctl`, `send_bo_list_to_device`, `copy_exec_reqs`, `copy_partial_exec_reqs`.
 
-use crate::common::{Activation, BINDING, Card, STUCK, bytes, card, options, wait_for};
+use crate::common::{Activation, BINDING, Card, LONG, STUCK, bytes, card, options, wait_for};
 use emulator_core::Errno;
 use emulator_qaic::Options;
 use hal_qaic_abi::uapi::{Call, Execute, ExecuteHeader, FROM_DEVICE, SliceEntry, TO_DEVICE};
@@ -39,7 +39,7 @@ fn bytes_go_to_the_device_and_back() {
         let content: Vec<u8> = (0..size).map(|at| (at * 7 / 8) as u8).collect();
         assert!(card.memory(to, size).write(0, &content));
         card.execute(active.channel, &[to, from]).unwrap();
-        assert_eq!(card.wait(active.channel, from, 5000), Ok(()));
+        assert_eq!(card.wait(active.channel, from, LONG), Ok(()));
         assert_eq!(bytes(&card.memory(from, size), size as usize), content, "{segment:?}");
         assert_eq!(card.counts().bytes_moved, 2 * size);
         let elements = card.counts().requests;
@@ -68,7 +68,7 @@ fn places_of_a_ring_are_used_again() {
     let poster = card.poster(&active, 3);
     for _ in 0..50 {
         card.execute(active.channel, &[poster]).unwrap();
-        assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+        assert_eq!(card.wait(active.channel, poster, LONG), Ok(()));
     }
     assert_eq!(card.counts().requests, 50);
 }
@@ -83,7 +83,7 @@ fn job_of_a_refused_execution_completes_only_with_the_next() {
     // The kernel completes it only when it is executed again.
     assert_eq!(card.wait(active.channel, poster, 20), Err(Errno::TIMEDOUT));
     assert_eq!(card.execute(active.channel, &[poster]), Ok(()));
-    assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+    assert_eq!(card.wait(active.channel, poster, LONG), Ok(()));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn partial_execution_transfers_the_beginning_and_synchronises_all_the_same() {
         card.execute_part(active.channel, &[(handle, resize)]).unwrap();
         card.execute(active.channel, &[from]).unwrap();
         // The second slice posts, whatever of it is transferred.
-        assert_eq!(card.wait(active.channel, from, 5000), Ok(()), "{resize}");
+        assert_eq!(card.wait(active.channel, from, LONG), Ok(()), "{resize}");
         bytes(&card.memory(from, 8192), 8192)
     };
     let expected = |length: usize| [&content[..length], &vec![0; 8192 - length]].concat();
@@ -148,7 +148,7 @@ fn object_is_complete_when_each_of_its_slices_is() {
         assert_eq!(card.detach(handle), Err(Errno::BUSY));
         let poster = card.poster(&active, STUCK);
         card.execute(active.channel, &[poster]).unwrap();
-        assert_eq!(card.wait(active.channel, handle, 5000), Ok(()));
+        assert_eq!(card.wait(active.channel, handle, LONG), Ok(()));
     }
 }
 
@@ -174,7 +174,7 @@ fn nothing_of_an_execution_is_left_when_its_channel_is_released() {
     assert_eq!(card.wait(again.channel, handle, 50), Err(Errno::TIMEDOUT));
     let poster = card.poster(&again, STUCK);
     card.execute(again.channel, &[poster]).unwrap();
-    assert_eq!(card.wait(again.channel, handle, 5000), Ok(()));
+    assert_eq!(card.wait(again.channel, handle, LONG), Ok(()));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn statistics_say_what_was_before_an_object_in_the_ring() {
     std::thread::sleep(std::time::Duration::from_millis(2));
     let poster = card.poster(&active, STUCK);
     card.execute(active.channel, &[poster]).unwrap();
-    assert_eq!(card.wait(active.channel, one, 5000), Ok(()));
+    assert_eq!(card.wait(active.channel, one, LONG), Ok(()));
     assert!(card.statistics(active.channel, one).unwrap().device_latency_us >= 2000);
     assert_eq!(card.statistics(active.channel, 99).unwrap_err(), Errno::NOENT);
     assert_eq!(card.statistics(16, one).unwrap_err(), Errno::INVAL);

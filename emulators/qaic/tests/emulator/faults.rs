@@ -2,7 +2,7 @@
 
 //! Each fault by its name, and what the user of the driver sees of it.
 
-use crate::common::{Buffers, STUCK, card, faulty, image, open, options, passthrough, try_open};
+use crate::common::{Buffers, LONG, STUCK, card, faulty, image, open, options, passthrough, try_open};
 use emulator_core::SupervisedMachine;
 use emulator_core::{Errno, System, interrupt};
 use emulator_qaic::{Emulator, Options};
@@ -36,7 +36,7 @@ fn control_full_has_no_room() {
     let card = card(faulty(&["control-full:1"]));
     let begin = Instant::now();
     assert_eq!(card.manage(&[Ask::Status]).0, Err(Errno::AGAIN));
-    assert!(begin.elapsed() >= Duration::from_millis(100), "2 s, twenty times as fast");
+    assert!(begin.elapsed() >= Duration::from_secs(2));
     assert_eq!(card.manage(&[Ask::Status]).0, Ok(()));
 }
 
@@ -47,7 +47,7 @@ fn control_lost_has_no_answer() {
     let card = card(options);
     let begin = Instant::now();
     assert_eq!(card.manage(&[Ask::Status]).0, Err(Errno::TIMEDOUT));
-    assert!(begin.elapsed() >= Duration::from_millis(100));
+    assert!(begin.elapsed() >= Duration::from_secs(2));
     assert_eq!(card.manage(&[Ask::Status]).0, Ok(()));
 }
 
@@ -55,8 +55,7 @@ fn control_lost_has_no_answer() {
 fn signal_ends_what_waits_for_room_or_for_an_answer_and_never_the_end_of_a_user() {
     let flag = Arc::new(AtomicBool::new(true));
     let mut options = faulty(&["control-full:1", "control-lost:2"]);
-    (options.execution.speed, options.execution.slowness, options.module.control_resp_timeout_s) =
-        (1, 60, 3600);
+    (options.execution.slowness, options.module.control_resp_timeout_s) = (60, 3600);
     let slow = card(options);
     // Without room, the message was not sent, and the error says so.
     let begin = Instant::now();
@@ -84,7 +83,7 @@ fn signal_ends_what_waits_for_room_or_for_an_answer_and_never_the_end_of_a_user(
     let ending = card(options);
     let begin = Instant::now();
     assert_eq!(interrupt::on_behalf(flag, || ending.close()).users, 0);
-    assert!(begin.elapsed() >= Duration::from_millis(100), "2 s, twenty times as fast");
+    assert!(begin.elapsed() >= Duration::from_secs(2));
 }
 
 #[test]
@@ -128,7 +127,7 @@ fn signal_ends_the_wait_for_who_had_a_channel_before_and_the_channel_is_taken() 
     assert_eq!(active.channel, release_returned_channel.channel);
     let poster = after.poster(&active, 3);
     after.execute(active.channel, &[poster]).unwrap();
-    assert_eq!(after.wait(active.channel, poster, 5000), Ok(()));
+    assert_eq!(after.wait(active.channel, poster, LONG), Ok(()));
 }
 
 #[test]
@@ -178,7 +177,7 @@ fn deactivate_is_refused_and_the_channel_goes_on() {
     assert_eq!((result, response.status.get()), (Err(Errno::CANCELED), Status::ERROR.0));
     let poster = card.poster(&active, 3);
     card.execute(active.channel, &[poster]).unwrap();
-    assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+    assert_eq!(card.wait(active.channel, poster, LONG), Ok(()));
     assert_eq!(card.deactivate(active).0, Ok(()));
 }
 
@@ -202,7 +201,7 @@ fn status_is_logged_and_the_wait_succeeds() {
     let active = card.channel(8);
     let poster = card.poster(&active, 3);
     card.execute(active.channel, &[poster]).unwrap();
-    assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+    assert_eq!(card.wait(active.channel, poster, LONG), Ok(()));
     assert_eq!(card.emulator.complaint(0).unwrap(), "channel 0: req_id 0 failed with status 1");
 }
 
@@ -246,7 +245,7 @@ fn deadlock_leaves_outputs_waiting_although_the_call_has_run() {
     let (card, buffers) = network(faulty(&["deadlock:1"]));
     let (channel, outcome) = (buffers.active.channel, *buffers.handles.last().unwrap());
     card.execute(channel, &buffers.handles).unwrap();
-    assert_eq!(card.wait(channel, buffers.handles[0], 5000), Ok(()), "what went in has arrived");
+    assert_eq!(card.wait(channel, buffers.handles[0], LONG), Ok(()), "what went in has arrived");
     assert_eq!(card.wait(channel, outcome, 50), Err(Errno::TIMEDOUT));
     assert_eq!((card.counts().calls, card.detach(outcome)), (1, Err(Errno::BUSY)));
     // A write to the semaphore in its place shows that the call has run.
@@ -254,9 +253,9 @@ fn deadlock_leaves_outputs_waiting_although_the_call_has_run() {
     let poster = card.poster(&buffers.active, done);
     for _ in 0..2 {
         card.execute(channel, &[poster]).unwrap();
-        assert_eq!(card.wait(channel, poster, 5000), Ok(()));
+        assert_eq!(card.wait(channel, poster, LONG), Ok(()));
     }
-    assert_eq!(card.wait(channel, outcome, 5000), Ok(()));
+    assert_eq!(card.wait(channel, outcome, LONG), Ok(()));
     assert_eq!(card.deactivate(buffers.active).0, Ok(()));
 }
 
@@ -270,7 +269,7 @@ fn channel_state(card: &crate::common::Card, channel: u32) -> String {
 fn crash_takes_one_workload_and_no_other() {
     // Slow enough to see the restart.
     let mut options = faulty(&["crash:1"]);
-    options.execution.speed = 1;
+    options.execution.slowness = 4;
     let (card, buffers) = network(options);
     let (lost, elf) = (buffers.active.channel, buffers.active.elf);
     let other = open(&card.emulator, 0);
@@ -281,7 +280,7 @@ fn crash_takes_one_workload_and_no_other() {
     let stuck = card.stuck(&buffers.active);
     card.execute(lost, &[stuck]).unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| card.wait(lost, stuck, 10_000));
+        let waiter = scope.spawn(|| card.wait(lost, stuck, LONG));
         card.until_waits(1);
         card.execute(lost, &buffers.handles).unwrap();
         assert_eq!(waiter.join().unwrap(), Err(Errno::PIPE), "a wait under way");
@@ -294,7 +293,7 @@ fn crash_takes_one_workload_and_no_other() {
     assert_eq!(card.deactivate(buffers.active).0, Err(Errno::PERM));
     // Others do not notice.
     other.execute(active.channel, &[poster]).unwrap();
-    assert_eq!(other.wait(active.channel, poster, 5000), Ok(()));
+    assert_eq!(other.wait(active.channel, poster, LONG), Ok(()));
     let request = ResourceInfoRequest { group: (-1).into(), ..Default::default() };
     let info: ResourceInfoResponse = other.command(&command::request(&request, &[]));
     assert_eq!(info.resources.cores_free, 14, "one is the other one's, and one restarts");
@@ -338,7 +337,7 @@ fn crash_takes_the_whole_card_where_no_sub_system_restarts() {
     let stuck = other.stuck(&active);
     other.execute(active.channel, &[stuck]).unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| other.wait(active.channel, stuck, 10_000));
+        let waiter = scope.spawn(|| other.wait(active.channel, stuck, LONG));
         other.until_waits(1);
         card.execute(buffers.active.channel, &buffers.handles).unwrap();
         assert_eq!(waiter.join().unwrap(), Err(Errno::PERM), "the workload of another user");
@@ -359,7 +358,7 @@ fn reset_ends_everything_and_the_card_comes_back() {
     let (card, buffers) = network(faulty(&["reset:1"]));
     let (channel, outcome) = (buffers.active.channel, *buffers.handles.last().unwrap());
     card.execute(channel, &buffers.handles).unwrap();
-    let result = card.wait(channel, outcome, 10_000);
+    let result = card.wait(channel, outcome, LONG);
     assert!(matches!(result, Err(Errno::PERM | Errno::NODEV)), "{result:?}");
     assert_eq!(card.create(1), Err(Errno::NODEV));
     assert_eq!(try_open(&card.emulator, 0).err(), Some(Errno::NODEV));
@@ -377,7 +376,7 @@ fn reset_ends_everything_and_the_card_comes_back() {
     let active = card.channel(8);
     let poster = card.poster(&active, 3);
     card.execute(active.channel, &[poster]).unwrap();
-    assert_eq!(card.wait(active.channel, poster, 5000), Ok(()));
+    assert_eq!(card.wait(active.channel, poster, LONG), Ok(()));
 }
 
 #[test]
@@ -388,7 +387,7 @@ fn unplug_ends_every_request_and_wakes_who_waits() {
     let stuck = card.stuck(&active);
     card.execute(active.channel, &[stuck]).unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| card.wait(active.channel, stuck, 10_000));
+        let waiter = scope.spawn(|| card.wait(active.channel, stuck, LONG));
         card.until_waits(1);
         // Whichever request is the ninth.
         while card.create(1).is_ok() {}

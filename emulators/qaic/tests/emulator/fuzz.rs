@@ -2,7 +2,7 @@
 
 //! Nonsense: whatever is asked or queued, the emulator answers, and the card can be used again afterwards.
 
-use crate::common::{BINDING, Card, card, open, options, wait_for};
+use crate::common::{BINDING, Card, LONG, card, open, options, wait_for};
 use emulator_core::System;
 use emulator_qaic::{Emulator, Options};
 use emulator_testbench::cases;
@@ -16,7 +16,7 @@ fn works(card: &Card) {
     let active = card.channel(8);
     let poster = card.poster(&active, 3);
     card.execute(active.channel, &[poster]).unwrap();
-    assert_eq!(card.wait(active.channel, poster, 10_000), Ok(()), "{:?}", card.emulator.complaint(0));
+    assert_eq!(card.wait(active.channel, poster, LONG), Ok(()), "{:?}", card.emulator.complaint(0));
     assert_eq!(card.deactivate(active).0, Ok(()));
 }
 

@@ -2,7 +2,7 @@
 
 //! Whole networks: what goes in is computed on and comes out, by the device's own path.
 
-use crate::common::{Buffers, Card, Program, bytes, card, image, open, options};
+use crate::common::{Buffers, Card, LONG, Program, bytes, card, image, open, options};
 use emulator_core::options::Execution;
 use emulator_qaic::programs::{ARRIVED, Call, CallOutcome};
 use emulator_qaic::{Counts, Options};
@@ -40,10 +40,10 @@ fn infer(card: &Card, buffers: &Buffers, numbers: &[u32], constant: u32) -> (Cal
     let (last, memory) = (*buffers.handles.last().unwrap(), buffers.memory.last().unwrap());
     assert!(memory.write(0, &CallOutcome::UNKNOWN));
     card.execute(buffers.active.channel, &buffers.handles).unwrap();
-    assert_eq!(card.wait(buffers.active.channel, last, 10_000), Ok(()), "{:?}", card.emulator.complaint(0));
+    assert_eq!(card.wait(buffers.active.channel, last, LONG), Ok(()), "{:?}", card.emulator.complaint(0));
     // Objects of one execution complete in no order.
     for &handle in &buffers.handles {
-        assert_eq!(card.wait(buffers.active.channel, handle, 10_000), Ok(()));
+        assert_eq!(card.wait(buffers.active.channel, handle, LONG), Ok(()));
     }
     let outcome = CallOutcome::read(&bytes(memory, 256)).unwrap();
     let output = bytes(&buffers.memory[4], input.len());
@@ -54,7 +54,7 @@ fn infer(card: &Card, buffers: &Buffers, numbers: &[u32], constant: u32) -> (Cal
 #[test]
 fn network_adds_numbers_round_after_round() {
     for workers in [1, 3] {
-        let execution = Execution { workers, speed: 20, ..Execution::default() };
+        let execution = Execution { workers, ..Execution::default() };
         let card = card(Options { execution, ..options() });
         let image = image(adder(&card), 1, &[4096, 4096]);
         let buffers = Buffers::new(&card, card.activate(&image, 64), &image);
@@ -112,7 +112,7 @@ fn calls_that_are_queued_behind_each_other_do_not_meet_in_the_networks_memory() 
         }
         for (number, buffers) in (1_u32..).zip(&calls) {
             let last = *buffers.handles.last().unwrap();
-            assert_eq!(card.wait(active.channel, last, 10_000), Ok(()), "{:?}", card.emulator.complaint(0));
+            assert_eq!(card.wait(active.channel, last, LONG), Ok(()), "{:?}", card.emulator.complaint(0));
             assert_eq!(bytes(&buffers.memory[4], 16), number.to_le_bytes().repeat(4), "call {number}");
             assert_eq!(CallOutcome::read(&bytes(&buffers.memory[5], 256)), Ok(CallOutcome::Done));
         }
@@ -130,7 +130,7 @@ fn cores_that_have_run_out_of_work_sleep_until_a_doorbell() {
     let poster = card.poster(&buffers.active, ARRIVED);
     for _ in 0..3 {
         card.execute(buffers.active.channel, &[poster]).unwrap();
-        assert_eq!(card.wait(buffers.active.channel, poster, 5000), Ok(()));
+        assert_eq!(card.wait(buffers.active.channel, poster, LONG), Ok(()));
     }
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert_eq!(card.counts().calls, 1);

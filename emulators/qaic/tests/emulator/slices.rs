@@ -2,7 +2,7 @@
 
 //! Slices: `qaic_attach_slice_bo_ioctl`, `qaic_validate_req`, `encode_reqs`, `qaic_detach_slice_bo_ioctl`.
 
-use crate::common::{Card, bytes, card, options};
+use crate::common::{Card, LONG, bytes, card, options};
 use emulator_core::Errno;
 use emulator_qaic::{MemoryCounter, Options};
 use hal_qaic_abi::uapi::{
@@ -113,7 +113,7 @@ fn slicing_ends_when_nothing_is_on_its_way() {
     assert_eq!(card.detach(stuck), Err(Errno::BUSY));
     let poster = card.poster(&active, crate::common::STUCK);
     card.execute(active.channel, &[poster]).unwrap();
-    assert_eq!(card.wait(active.channel, stuck, 5000), Ok(()));
+    assert_eq!(card.wait(active.channel, stuck, LONG), Ok(()));
     assert_eq!((card.detach(stuck), card.detach(stuck)), (Ok(()), Err(Errno::INVAL)));
 }
 
@@ -133,7 +133,7 @@ fn slice_beyond_two_gibibytes_is_not_found_where_the_kernel_counts_in_int() {
             assert!(source.slice(FAR, 4096).unwrap().fill(&[7]) && target.fill(&[9]));
             for object in [far, back] {
                 card.execute(active.channel, &[object]).unwrap();
-                assert_eq!(card.wait(active.channel, object, 10_000), Ok(()), "the end is not reported");
+                assert_eq!(card.wait(active.channel, object, LONG), Ok(()), "the end is not reported");
             }
             assert_eq!(bytes(&target, 4096), [arrives; 4096], "{segment:?} {counter:?}");
             assert_eq!(card.emulator.complaint(0).is_none(), counter == MemoryCounter::Size);

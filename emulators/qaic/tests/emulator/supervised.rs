@@ -71,7 +71,7 @@ fn files_have_their_nodes_and_a_report_has_every_card() {
 fn user_that_is_on_its_way_out_is_not_gone() {
     // The device does not answer the notification of the end, so that this takes a while.
     let mut options = faulty(&["control-lost:1"]);
-    (options.execution.speed, options.module.control_resp_timeout_s) = (1, 1);
+    options.module.control_resp_timeout_s = 4;
     let machine = emulator_qaic::Emulator::new(options).unwrap();
     open(&machine, 0).abandon();
     std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 
 //! Opens, closes, and what users see of each other.
 
-use crate::common::{card, faulty, open, options, try_open};
+use crate::common::{LONG, card, faulty, open, options, try_open};
 use emulator_core::SupervisedMachine;
 use emulator_core::drm::{VERSION, Version};
 use emulator_core::{Errno, System};
@@ -47,7 +47,7 @@ fn close_gives_everything_back() {
     assert_eq!(counts.objects, 1);
     // The other user goes on.
     two.execute(mine.channel, &[handle]).unwrap();
-    assert_eq!(two.wait(mine.channel, handle, 5000), Ok(()));
+    assert_eq!(two.wait(mine.channel, handle, LONG), Ok(()));
     let counts = two.close();
     let left = (counts.users, counts.objects, counts.mapped, counts.channels, counts.activations);
     assert_eq!((left, counts.loaded, counts.allocated_bytes), ((0, 0, 0, 0, 0), 0, 0));
@@ -57,7 +57,7 @@ fn close_gives_everything_back() {
 fn close_releases_handles_then_notifies_the_device_then_releases_channels() {
     // The device does not answer the notification of the end, so that this takes a while.
     let mut options = faulty(&["control-lost:3"]);
-    (options.execution.speed, options.module.control_resp_timeout_s) = (1, 1);
+    options.module.control_resp_timeout_s = 4;
     let card = card(options);
     let machine = card.emulator.clone();
     let active = card.channel(8);

@@ -2,7 +2,7 @@
 
 //! Waits: `qaic_wait_bo_ioctl`, `wakeup_dbc`, `disable_dbc`.
 
-use crate::common::{STUCK, card, open, options};
+use crate::common::{LONG, STUCK, card, open, options};
 use emulator_core::SupervisedMachine;
 use emulator_core::{Errno, System, interrupt};
 use emulator_qaic::{Module, Options};
@@ -46,7 +46,7 @@ fn wait_ends_in_time_and_without_a_time_by_the_modules() {
     let poster = card.poster(&active, STUCK);
     card.execute(active.channel, &[poster]).unwrap();
     assert_eq!(card.wait(active.channel, stuck, 60_000), Ok(()));
-    assert_eq!(card.wait(active.channel, stuck, 5000), Ok(()), "as often as one likes");
+    assert_eq!(card.wait(active.channel, stuck, LONG), Ok(()), "as often as one likes");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn interrupted_wait_reports_a_channel_that_was_taken() {
         let flag = Arc::new(AtomicBool::new(false));
         std::thread::scope(|scope| {
             let (card, lent) = (&card, flag.clone());
-            let wait = move || card.wait(active.channel, stuck, 10_000);
+            let wait = move || card.wait(active.channel, stuck, LONG);
             let waiter = scope.spawn(move || interrupt::on_behalf(lent, wait));
             card.until_waits(1);
             taken();
@@ -128,7 +128,7 @@ fn close_elsewhere_does_not_disturb() {
     one.execute(active.channel, &[stuck]).unwrap();
     let poster = one.poster(&active, STUCK);
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| one.wait(active.channel, stuck, 10_000));
+        let waiter = scope.spawn(|| one.wait(active.channel, stuck, LONG));
         open(&one.emulator, 0).close();
         one.execute(active.channel, &[poster]).unwrap();
         assert_eq!(waiter.join().unwrap(), Ok(()));

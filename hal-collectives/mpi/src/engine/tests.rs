@@ -96,8 +96,14 @@ fn doomed_sum(group: &dyn Communicator) -> Receiver<Failure> {
 
 /// Has some ranks poll until each of them is told of its failure.
 fn failures(ranks: &[&Rank], told: &[Receiver<Failure>]) -> Vec<Failure> {
+    failures_of(ranks, told, Duration::ZERO)
+}
+
+/// The same, with a pause between any two polls.
+fn failures_of(ranks: &[&Rank], told: &[Receiver<Failure>], pause: Duration) -> Vec<Failure> {
     let mut failures = vec![None; told.len()];
     until("a rank waits", || {
+        std::thread::sleep(pause);
         ranks.iter().for_each(|rank| rank.poll());
         for (failure, told) in failures.iter_mut().zip(told) {
             *failure = failure.take().or_else(|| told.try_recv().ok());

@@ -278,7 +278,7 @@ impl World {
                     let (queues, heaps) = (random.between(1, 3), random.between(1, 2));
                     uris[device] = format!("mock://?queues={queues}&heaps={heaps}{room}&fault={kind}:{job}");
                 }
-                WorldFault::Absent { .. } | WorldFault::Released { .. } => timeout = "0.5",
+                WorldFault::Absent { .. } | WorldFault::Released { .. } => timeout = "2",
                 _ => {}
             }
         }

@@ -583,7 +583,7 @@ pub(super) fn play(world: &World, tally: &mut Tally) {
             scope.spawn(move || {
                 submitting.into_iter().for_each(|thread| thread.join().unwrap());
                 if matches!(play.world.fault, WorldFault::Absent { .. }) {
-                    std::thread::sleep(Duration::from_millis(700));
+                    std::thread::sleep(Duration::from_millis(2200));
                     for &index in &*play.absent.lock().unwrap() {
                         play.done[index].fail(Code::Aborted, NEVER_CAME);
                     }

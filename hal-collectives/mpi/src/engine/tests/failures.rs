@@ -217,6 +217,18 @@ fn rank_that_is_gone_is_named_when_the_time_is_over_whichever_it_is() {
     }
 }
 
+/// Their operations know who has not come. That the communicator is not made, they would say of any rank.
+#[test]
+fn rank_that_is_gone_is_named_by_ranks_that_get_a_processor_now_and_then() {
+    let ranks = job(3);
+    let groups: Vec<_> = ranks.iter().map(|rank| rank.join(b"group", PASSES)).collect();
+    poll_all(&ranks);
+    let told = [1, 2].map(|rank: usize| doomed_sum(&*groups[rank]));
+    for failure in failures_of(&[&ranks[1], &ranks[2]], &told, Duration::from_millis(110)) {
+        assert!(failure.message().contains("rank 0 has not come"), "{failure}");
+    }
+}
+
 /// A rank of the job never joins: there is no communicator, which nothing hangs at.
 #[test]
 fn group_that_a_rank_never_joins_fails_in_time_and_names_it() {
