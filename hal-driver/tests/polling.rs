@@ -66,11 +66,12 @@ fn polling_costs_nothing_while_nothing_is_in_flight_and_little_while_something_i
     HOLDS.store(true, Ordering::Relaxed);
     device.fill(&List::none(), &done.at(2), &buffer, (0, 64), &[1]).unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    let (before, spent) = (polls(), ticks("hal-poll"));
+    let (begin, before, spent) = (Instant::now(), polls(), ticks("hal-poll"));
     std::thread::sleep(Duration::from_millis(300));
-    let (after, used) = (polls(), ticks("hal-poll") - spent);
-    assert!(after - before < 3_000, "{} polls in 300 ms", after - before);
-    assert!(used <= 10, "{used} ticks in 300 ms");
+    // On a busy machine it may have been longer.
+    let (after, used, time) = (polls(), ticks("hal-poll") - spent, begin.elapsed());
+    assert!((after - before) as u128 <= 10 * time.as_millis(), "{} polls in {time:?}", after - before);
+    assert!(30 * u128::from(used) <= time.as_millis(), "{used} ticks in {time:?}");
     crate::common::wait_until(|| polls() > before);
     HOLDS.store(false, Ordering::Relaxed);
     done.wait(2).unwrap();
