@@ -205,7 +205,7 @@ impl World {
             15 => drop(self.take(&self.subscriptions)),
             16 => _ = self.engine().map(|engine| engine.poll()),
             17 => _ = self.engine().map(|engine| engine.snapshot(true)),
-            18 if self.is_rough && self.below(20) == 0 => {
+            18 if self.is_rough && self.below(5) == 0 => {
                 let clock = VirtualClock::new();
                 _ = self.engine().map(|engine| engine.shut_down(&clock, Duration::ZERO, Duration::ZERO));
             }
