@@ -68,10 +68,11 @@ static iree_status_t slow_device(program_t* program) {
 }
 
 static iree_status_t blocks(void* user_data, const uint64_t arguments[4], iree_hal_host_call_context_t* context) {
-  // It waits for what comes behind it, with a reference of its own: the program may release its semaphores meanwhile.
+  // It waits for what comes behind it until the program ends that, with a reference of its own: the program may release
+  // its semaphores meanwhile.
   iree_hal_semaphore_t* semaphore = (iree_hal_semaphore_t*)user_data;
   iree_status_t status =
-      iree_hal_semaphore_wait(semaphore, 1, iree_make_timeout_ms(2000), IREE_ASYNC_WAIT_FLAG_NONE);
+      iree_hal_semaphore_wait(semaphore, 1, iree_make_timeout_ms(60000), IREE_ASYNC_WAIT_FLAG_NONE);
   iree_hal_semaphore_release(semaphore);
   return status;
 }
@@ -163,6 +164,9 @@ static iree_status_t run(int number) {
       iree_status_ignore(status);
       status = explain(kPrograms[number].cause);
     }
+  }
+  if (program.semaphores[1]) {
+    iree_hal_semaphore_fail(program.semaphores[1], iree_make_status(IREE_STATUS_CANCELLED, "it hangs"));
   }
   release(&program);
   return status;

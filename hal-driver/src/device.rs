@@ -57,11 +57,12 @@ use crate::stall::{InReports, Inspect, StallSettings};
 use crate::sync::frontier::Frontiers;
 use crate::sync::host_pool::HostPool;
 use crate::sync::proactor::Proactor;
+use crate::sync::running_time::RunningClock;
 use crate::sync::semaphore::Semaphore;
 use crate::sync::teardown;
 use hal_backend::{Device, Properties};
 use hal_semaphore::stall::Snapshot;
-use hal_semaphore::{AdaptiveSpin, Clock, Code, Engine, Failure, MAX_VALUE, SystemClock};
+use hal_semaphore::{AdaptiveSpin, Code, Engine, Failure, MAX_VALUE};
 use hal_sys as sys;
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -225,13 +226,11 @@ impl<D: Device> DeviceState<D> {
 
     /// Ends everything that runs for the device; false if something did not end within its limit.
     fn quiesce(&self) -> bool {
-        let clock = SystemClock::new();
         let _ = self.profiler.end(&|| self.device.clock());
         let allocas_ended = self.pending_allocas.close(LIMIT);
         // Only their groups can end started collectives, and the engine waits for these.
         self.collectives.finish(GRACE);
-        let begin = clock.now();
-        let idle = self.engine.shut_down(&clock, begin + GRACE, begin + LIMIT);
+        let idle = self.engine.shut_down(&RunningClock::new(), GRACE, LIMIT);
         let unpolled = self.polling.end(LIMIT);
         let stopped = self.pool.stop(LIMIT);
         self.frontiers.retire();

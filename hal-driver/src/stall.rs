@@ -177,6 +177,14 @@ impl Seen {
     }
 }
 
+/// The process has stood still for so long: what it has seen stand is not so much older.
+fn skip(by: Duration) {
+    if let Some(seen) = &mut *SEEN.lock() {
+        let operations = seen.operations.values_mut().map(|(_, since)| since);
+        operations.chain(seen.host_waits.values_mut()).for_each(|since| *since += by);
+    }
+}
+
 /// One look, with ages.
 fn look_again(names: bool) -> Process {
     let mut process = look(names);

@@ -9,6 +9,7 @@ pub(crate) mod host_pool;
 pub(crate) mod live_semaphores;
 pub(crate) mod poll_collectives;
 pub(crate) mod proactor;
+pub(crate) mod running_time;
 pub(crate) mod semaphore;
 pub(crate) mod teardown;
 pub(crate) mod write_back;

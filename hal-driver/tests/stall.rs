@@ -10,7 +10,7 @@
 mod common;
 
 use common::properties::{QUEUE, properties};
-use common::{Device, List, Semaphore, Tracker, check, registry, wait_until};
+use common::{Device, List, Semaphore, Tracker, check, registry, stop, wait_until};
 use emulator_cuda as _;
 use hal_backend::{
     Completer, DeviceInfo, DeviceSpec, Driver, Failure, Function, HostLoader, HostRange, Job, LoadRequest,
@@ -699,6 +699,25 @@ fn watched_device_that_works_prints_nothing() {
             return;
         }
     }
+}
+
+#[test]
+fn watched_device_stands_still_for_none_of_the_time_in_which_its_process_is_stopped() {
+    if !is_alone() {
+        let test = "watched_device_stands_still_for_none_of_the_time_in_which_its_process_is_stopped";
+        let text = run_alone(test, &[], |_| true);
+        assert!(!text.contains("stall report: "), "{text}");
+        return;
+    }
+    let device = Device::open("mock://0?stall_report=20").unwrap();
+    let (go, done, buffer) = (device.semaphore(0), device.semaphore(0), device.buffer(64));
+    device.fill(&go.at(1), &done.at(1), &buffer, (0, 64), &[1]).unwrap();
+    // The watching thread looks once in a second.
+    std::thread::sleep(Duration::from_secs(2));
+    stop(21);
+    std::thread::sleep(Duration::from_secs(2));
+    go.signal(1).unwrap();
+    done.wait(1).unwrap();
 }
 
 static HANDLED: AtomicBool = AtomicBool::new(false);

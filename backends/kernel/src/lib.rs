@@ -32,5 +32,5 @@ pub use card_file::CardFile;
 pub use card_key::CardKey;
 pub use emulation::{EmulatedCard, Emulation, NoEmulation, ProgramHost};
 pub use layouts::{Field, Layout};
-pub use linux::{Linux, MappedRange, map_shared};
+pub use linux::{Linux, MappedRange, Mapping, map_shared};
 pub use system::{DeviceRange, Errno, System, borrow, clock, identity, printable};

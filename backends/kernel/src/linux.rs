@@ -17,12 +17,12 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Linux;
 
-/// A mapping, ended when it is dropped.
+/// A piece of a file that is mapped, shared, until this is dropped.
 ///
 /// # Invariants
 ///
 /// `length` bytes are mapped at `start`, and this alone ends that: every range of them keeps it.
-struct Mapping {
+pub struct Mapping {
     start: *mut c_void,
     length: usize,
 }
@@ -40,26 +40,42 @@ impl Drop for Mapping {
     }
 }
 
+impl Mapping {
+    /// Maps a piece of a file for these accesses.
+    ///
+    /// `EAGAIN` is Linux's answer to a process that may lock no more memory and locks all of it. That is no card which
+    /// is not ready, so it becomes `ENOMEM`.
+    pub fn new(file: BorrowedFd<'_>, length: usize, offset: u64, access: ProtFlags) -> Result<Self, Errno> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let mapped =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, file, offset) };
+        let start = mapped.map_err(|errno| if errno == Errno::AGAIN { Errno::NOMEM } else { errno })?;
+        Ok(Self { start, length })
+    }
+
+    /// Where it begins.
+    pub fn start(&self) -> *mut c_void {
+        self.start
+    }
+
+    /// The memory, which keeps the mapping.
+    ///
+    /// # Safety
+    ///
+    /// It can be read and written.
+    pub unsafe fn memory(self) -> HostRange {
+        let (start, length) = (self.start, self.length);
+        let owner: Arc<dyn Any + Send + Sync> = Arc::new(self);
+        // SAFETY: it can be read and written, as the caller promises, and lives as long as the owner.
+        unsafe { HostRange::from_raw(start.cast(), length, Some(owner)) }
+    }
+}
+
 /// A piece of a file, shared, as host memory that unmaps itself.
-///
-/// `EAGAIN` is Linux's answer to a process that may lock no more memory and locks all of it. That is no card which
-/// is not ready, so it becomes `ENOMEM`.
 pub fn map_shared(file: BorrowedFd<'_>, length: usize, offset: u64) -> Result<HostRange, Errno> {
-    // SAFETY: a fresh mapping at an address of the kernel's choice.
-    let mapped = unsafe {
-        rustix::mm::mmap(
-            std::ptr::null_mut(),
-            length,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::SHARED,
-            file,
-            offset,
-        )
-    };
-    let start = mapped.map_err(|errno| if errno == Errno::AGAIN { Errno::NOMEM } else { errno })?;
-    let owner: Arc<dyn Any + Send + Sync> = Arc::new(Mapping { start, length });
-    // SAFETY: the mapping is readable and writable and lives as long as the owner.
-    Ok(unsafe { HostRange::from_raw(start.cast(), length, Some(owner)) })
+    let mapping = Mapping::new(file, length, offset, ProtFlags::READ | ProtFlags::WRITE)?;
+    // SAFETY: it is mapped for both.
+    Ok(unsafe { mapping.memory() })
 }
 
 /// A piece of a device that is mapped into this process. Every access is one that the device sees, once and with the

@@ -7,50 +7,21 @@
 //! process means. What cannot be accessed is not filled, so that is unlocked before it can be.
 
 use hal_backend::HostRange;
-use hal_kernel::Errno;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect, munlock, munmap};
-use std::ffi::c_void;
+use hal_kernel::{Errno, Mapping};
+use rustix::mm::{MprotectFlags, ProtFlags, mprotect, munlock};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-
-/// A mapping, ended when it is dropped.
-///
-/// # Invariants
-///
-/// `length` bytes are mapped at `start`, and this alone ends that: every range of them keeps it.
-struct Mapping {
-    start: *mut c_void,
-    length: usize,
-}
-
-// SAFETY: a mapping is an address; ending it is all that is done here.
-unsafe impl Send for Mapping {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for Mapping {}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped with this length and ended here alone, with no range of it left, by the invariant.
-        let ended = unsafe { munmap(self.start, self.length) };
-        debug_assert!(ended.is_ok(), "a whole mapping can be ended");
-    }
-}
 
 /// The beginning of a file, shared, as memory that unmaps itself. `ENOMEM` if the process may lock no more and locks
 /// all of it.
 pub(crate) fn map(file: BorrowedFd<'_>, length: usize) -> Result<HostRange, Errno> {
+    let mapping = Mapping::new(file, length, 0, ProtFlags::empty())?;
     let full = |errno| if errno == Errno::AGAIN { Errno::NOMEM } else { errno };
-    let (nothing, shared) = (ProtFlags::empty(), MapFlags::SHARED);
-    // SAFETY: a fresh mapping at an address of the kernel's choice.
-    let start = unsafe { mmap(std::ptr::null_mut(), length, nothing, shared, file, 0) }.map_err(full)?;
-    let owner = Arc::new(Mapping { start, length });
-    // SAFETY: nothing uses the mapping yet.
+    // SAFETY: nothing uses the mapping yet, and from then on it can be read and written.
     unsafe {
-        munlock(start, length).map_err(full)?;
-        mprotect(start, length, MprotectFlags::READ | MprotectFlags::WRITE)?;
+        munlock(mapping.start(), length).map_err(full)?;
+        mprotect(mapping.start(), length, MprotectFlags::READ | MprotectFlags::WRITE)?;
+        Ok(mapping.memory())
     }
-    // SAFETY: the mapping is readable and writable and lives as long as the owner.
-    Ok(unsafe { HostRange::from_raw(start.cast(), length, Some(owner)) })
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use crate::memory::reservation::{Pool, Reservation};
 use crate::memory::transient::TransientBuffer;
 use crate::sync::frontier::{self, Frontiers};
 use crate::sync::proactor::Proactor;
+use crate::sync::running_time::wait_while;
 use crate::sync::teardown;
 use hal_semaphore::backend::HostTask;
 use hal_semaphore::{Code, Failure, Point};
@@ -36,7 +37,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A stream-ordered allocation that has not happened yet.
 pub(crate) struct Alloca {
@@ -441,14 +442,7 @@ impl PendingAllocas {
         let registered: Vec<_> = registered.map(|entry| entry.pending.clone()).collect();
         drop(state);
         registered.iter().for_each(PendingAlloca::cancel);
-        let end = Instant::now() + limit;
-        let mut state = self.state.lock();
-        while state.owed > 0 {
-            if self.empty.wait_until(&mut state, end).timed_out() {
-                return state.owed == 0;
-            }
-        }
-        true
+        wait_while(&self.empty, &mut self.state.lock(), limit, |state| state.owed > 0)
     }
 }
 

@@ -5,7 +5,7 @@
 //! There is one for a process, from the first device that is watched or opened with SIGQUIT on, and it stays. While no
 //! device is watched it sleeps until it is woken.
 
-use super::{DEVICES, Listed, look_again, stall_report};
+use super::{DEVICES, Listed, look_again, skip, stall_report};
 use crate::ffi::status::Result;
 use hal_semaphore::stall::Process;
 use hal_semaphore::{Code, Failure};
@@ -85,10 +85,17 @@ fn pause(devices: &[Arc<Listed>]) -> Option<Duration> {
 }
 
 fn serve() {
-    let mut next_report = None;
+    let mut next_report: Option<Instant> = None;
     loop {
         let devices = DEVICES.lock().clone();
-        if sleep(pause(&devices)) {
+        let (pause, begin) = (pause(&devices), Instant::now());
+        let is_asked = sleep(pause);
+        // Of a pause that is much longer than it should be, a part is a standstill of the process.
+        if let Some(standstill) = pause.and_then(|pause| begin.elapsed().checked_sub(2 * pause)) {
+            skip(standstill);
+            next_report = next_report.map(|at| at + standstill);
+        }
+        if is_asked {
             print(&stall_report().to_string());
             continue;
         }

@@ -8,6 +8,7 @@
 //! starts others only if nothing was taken from the queue for a while. Deferred callbacks have threads of the
 //! engine ([ADR 10](../../docs/adr/0010-callbacks-run-where-work-completes.md) says why).
 
+use crate::sync::running_time::wait_while;
 use hal_semaphore::DeferredCallbacks;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -140,17 +141,11 @@ impl HostPool {
 
     /// Finishes the queue and ends the threads; false if that takes longer than `limit`.
     pub(crate) fn stop(&self, limit: Duration) -> bool {
-        let end = Instant::now() + limit;
         let mut state = self.state.lock();
         state.stopping = true;
         self.work.notify_all();
         self.monitor.notify_all();
-        while state.threads > 0 || state.is_monitored {
-            if self.exited.wait_until(&mut state, end).timed_out() {
-                return state.threads == 0 && !state.is_monitored;
-            }
-        }
-        true
+        wait_while(&self.exited, &mut state, limit, |state| state.threads > 0 || state.is_monitored)
     }
 }
 

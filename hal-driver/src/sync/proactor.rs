@@ -14,6 +14,7 @@
 use crate::ffi::constants::NOP;
 use crate::ffi::object::Retained;
 use crate::ffi::status::{Result, check, guard_or, invalid};
+use crate::sync::running_time::wait_while;
 use crate::sync::teardown;
 use hal_semaphore::{Code, Failure};
 use hal_sys as sys;
@@ -23,7 +24,7 @@ use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::thread::ThreadId;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long to wait for the polling thread to identify itself, which it does on its next poll.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -182,13 +183,8 @@ impl PollingThread {
 
     /// The thread that polls, once it is known; `None` if that takes too long.
     fn answer(&self) -> Option<ThreadId> {
-        let end = Instant::now() + PATIENCE;
         let mut thread = self.thread.lock();
-        while thread.is_none() {
-            if self.known.wait_until(&mut thread, end).timed_out() {
-                break;
-            }
-        }
+        wait_while(&self.known, &mut thread, PATIENCE, Option::is_none);
         *thread
     }
 }

@@ -40,6 +40,19 @@ pub(crate) fn keep_types() -> RwLockReadGuard<'static, ()> {
     TYPES.read().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Stops this process for so many seconds.
+pub(crate) fn stop(seconds: u32) {
+    let process = std::process::id();
+    let go_on = format!(
+        "until grep -q '^State:.*stopped' /proc/{process}/status; do sleep 0.05; done; sleep {seconds}; \
+         kill -CONT {process}"
+    );
+    let mut helper = std::process::Command::new("sh").args(["-c", &go_on]).spawn().unwrap();
+    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+    // The call may return, and another thread be the one that is stopped first.
+    assert!(helper.wait().unwrap().success());
+}
+
 /// An error as a C program reads it.
 #[derive(Debug)]
 pub(crate) struct Error {

@@ -3,7 +3,7 @@
 //! A process that is stopped and goes on, and a thread that is cancelled.
 
 use crate::common::forbidden::is_alone_for;
-use crate::common::{Device, File, List, Result, check, new_pool};
+use crate::common::{Device, File, List, Result, check, new_pool, stop};
 use crate::exhaustion::{self, imports, profiles, records, streams};
 use crate::limits::{Program, work};
 use crate::processes::DEVICES;
@@ -11,7 +11,6 @@ use hal_semaphore::Code;
 use hal_sys as sys;
 use std::ffi::c_void;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -70,19 +69,6 @@ fn until(holds: impl Fn() -> bool) {
         assert!(begin.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// Stops this process for so many seconds.
-fn stop(seconds: u32) {
-    let process = std::process::id();
-    let go_on = format!(
-        "until grep -q '^State:.*stopped' /proc/{process}/status; do sleep 0.05; done; sleep {seconds}; \
-         kill -CONT {process}"
-    );
-    let mut helper = Command::new("sh").args(["-c", &go_on]).spawn().unwrap();
-    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
-    // The call may return, and another thread be the one that is stopped first.
-    assert!(helper.wait().unwrap().success());
 }
 
 /// Two cards have a dispatch each when their process is stopped for longer than a dispatch may take: one that ends as
@@ -153,6 +139,31 @@ fn dispatch_of_tenstorrent_has_its_timeout_beside_the_time_in_which_the_process_
         "hang:2",
         (Code::DeadlineExceeded, "has not ended in 5 s"),
     );
+}
+
+/// A device that was released before its work has ended would leave memory to the program that the work still uses.
+#[test]
+fn release_of_a_device_waits_for_its_work_beside_the_time_in_which_the_process_is_stopped() {
+    let test =
+        "stops::release_of_a_device_waits_for_its_work_beside_the_time_in_which_the_process_is_stopped";
+    let Some(uri) = is_alone_for(test, &["gaudi://emulated?workers=1&timeout=60"]) else { return };
+    let (device, program) = (Device::open(&uri).unwrap(), Program::read(&uri));
+    work(&device, &program).unwrap();
+    let executable = device.load(program.format, &program.bytes).unwrap();
+    let (first, second, done) = (device.buffer(8), device.buffer(8), device.semaphore(0));
+    let held = HeldThread::new(worker("gaudi"));
+    let bindings = [&first.subspan(0, 8), &second.subspan(0, 8)];
+    device.dispatch(1, &List::none(), &done.at(1), &executable, &[], &bindings).unwrap();
+    drop((first, second, executable));
+    let release = std::thread::spawn(|| drop(device));
+    // It waits for its work by then. If it did not, less would be tried here.
+    std::thread::sleep(Duration::from_millis(300));
+    // Longer than a device waits for its work.
+    stop(21);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!release.is_finished());
+    drop(held);
+    release.join().unwrap();
 }
 
 unsafe extern "C-unwind" {

@@ -13,7 +13,7 @@ use super::service::{
     ANSWER, NOTICE, REPLY, address, is_of_this_user, message, most_text, peer_of, split_reply, words,
 };
 use super::socket::{failed, receive_until, send_all, send_with};
-use hal_backend::{Code, Failure};
+use hal_backend::{Code, Failure, TimeLimit};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -80,7 +80,7 @@ impl Connection {
         // Also how long connecting may take, if the exporter accepts no connection.
         set_socket_timeout(&socket, Timeout::Send, Some(patience)).map_err(gone)?;
         connect(&socket, &address(&handle.service)?).map_err(gone)?;
-        let id = meet(&socket, handle, Instant::now() + patience)?;
+        let id = meet(&socket, handle, TimeLimit::new(patience, Instant::now()))?;
         Ok(Call { handle, socket, id, patience })
     }
 
@@ -174,7 +174,7 @@ impl Connection {
 
     /// The reply to a request: a status code, and the words of a failure. Nothing if the exporter has hung up.
     fn reply(&self, connection: &OwnedFd, patience: Duration) -> Result<Option<(u32, String)>, Failure> {
-        let deadline = Some(Instant::now() + patience);
+        let limit = Some(TimeLimit::new(patience, Instant::now()));
         let silent = |failure: Failure| match failure.code() {
             Code::DeadlineExceeded => Failure::new(
                 Code::DeadlineExceeded,
@@ -186,13 +186,12 @@ impl Connection {
             _ => failure,
         };
         let mut reply = [0; REPLY];
-        if receive_until(connection.as_fd(), &mut reply, deadline).map_err(silent)?.is_none() {
+        if receive_until(connection.as_fd(), &mut reply, limit).map_err(silent)?.is_none() {
             return Ok(None);
         }
         let (code, length) = split_reply(&reply);
         let mut text = vec![0; most_text(length)?];
-        if !text.is_empty()
-            && receive_until(connection.as_fd(), &mut text, deadline).map_err(silent)?.is_none()
+        if !text.is_empty() && receive_until(connection.as_fd(), &mut text, limit).map_err(silent)?.is_none()
         {
             return Ok(None);
         }
@@ -236,7 +235,7 @@ impl Call<'_> {
 }
 
 /// Makes sure that the listener under a handle's name is its exporter, before anything of use is sent to it.
-fn meet(connection: &OwnedFd, handle: &Handle, deadline: Instant) -> Result<ConnectionId, Failure> {
+fn meet(connection: &OwnedFd, handle: &Handle, limit: TimeLimit) -> Result<ConnectionId, Failure> {
     let Handle { buffer, process, .. } = *handle;
     let other = |who: String| {
         let message =
@@ -254,7 +253,7 @@ fn meet(connection: &OwnedFd, handle: &Handle, deadline: Instant) -> Result<Conn
     let mut id = ConnectionId { buffer, importer: random()?, exporter: 0 };
     send_all(connection.as_fd(), &message(&[buffer, id.importer]))?;
     let mut answer = [0; ANSWER];
-    let answered = receive_until(connection.as_fd(), &mut answer, Some(deadline)).map_err(|failure| {
+    let answered = receive_until(connection.as_fd(), &mut answer, Some(limit)).map_err(|failure| {
         let message = format!(
             "process {process}, the exporter of buffer {buffer}, does not answer: {}",
             failure.message()

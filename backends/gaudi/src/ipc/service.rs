@@ -37,7 +37,7 @@ use crate::dma::Dma;
 use crate::generation::Lane;
 use crate::kmd::map_shared;
 use crate::memory::{Memory, Region};
-use hal_backend::{Code, Failure, HostRange};
+use hal_backend::{Code, Failure, HostRange, TimeLimit};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{SealFlags, fcntl_get_seals};
 use rustix::io::Errno;
@@ -315,9 +315,9 @@ impl Service {
     /// The handshake: both sides prove that they have the secret, and the client names the buffer and the length of its
     /// shared memory. `None` if there is nothing for this client.
     fn handshake(&self, connection: &Arc<OwnedFd>) -> Result<Option<(u64, u64, Option<OwnedFd>)>, Failure> {
-        let deadline = Some(Instant::now() + HANDSHAKE);
+        let limit = Some(TimeLimit::new(HANDSHAKE, Instant::now()));
         let mut call = [0; CALL];
-        if receive_until(connection.as_fd(), &mut call, deadline)?.is_none() {
+        if receive_until(connection.as_fd(), &mut call, limit)?.is_none() {
             return Ok(None);
         }
         let [buffer, importer] = words(&call);
@@ -328,7 +328,7 @@ impl Service {
         let answer = message(&[id.exporter, secret.proof(Side::Exporter, id, 0)]);
         send_all(connection.as_fd(), &answer)?;
         let mut shown = [0; PROOF];
-        let Some(file) = receive_until(connection.as_fd(), &mut shown, deadline)? else {
+        let Some(file) = receive_until(connection.as_fd(), &mut shown, limit)? else {
             return Ok(None);
         };
         let [proof, length] = words(&shown);

@@ -6,7 +6,7 @@
 //! receiver's for it. What arrives and is not wanted is closed on every path.
 
 use super::handle::Handle;
-use hal_backend::{Code, Failure};
+use hal_backend::{Code, Failure, TimeLimit};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -61,17 +61,21 @@ pub(super) fn receive_with(
     receive_until(socket, bytes, None)
 }
 
-/// The same, and no longer than that.
+/// The same, for a limited time.
 pub(super) fn receive_until(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
-    deadline: Option<Instant>,
+    mut limit: Option<TimeLimit>,
 ) -> Result<Option<Option<OwnedFd>>, Failure> {
     let mut file = None;
     let mut done = 0;
     while done < bytes.len() {
-        if let Some(deadline) = deadline {
-            limit_wait(socket, Some(deadline.saturating_duration_since(Instant::now())))?;
+        if let Some(limit) = &mut limit {
+            let now = Instant::now();
+            if limit.look(now).is_zero() {
+                return Err(late());
+            }
+            limit_wait(socket, Some(limit.next_look().saturating_duration_since(now)))?;
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -80,6 +84,8 @@ pub(super) fn receive_until(
             match recvmsg(socket, &mut [IoSliceMut::new(rest)], &mut control, RecvFlags::CMSG_CLOEXEC) {
                 Ok(received) => received,
                 Err(Errno::INTR) => continue,
+                // The loop looks at its limit again.
+                Err(Errno::AGAIN) if limit.is_some() => continue,
                 Err(Errno::CONNRESET) => return Ok(None),
                 Err(Errno::AGAIN) => return Err(late()),
                 Err(errno) => return Err(failed("nothing could be received", errno)),
@@ -108,9 +114,6 @@ pub(super) fn receive_until(
 
 /// How long a receipt may wait from now on.
 pub(super) fn limit_wait(socket: BorrowedFd<'_>, limit: Option<Duration>) -> Result<(), Failure> {
-    if limit.is_some_and(|limit| limit.is_zero()) {
-        return Err(late());
-    }
     set_socket_timeout(socket, Timeout::Recv, limit)
         .map_err(|errno| failed("a socket cannot be given a limit", errno))
 }
@@ -181,6 +184,19 @@ mod tests {
             service: String::new(),
             secret: Secret::from_words([0, 0]),
         }
+    }
+
+    #[test]
+    fn receipt_has_its_limit_beside_the_time_in_which_the_process_stands_still() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let stopped = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap();
+        let limit = |limit| Some(TimeLimit::new(limit, stopped));
+        send_all(here.as_fd(), &[7]).unwrap();
+        let mut byte = [0];
+        receive_until(there.as_fd(), &mut byte, limit(Duration::from_secs(60))).unwrap().unwrap();
+        assert_eq!(byte, [7]);
+        let late = receive_until(there.as_fd(), &mut byte, limit(Duration::from_millis(30))).unwrap_err();
+        assert_eq!(late.code(), Code::DeadlineExceeded);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use hal_backend::Driver;
 
 type Gaudi = crate::Gaudi<emulator_gaudi::Emulated>;
 use emulator_gaudi::{Emulator, Options};
-use hal_backend::{Code, HostRange, Parameters};
+use hal_backend::{Code, HostRange, Parameters, TimeLimit};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -111,8 +111,8 @@ fn call(handle: &Handle) -> OwnedFd {
     socket
 }
 
-fn soon() -> Option<Instant> {
-    Some(Instant::now() + LONG)
+fn soon() -> Option<TimeLimit> {
+    Some(TimeLimit::new(LONG, Instant::now()))
 }
 
 /// True if the other side hangs up without another word.

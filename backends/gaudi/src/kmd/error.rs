@@ -4,6 +4,7 @@
 
 use super::Errno;
 use super::uapi::{event, status};
+use hal_backend::memory_file::limit_advice;
 use hal_backend::{Code, Failure};
 
 /// The name that the kernel's driver gives itself.
@@ -15,10 +16,6 @@ pub(super) fn failure(name: &str, what: &str, errno: Errno) -> Failure {
         Errno::NOMEM => {
             (Code::ResourceExhausted, "there is not enough memory for it; give some back, or ask for less")
         }
-        Errno::MFILE | Errno::NFILE => {
-            (Code::ResourceExhausted, "too many files are open; close some, or raise the limit (ulimit -n)")
-        }
-        Errno::FBIG => (Code::ResourceExhausted, "raise the limit of a file's size (ulimit -f)"),
         Errno::BUSY => (Code::Unavailable, "it is being reset; open it again"),
         Errno::NODEV => (Code::Unavailable, "it is gone; open it again if it comes back"),
         Errno::PERM => (Code::PermissionDenied, "its driver does not allow that"),
@@ -26,7 +23,10 @@ pub(super) fn failure(name: &str, what: &str, errno: Errno) -> Failure {
         Errno::INVAL => (Code::InvalidArgument, "its driver does not accept that"),
         Errno::AGAIN => (Code::Unavailable, "its queues are full"),
         Errno::NOTTY => (Code::Unimplemented, "its driver does not know that"),
-        _ => (Code::Internal, "its driver failed"),
+        _ => match limit_advice(errno) {
+            Some(advice) => (Code::ResourceExhausted, advice),
+            None => (Code::Internal, "its driver failed"),
+        },
     };
     Failure::new(code, format!("{name}: {what}: {advice} ({errno}, errno {})", errno.raw_os_error()))
 }

@@ -5,6 +5,7 @@
 //! The kernel's numbers mean different things for different calls; here each meaning has a name.
 
 use super::Errno;
+use hal_backend::memory_file::limit_advice;
 use hal_backend::{Code, Failure};
 use hal_qaic_abi::container::{ParseError, ParseErrorKind};
 use hal_qaic_abi::nnc::command::Status;
@@ -167,7 +168,6 @@ fn purpose(call: Call) -> &'static str {
 /// The meaning of an errno for which a call has no meaning of its own.
 fn advice(errno: Errno) -> &'static str {
     match errno {
-        Errno::NOMEM => "the system has not enough memory; free some, or raise the limit (ulimit -v)",
         Errno::NOENT => "there is no such buffer object",
         Errno::INVAL => "the kernel does not accept that",
         Errno::FAULT => "memory that was given cannot be read or written",
@@ -178,8 +178,7 @@ fn advice(errno: Errno) -> &'static str {
         }
         Errno::INTR => "a signal interrupted it, and what it did before is unknown",
         Errno::IO => "the device was reset before it answered",
-        Errno::MFILE | Errno::NFILE => "too many files are open; close some, or raise the limit (ulimit -n)",
-        _ => "the kernel's driver failed",
+        _ => limit_advice(errno).unwrap_or("the kernel's driver failed"),
     }
 }
 

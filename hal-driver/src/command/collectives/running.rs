@@ -12,6 +12,7 @@ use crate::ffi::constants::{ACCESS_READ, ACCESS_WRITE, Access};
 use crate::ffi::status::Result;
 use crate::memory::buffer_range::BufferRange;
 use crate::sync::host_pool::HostPool;
+use crate::sync::running_time::wait_while;
 use hal_backend::HostRange;
 use hal_collectives::{Buffers, Communicator, Done, EndCountdown, Job, Memory, OperationEntry, PieceEntry};
 use hal_semaphore::backend::{DeferredCallbacks, HostTask};
@@ -19,7 +20,7 @@ use hal_semaphore::{Code, Failure};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Memory that stays mapped from the start of the first piece that uses it to the end of the last one.
 pub(crate) struct Mapped {
@@ -329,8 +330,7 @@ impl RunningCollectives {
     }
 
     fn wait_until_idle(&self, progress: &mut MutexGuard<'_, InProgress>, limit: Duration) {
-        let end = Instant::now() + limit;
-        while !progress.started.is_empty() && !self.idle.wait_until(progress, end).timed_out() {}
+        wait_while(&self.idle, progress, limit, |progress| !progress.started.is_empty());
     }
 }
 
@@ -338,6 +338,7 @@ impl RunningCollectives {
 mod tests {
     use super::*;
     use hal_collectives::{Element, Kind, Operation};
+    use std::time::Instant;
 
     #[test]
     fn collective_that_comes_when_its_device_goes_does_not_start() {

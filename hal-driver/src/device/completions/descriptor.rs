@@ -16,7 +16,7 @@ use super::DevicePoller;
 use crate::ffi::constants::{FILE_DESCRIPTOR, HANDLE_POLL, POLL_BROKEN, POLL_READABLE};
 use crate::ffi::status::{Result, check, guard_or};
 use crate::sync::proactor::Proactor;
-use hal_backend::Device;
+use hal_backend::{Device, TimeLimit};
 use hal_semaphore::{Code, Failure, Origin};
 use hal_sys as sys;
 use parking_lot::{Condvar, Mutex};
@@ -147,7 +147,7 @@ impl<D: Device> DescriptorWatch<D> {
 
     /// Takes the operation back from IREE; false if that takes longer than `limit`.
     pub(super) fn end(&self, limit: Duration) -> bool {
-        let until = Instant::now() + limit;
+        let mut limit = TimeLimit::new(limit, Instant::now());
         let mut state = self.state.lock();
         state.is_closing = true;
         let mut is_cancelled = false;
@@ -160,10 +160,10 @@ impl<D: Device> DescriptorWatch<D> {
                 };
             }
             let now = Instant::now();
-            if now >= until {
+            if limit.look(now).is_zero() {
                 return false;
             }
-            self.free.wait_until(&mut state, until.min(now + CANCEL_INTERVAL));
+            self.free.wait_until(&mut state, limit.next_look().min(now + CANCEL_INTERVAL));
         }
         true
     }

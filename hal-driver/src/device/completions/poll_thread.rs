@@ -21,6 +21,7 @@
 
 use super::DevicePoller;
 use crate::ffi::status::Result;
+use crate::sync::running_time::wait_while;
 use event_listener::{Event, Listener, listener};
 use hal_backend::Device;
 use hal_semaphore::{AdaptiveSpin, Failure};
@@ -28,7 +29,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long the thread spins: about the cost of sleeping and being woken.
 const SPIN: Duration = Duration::from_micros(20);
@@ -109,14 +110,11 @@ impl<D: Device> PollThread<D> {
 
     /// Ends the thread; false if it is still inside a poll after `limit`.
     pub(super) fn end(&self, limit: Duration) -> bool {
-        let until = Instant::now() + limit;
         self.is_stopping.store(true, Ordering::Release);
         self.wakeups.notify(1);
         let mut thread = self.thread.lock();
-        while thread.is_running {
-            if self.over.wait_until(&mut thread, until).timed_out() && thread.is_running {
-                return false;
-            }
+        if !wait_while(&self.over, &mut thread, limit, |thread| thread.is_running) {
+            return false;
         }
         if let Some(handle) = thread.handle.take() {
             drop(thread);
@@ -203,6 +201,7 @@ mod tests {
     use hal_backend::{Driver, Parameters};
     use hal_mock::Mock;
     use std::sync::OnceLock;
+    use std::time::Instant;
 
     fn poller(queues: usize) -> Arc<PollThread<<Mock as Driver>::Device>> {
         let mut parameters = Parameters::new("mock", std::iter::empty());

@@ -15,50 +15,11 @@ const fn mask(width: u32) -> u32 {
     if width == 0 { 0 } else { u32::MAX >> (32 - width) }
 }
 
-macro_rules! instructions {
-    ($($(#[$about:meta])* $name:ident = $opcode:literal { $($field:ident: $low:literal, $width:literal;)* })*) => {$(
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct $name {
-            $(
-                #[doc = concat!("`", stringify!($field), "`")]
-                pub $field: Bits<$width>,
-            )*
-        }
-
-        impl $name {
-            /// What the upper eight bits of the word are.
-            pub const OPCODE: u32 = $opcode;
-
-            /// The word.
-            pub const fn encode(self) -> u32 {
-                Self::OPCODE << 24 $(| self.$field.get() << $low)*
-            }
-
-            const fn encode_for(self, _: Chip) -> u32 {
-                self.encode()
-            }
-
-            /// The fields of a word, if it is this instruction and has no other bits.
-            const fn decode(word: u32, _: Chip) -> Option<Self> {
-                let found = Self { $($field: Bits::wrapping(word >> $low),)* };
-                if found.encode() == word { Some(found) } else { None }
-            }
-        }
-
-        const _: () = {
-            // Fields that overlap add up to less than their widths.
-            let fields = $name { $($field: Bits::MAX,)* }.encode() & 0x00ff_ffff;
-            assert!(fields.count_ones() == 0 $(+ $width)*, "fields overlap, or leave their word");
-        };
-    )*};
-}
-
-/// Instructions whose fields are elsewhere on Wormhole. A chip lacks a field that has no bits there.
-macro_rules! different {
-    ($($(#[$about:meta])* $name:ident = $opcode:literal {
+/// An instruction: the width of each field, and where its bits are on each chip.
+macro_rules! instruction {
+    ($(#[$about:meta])* $name:ident = $opcode:literal {
         $($field:ident: $width:literal, ($low:literal, $bits:literal), ($wh_low:literal, $wh_bits:literal);)*
-    })*) => {$(
+    }) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct $name {
@@ -72,20 +33,11 @@ macro_rules! different {
             /// What the upper eight bits of the word are.
             pub const OPCODE: u32 = $opcode;
 
-            /// The word.
-            ///
-            /// # Panics
-            /// When a value does not fit, or is of a field that the chip lacks: for constants that is an error of
-            /// compilation.
-            pub const fn encode(self, chip: Chip) -> u32 {
+            const fn encode_for(self, chip: Chip) -> u32 {
                 Self::OPCODE << 24 | match chip {
                     Chip::Blackhole => 0 $(| place(self.$field.get(), $low, $bits))*,
                     Chip::Wormhole => 0 $(| place(self.$field.get(), $wh_low, $wh_bits))*,
                 }
-            }
-
-            const fn encode_for(self, chip: Chip) -> u32 {
-                self.encode(chip)
             }
 
             /// The fields of a word, if it is this instruction and has no other bits.
@@ -94,17 +46,51 @@ macro_rules! different {
                     Chip::Blackhole => Self { $($field: Bits::new(word >> $low & mask($bits)),)* },
                     Chip::Wormhole => Self { $($field: Bits::new(word >> $wh_low & mask($wh_bits)),)* },
                 };
-                if found.encode(chip) == word { Some(found) } else { None }
+                if found.encode_for(chip) == word { Some(found) } else { None }
             }
         }
 
         const _: () = {
             // Fields that overlap add up to less than their widths.
-            let one = 0 $(| mask($bits) << $low)*;
-            let other = 0 $(| mask($wh_bits) << $wh_low)*;
+            let one = 0_u32 $(| mask($bits) << $low)*;
+            let other = 0_u32 $(| mask($wh_bits) << $wh_low)*;
             assert!(one >> 24 == 0 && one.count_ones() == 0 $(+ $bits)*, "fields overlap, or leave their word");
             assert!(other >> 24 == 0 && other.count_ones() == 0 $(+ $wh_bits)*, "fields overlap, or leave their word");
         };
+    };
+}
+
+macro_rules! instructions {
+    ($($(#[$about:meta])* $name:ident = $opcode:literal { $($field:ident: $low:literal, $width:literal;)* })*) => {$(
+        instruction! {
+            $(#[$about])*
+            $name = $opcode { $($field: $width, ($low, $width), ($low, $width);)* }
+        }
+
+        impl $name {
+            /// The word.
+            pub const fn encode(self) -> u32 {
+                self.encode_for(Chip::Blackhole)
+            }
+        }
+    )*};
+}
+
+/// Instructions whose fields are elsewhere on Wormhole. A chip lacks a field that has no bits there.
+macro_rules! different {
+    ($($(#[$about:meta])* $name:ident = $opcode:literal { $($fields:tt)* })*) => {$(
+        instruction! { $(#[$about])* $name = $opcode { $($fields)* } }
+
+        impl $name {
+            /// The word.
+            ///
+            /// # Panics
+            /// When a value does not fit, or is of a field that the chip lacks: for constants that is an error of
+            /// compilation.
+            pub const fn encode(self, chip: Chip) -> u32 {
+                self.encode_for(chip)
+            }
+        }
     )*};
 }
 
