@@ -47,6 +47,9 @@ pub struct Card {
     driver_events: Option<EventFd>,
     /// The driver's events since the card was opened. The driver reports each once.
     events: Mutex<u64>,
+    /// The time of the first submission that took too long before the card was opened here. Older kernels keep it
+    /// from one open to the next, and a program may have had one on a card that it has opened itself.
+    earlier_timeout: u64,
     /// The holders of dma-bufs of its memory.
     holders: DmabufHolders,
     /// The failure of the first program that failed on it. Only an emulated card reports it.
@@ -105,6 +108,7 @@ impl Card {
             info: HwIpInfo::new_zeroed(),
             driver_events: None,
             events: Mutex::new(0),
+            earlier_timeout: 0,
             holders: DmabufHolders::default(),
             note: OnceLock::new(),
             ends_programs: Arc::default(),
@@ -144,6 +148,7 @@ impl Card {
             }
             errno => card.failure("word of its errors", errno),
         })?;
+        card.earlier_timeout = card.first_timeout().map_or(0, |timeout| timeout.timestamp);
         Ok(Arc::new(card))
     }
 
@@ -342,8 +347,13 @@ impl Card {
     /// The first submission that took too long since the card was opened. The driver has recorded it before it reports
     /// that or refuses anything because of it.
     pub(crate) fn timed_out(&self) -> Option<u64> {
-        let timeout = self.info::<TimeoutEvent>(info::CS_TIMEOUT_EVENT).ok()?;
-        (timeout.seq != 0).then_some(timeout.seq)
+        let timeout = self.first_timeout().filter(|timeout| timeout.timestamp != self.earlier_timeout)?;
+        Some(timeout.seq)
+    }
+
+    /// The first submission that took too long, if any has.
+    fn first_timeout(&self) -> Option<TimeoutEvent> {
+        self.info::<TimeoutEvent>(info::CS_TIMEOUT_EVENT).ok().filter(|timeout| timeout.seq != 0)
     }
 
     /// Records that a program failed on it.

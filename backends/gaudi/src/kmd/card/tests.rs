@@ -3,12 +3,13 @@
 //! Nodes that are no card of ours, and cards that are not ready.
 
 use super::super::cards;
+use super::super::uapi::{Chunk, CsIn, CsOut, cs};
 use super::*;
 use emulator_gaudi::{Emulator, Options};
-use hal_backend::HostRange;
+use hal_backend::{HostRange, Parameters};
 use hal_kernel::drm;
 use rustix::fs::{MemfdFlags, memfd_create};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A kernel whose node belongs to some driver, and that counts what else is asked of it.
@@ -139,4 +140,31 @@ fn control_node_is_no_card() {
     let refused = Card::open(machine, node, Duration::ZERO).unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     assert!(refused.message().contains("control node"), "{refused}");
+}
+
+/// A program's own submission took too long, which its flag forgives. It is not why the card is reset much later.
+#[test]
+fn submission_that_took_too_long_before_a_card_was_adopted_is_not_reported() {
+    let mut parameters = Parameters::new("gaudi", [("fault", "hang:1"), ("speed", "100")]);
+    let emulator = Emulator::new(Options::read(&mut parameters).unwrap()).unwrap();
+    let file = emulator.open(Path::new("/dev/accel/accel0")).unwrap();
+    let adopt = |name: &str| Card::adopt(emulator.clone(), file.as_fd(), name.to_owned()).unwrap();
+    let program = adopt("one");
+    let chunks = [Chunk::default()];
+    let signal = CsIn {
+        chunks_execute: chunks.as_ptr() as u64,
+        num_chunks_execute: 1,
+        timeout: 1,
+        cs_flags: cs::SIGNAL | cs::CUSTOM_TIMEOUT | cs::SKIP_RESET_ON_TIMEOUT,
+        ..CsIn::default()
+    };
+    let (output, submitted) = program.call::<_, CsOut>(Call::Submit, &signal);
+    submitted.unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while program.timed_out().is_none() {
+        assert!(Instant::now() < end, "it has not timed out");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(program.timed_out(), Some(output.seq));
+    assert_eq!(adopt("two").timed_out(), None);
 }
