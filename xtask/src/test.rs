@@ -254,7 +254,7 @@ const BY_CARGO: [Entry; 17] = [
     cargo(
         "unit",
         "unit, property and regression tests, random programs, examples in the documentation",
-        "test --workspace --all-features",
+        "test --workspace --all-features --no-fail-fast",
     ),
     cargo("example", "the walkthrough runs", "run --all-features --example walkthrough"),
     cargo(

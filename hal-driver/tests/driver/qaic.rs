@@ -325,7 +325,7 @@ fn request_that_the_card_refuses_fails_one_dispatch_with_its_code() {
     for (fault, code, says) in [
         ("bad-channel:1", Code::Internal, "channel"),
         ("control-crc:3", Code::DataLoss, "checksum"),
-        ("alloc:4", Code::ResourceExhausted, "not enough memory"),
+        ("alloc:4", Code::ResourceExhausted, "free memory"),
     ] {
         let machine = Machine::new(&format!("&fault={fault}"), Duration::ZERO);
         let device = Device::open(&machine.uri).unwrap();
