@@ -27,6 +27,9 @@ const IDLE: Duration = Duration::from_secs(2);
 /// The most threads, on any number of processors.
 const MOST: usize = 15;
 
+/// How long an owner works before it calls other threads than those that wait: about as long as it takes to wake one.
+const CALL_AFTER: Duration = Duration::from_micros(20);
+
 /// How long an owner spins for the last grains of its helpers before it sleeps: longer than a grain takes.
 const SPIN: Duration = Duration::from_micros(100);
 
@@ -211,11 +214,14 @@ pub fn spread<W: Send + Sync + 'static>(
     POOL.lock().open.push_back(open.clone());
     let own = CountedWork(open.clone(), Taker::Owner);
     open.helpers.lock().count += 1;
-    // Threads that wait come meanwhile, and are counted: others would be in their way.
-    if own.one() && open.is_any_left() {
-        call(grains - 1);
+    let (begin, mut has_called) = (Instant::now(), false);
+    while own.one() {
+        // Threads that wait have come meanwhile, and are counted: others would be in their way.
+        if !has_called && begin.elapsed() >= CALL_AFTER && open.is_any_left() {
+            has_called = true;
+            call(grains - 1);
+        }
     }
-    while own.one() {}
     drop(own);
     POOL.lock().open.retain(|other| !Arc::ptr_eq(other, &open));
     LAST_GRAINS.spin_until(SPIN, || open.helpers.try_lock().is_some_and(|helpers| helpers.count == 0));
@@ -318,11 +324,13 @@ mod tests {
         assert_eq!(taken.map(|(_, left)| left), [true, true, true, true, false, false, false, false]);
     }
 
-    /// The owner's first grain is nothing, and two that wait for each other need two threads.
+    /// The owner's first grain takes as long as it works alone, and two that wait for each other need two threads.
     fn needs_two() {
         spread(Barrier::new(2), 3, 0, |both, number| {
             if number > 0 {
                 both.wait();
+            } else {
+                std::thread::sleep(CALL_AFTER);
             }
         });
     }
