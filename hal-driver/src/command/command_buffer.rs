@@ -637,7 +637,7 @@ pub(crate) mod event {
     unsafe extern "C" fn destroy(event: *mut sys::iree_hal_event_t) {
         let event = event.cast::<Event>();
         // SAFETY: the last reference is gone.
-        unsafe { free((*event).allocator, event) };
+        guard_or((), || unsafe { free((*event).allocator, event) });
     }
 
     /// A new event, owned by the caller.

@@ -11,7 +11,7 @@
 //! IREE's needs.
 
 use crate::ffi::object::{Out, Retained, free, to_device_size, to_u64};
-use crate::ffi::status::{Result, check, guard, guard_in_memory, guard_in_memory_or, guard_or, invalid};
+use crate::ffi::status::{Result, check, guard, guard_in_memory_or, guard_or, invalid};
 use crate::memory::allocator::Memory;
 use crate::memory::backing::{Backing, DeviceMemory, Parent};
 use crate::memory::buffer::{Buffer, BufferSpec, ReleaseCallback};
@@ -120,7 +120,7 @@ impl<D: Device> Table<D> {
         release_callback: sys::iree_hal_buffer_release_callback_t,
         out_buffer: *mut *mut sys::iree_hal_buffer_t,
     ) -> sys::iree_status_t {
-        guard_in_memory(|| {
+        guard(|| {
             // SAFETY: C passes a live provider of ours and one of its slabs.
             let (provider, memory) =
                 unsafe { (Self::of(provider), &*((*slab).provider_handle as *const Arc<DeviceMemory<D>>)) };

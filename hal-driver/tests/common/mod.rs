@@ -187,7 +187,7 @@ impl Device {
         }
     }
 
-    fn create(
+    pub(crate) fn create(
         uri: sys::iree_string_view_t,
         pool: *mut sys::iree_async_proactor_pool_t,
         allocator: sys::iree_allocator_t,
@@ -217,8 +217,14 @@ impl Device {
     /// The same with this tracker.
     pub(crate) fn open_in(uri: &str, tracker: &Tracker) -> Result<Self> {
         let mut device = Self::open(uri)?;
-        device.1 = tracker.group(&device)?;
+        device.join(tracker)?;
         Ok(device)
+    }
+
+    /// Gives it a group with this tracker.
+    pub(crate) fn join(&mut self, tracker: &Tracker) -> Result {
+        self.1 = tracker.group(self)?;
+        Ok(())
     }
 
     /// A new reference.

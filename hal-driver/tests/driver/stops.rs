@@ -3,7 +3,7 @@
 //! A process that is stopped and goes on, and a thread that is cancelled.
 
 use crate::common::forbidden::is_alone_for;
-use crate::common::{Device, File, List, Result, check, new_pool, stop};
+use crate::common::{Device, File, List, Result, Tracker, check, new_pool, stop, view};
 use crate::exhaustion::{self, imports, profiles, records, streams};
 use crate::limits::{Program, work};
 use crate::processes::DEVICES;
@@ -204,6 +204,71 @@ fn on_a_cancelled_thread(body: impl FnOnce()) -> bool {
     ended.addr() == usize::MAX
 }
 
+/// A host allocator of a program that reads a file, as one that logs would write one.
+fn reading() -> sys::iree_allocator_t {
+    unsafe extern "C" fn control(
+        _: *mut c_void,
+        command: sys::iree_allocator_command_t,
+        parameters: *const c_void,
+        pointer: *mut *mut c_void,
+    ) -> sys::iree_status_t {
+        drop(std::fs::read("/proc/self/comm"));
+        unsafe {
+            let system = sys::iree_allocator_system();
+            system.ctl.unwrap()(system.self_, command, parameters, pointer)
+        }
+    }
+    sys::iree_allocator_t { self_: std::ptr::null_mut(), ctl: Some(control) }
+}
+
+/// Calls that use the host allocator of their device: of a program's own pool, and of an event.
+fn allocations(device: &Device) -> Result {
+    let (mut pool, mut buffer, mut event) =
+        (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+    unsafe {
+        check(sys::iree_hal_event_create(device.0, u64::MAX, 0, &raw mut event))?;
+        sys::iree_hal_event_release(event);
+        let mut backend = sys::iree_hal_queue_pool_backend_t::default();
+        check(sys::iree_hal_device_query_queue_pool_backend(device.0, 1, &raw mut backend))?;
+        let (provider, notification) = (backend.slab_provider, backend.notification);
+        let (options, allocator) = (Default::default(), sys::iree_allocator_system());
+        check(sys::iree_hal_passthrough_pool_create(
+            options,
+            provider,
+            notification,
+            allocator,
+            &raw mut pool,
+        ))?;
+        let (no_waits, forever) = (std::ptr::null(), sys::iree_infinite_timeout());
+        let params = crate::common::params();
+        let made =
+            check(sys::iree_hal_pool_allocate_buffer(pool, params, 64, no_waits, forever, &raw mut buffer));
+        sys::iree_hal_buffer_release(buffer);
+        sys::iree_hal_pool_release(pool);
+        made
+    }
+}
+
+/// Recording that is refused.
+fn refusals(device: &Device) {
+    let config = sys::iree_hal_dispatch_config_t { workgroup_count: [1; 3], ..Default::default() };
+    let (no_executable, function) = (std::ptr::null_mut(), Default::default());
+    let (constants, bindings) = Default::default();
+    let record = |commands| unsafe {
+        check(sys::iree_hal_command_buffer_dispatch(
+            commands,
+            no_executable,
+            function,
+            config,
+            constants,
+            bindings,
+            0,
+        ))
+    };
+    let refused = device.record_for(1, 0, record);
+    assert_eq!(refused.map(drop).unwrap_err().code, Code::InvalidArgument);
+}
+
 /// Opens a device, makes calls of each kind, and releases it.
 fn call_everything(
     uri: &str,
@@ -213,6 +278,7 @@ fn call_everything(
 ) -> Result {
     let device = Device::open_with_pool(uri, pool)?;
     work(&device, program)?;
+    refusals(&device);
     let chain = device.semaphore(0);
     let mut steps = exhaustion::Program { device: device.again(), chain, value: 0 };
     let [first, second] = [device.buffer(4096), device.buffer(4096)];
@@ -252,5 +318,11 @@ fn thread_that_is_cancelled_ends_behind_its_calls() {
     let mut outcome = None;
     assert!(on_a_cancelled_thread(|| outcome = Some(call_everything(&uri, &program, pool, &file))));
     outcome.unwrap().unwrap();
+    let mut device = Device::create(view(&uri), pool, reading()).unwrap();
+    device.join(&Tracker::new()).unwrap();
+    let mut outcome = None;
+    assert!(on_a_cancelled_thread(|| outcome = Some(allocations(&device))));
+    outcome.unwrap().unwrap();
+    drop(device);
     unsafe { sys::iree_async_proactor_pool_release(pool) };
 }
