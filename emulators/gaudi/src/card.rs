@@ -567,11 +567,17 @@ impl Context {
     pub(crate) fn others_at_work(&self, turn: ArbiterRequest, sync: &Sync) -> Vec<u32> {
         let others =
             self.queues.range(turn.engine..turn.engine + 4).filter(|&(&queue, _)| queue != turn.queue);
-        let at_work = |queue: &Queue| {
-            queue.running
-                || !matches!(queue.hold, Some(WaitCondition::Grant(_))) && Self::may_run(queue, sync)
-        };
-        others.filter(|(_, queue)| at_work(queue)).map(|(&queue, _)| queue).collect()
+        others.filter(|(_, queue)| Self::is_at_work(queue, sync)).map(|(&queue, _)| queue).collect()
+    }
+
+    /// True if a queue may still ask for its engine before it waits for anything else.
+    fn is_at_work(queue: &Queue, sync: &Sync) -> bool {
+        queue.running || !matches!(queue.hold, Some(WaitCondition::Grant(_))) && Self::may_run(queue, sync)
+    }
+
+    /// True if a queue has reached its end, or waits.
+    pub(crate) fn rests(&self, number: u32, sync: &Sync) -> bool {
+        self.queues.get(&number).is_none_or(|queue| !Self::is_at_work(queue, sync))
     }
 
     /// True if a queue has an item that can begin or continue.

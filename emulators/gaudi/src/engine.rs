@@ -146,7 +146,11 @@ impl Machine {
                 queue.hold = Some(hold);
                 queue.items.push_front(Item { from, ..item });
                 self.offer(state, number, queue_number);
-                self.came_to_rest(state, number, queue_number);
+                // What it waits for may have come meanwhile.
+                let card = &state.cards[number];
+                if card.context.as_ref().is_some_and(|context| context.rests(queue_number, &card.sync)) {
+                    self.came_to_rest(state, number, queue_number);
+                }
                 self.ended(number);
                 return;
             }

@@ -11,6 +11,10 @@ pub(crate) struct NotCancelled {
     before: std::ffi::c_int,
 }
 
+/// `PTHREAD_CANCEL_DISABLE` of every libc of Linux.
+#[cfg(target_os = "linux")]
+const DISABLE: std::ffi::c_int = 1;
+
 #[cfg(target_os = "linux")]
 unsafe extern "C" {
     fn pthread_setcancelstate(state: std::ffi::c_int, before: *mut std::ffi::c_int) -> std::ffi::c_int;
@@ -21,9 +25,6 @@ impl NotCancelled {
     pub(crate) fn new() -> Self {
         #[cfg(target_os = "linux")]
         {
-            /// `PTHREAD_CANCEL_DISABLE` of every libc of Linux.
-            const DISABLE: std::ffi::c_int = 1;
-
             let mut before = DISABLE;
             // SAFETY: changes a word of this thread's own. It fails for unknown states alone.
             unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
@@ -38,6 +39,9 @@ impl NotCancelled {
 impl Drop for NotCancelled {
     #[inline]
     fn drop(&mut self) {
+        if self.before == DISABLE {
+            return;
+        }
         // SAFETY: as in `new`, without the state before, as Linux permits. A thread that is to be cancelled at
         // any moment may end in this call, as in any of the program's own: then nothing of ours is left on its
         // stack that an unwinding has to release.
