@@ -37,13 +37,13 @@ pub(super) fn perform(
     let ranks = if participants == Participants::Everyone { arrivals.len() as u32 } else { 2 };
     let all = AllRanks(arrivals);
     let (operation, length) = (piece.operation, piece.part(ranks));
-    if length <= LEAST_GRAIN {
-        let outcome = all.try_to_perform(participants, operation, &(0..length));
-        return (all.0, outcome);
-    }
     let share = length.div_ceil(u64::from(ranks)).clamp(LEAST_GRAIN, LARGEST_GRAIN);
     let share = share.next_multiple_of(LEAST_GRAIN);
     let grains = u32::try_from(length.div_ceil(share)).unwrap_or(u32::MAX);
+    if grains <= 1 {
+        let outcome = all.try_to_perform(participants, operation, &(0..length));
+        return (all.0, outcome);
+    }
     let grain = length.div_ceil(u64::from(grains)).next_multiple_of(LEAST_GRAIN);
     // A rank's share is the same in each operation, whichever rank comes last: what it wrote the last time is near
     // its processor.
