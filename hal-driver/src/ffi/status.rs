@@ -136,8 +136,8 @@ pub(crate) fn guard(slot: impl FnOnce() -> Result) -> sys::iree_status_t {
     guard_in_memory(slot)
 }
 
-/// The same for a slot of which each instruction counts. It works in memory, where no thread is cancelled, and does for
-/// calls around it what these have left.
+/// The same for a slot of which each instruction counts. It works in memory, where libc cancels no thread. Callbacks
+/// that it may run were left by calls around it, and those have the thread not cancelled.
 #[inline]
 pub(crate) fn guard_in_memory(slot: impl FnOnce() -> Result) -> sys::iree_status_t {
     if process::is_forked() {

@@ -515,6 +515,18 @@ pub(crate) fn new_pool() -> Result<(*mut sys::iree_async_proactor_pool_t, Proact
     Ok((pool, Proactor(proactor)))
 }
 
+/// A pool of a program's own over a device's memory. The caller owns it, and releases its buffers first.
+pub(crate) fn own_pool(device: &Device) -> Result<*mut sys::iree_hal_pool_t> {
+    let (mut backend, mut pool) = (sys::iree_hal_queue_pool_backend_t::default(), null_mut());
+    unsafe {
+        check(sys::iree_hal_device_query_queue_pool_backend(device.0, u64::MAX, &raw mut backend))?;
+        let (provider, notification) = (backend.slab_provider, backend.notification);
+        let (options, system) = (Default::default(), sys::iree_allocator_system());
+        check(sys::iree_hal_passthrough_pool_create(options, provider, notification, system, &raw mut pool))?;
+    }
+    Ok(pool)
+}
+
 /// Runs a closure on the thread that polls a new pool, which the closure owns.
 pub(crate) fn on_a_polling_thread(call: impl FnOnce(*mut sys::iree_async_proactor_pool_t) + Send + 'static) {
     let (pool, proactor) = new_pool().unwrap();

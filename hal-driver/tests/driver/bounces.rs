@@ -3,7 +3,9 @@
 //! One card's memory in operations of another device, which can access it only through the host.
 
 use crate::cards::{CardStep, HELD, card, constants, holding_card, steps};
-use crate::common::{Buffer, Commands, Device, Executable, File, List, Result, Semaphore, barrier, check};
+use crate::common::{
+    Buffer, Commands, Device, Executable, File, List, Result, Semaphore, barrier, check, own_pool,
+};
 use hal_semaphore::Code;
 use hal_sys as sys;
 use std::sync::atomic::Ordering;
@@ -760,21 +762,8 @@ fn memory_of_a_program_s_own_pool_is_bounced_too() {
         access: u16::try_from(sys::IREE_HAL_MEMORY_ACCESS_ALL).unwrap(),
         ..Default::default()
     };
-    let (mut pool, mut buffer) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let (pool, mut buffer) = (own_pool(&owner).unwrap(), std::ptr::null_mut());
     unsafe {
-        let mut backend = sys::iree_hal_queue_pool_backend_t::default();
-        check(sys::iree_hal_device_query_queue_pool_backend(owner.0, u64::MAX, &raw mut backend)).unwrap();
-        let allocator = sys::iree_allocator_system();
-        let options = sys::iree_hal_passthrough_pool_options_t::default();
-        let (provider, notification) = (backend.slab_provider, backend.notification);
-        check(sys::iree_hal_passthrough_pool_create(
-            options,
-            provider,
-            notification,
-            allocator,
-            &raw mut pool,
-        ))
-        .unwrap();
         let (no_waits, forever) = (std::ptr::null(), sys::iree_infinite_timeout());
         check(sys::iree_hal_pool_allocate_buffer(pool, params, LENGTH, no_waits, forever, &raw mut buffer))
             .unwrap();

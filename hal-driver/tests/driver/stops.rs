@@ -3,7 +3,7 @@
 //! A process that is stopped and goes on, and a thread that is cancelled.
 
 use crate::common::forbidden::is_alone_for;
-use crate::common::{Device, File, List, Result, Tracker, check, new_pool, stop, view};
+use crate::common::{Device, File, List, Result, Tracker, check, new_pool, own_pool, stop, view};
 use crate::exhaustion::{self, imports, profiles, records, streams};
 use crate::limits::{Program, work};
 use crate::processes::DEVICES;
@@ -223,22 +223,11 @@ fn reading() -> sys::iree_allocator_t {
 
 /// Calls that use the host allocator of their device: of a program's own pool, and of an event.
 fn allocations(device: &Device) -> Result {
-    let (mut pool, mut buffer, mut event) =
-        (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+    let (mut buffer, mut event) = (std::ptr::null_mut(), std::ptr::null_mut());
     unsafe {
         check(sys::iree_hal_event_create(device.0, u64::MAX, 0, &raw mut event))?;
         sys::iree_hal_event_release(event);
-        let mut backend = sys::iree_hal_queue_pool_backend_t::default();
-        check(sys::iree_hal_device_query_queue_pool_backend(device.0, 1, &raw mut backend))?;
-        let (provider, notification) = (backend.slab_provider, backend.notification);
-        let (options, allocator) = (Default::default(), sys::iree_allocator_system());
-        check(sys::iree_hal_passthrough_pool_create(
-            options,
-            provider,
-            notification,
-            allocator,
-            &raw mut pool,
-        ))?;
+        let pool = own_pool(device)?;
         let (no_waits, forever) = (std::ptr::null(), sys::iree_infinite_timeout());
         let params = crate::common::params();
         let made =
